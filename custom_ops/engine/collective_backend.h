@@ -1,0 +1,87 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+#ifndef TFDEAR_ENGINE_COLLECTIVE_BACKEND_H_
+#define TFDEAR_ENGINE_COLLECTIVE_BACKEND_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "custom_ops/engine/data_type.h"
+#include "custom_ops/engine/shard.h"
+#include "custom_ops/engine/signature.h"
+#include "custom_ops/engine/status.h"
+
+namespace tfdear {
+
+// Collectives among the `size()` members of one process group, over one transport. Ranks here are
+// group ranks, 0 .. size() - 1.
+//
+// Contract:
+// - Collectives block, and are called from one thread at a time, in the same order on all members,
+//   with equal signature and sequence; sequence grows (several collectives may share one).
+// - Every wait for a peer ends within the backend's timeout. Errors are final: after one, this and
+//   every later collective fails. Connections then stay open until Abort(), so that the members
+//   that did nothing wrong do not take this one for lost.
+// - Sums are the same bit for bit on all ranks, and ReduceScatter followed by AllGather gives the
+//   same bits as AllReduce.
+// - Pointers are to memory of the backend's device; they are free again when the call returns.
+class CollectiveBackend {
+ public:
+  virtual ~CollectiveBackend() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // In place: afterwards ShardOf(count, rank, size) holds the sum; the rest of data is undefined.
+  virtual Status ReduceScatter(void* data, size_t count, DataType type, const Signature& signature,
+                               uint64_t sequence) = 0;
+
+  // In place: every rank contributes its ShardOf(count, rank, size) and receives the others'.
+  virtual Status AllGather(void* data, size_t count, DataType type, const Signature& signature,
+                           uint64_t sequence) = 0;
+
+  // In place: afterwards all of data holds the sum.
+  virtual Status AllReduce(void* data, size_t count, DataType type, const Signature& signature,
+                           uint64_t sequence) = 0;
+
+  // Output is the ranks' inputs in rank order; bytes_of_rank is equal on all ranks. Input may be
+  // this rank's place in output, else the two must not overlap.
+  virtual Status AllGatherV(const void* input, void* output,
+                            const std::vector<size_t>& bytes_of_rank, const Signature& signature,
+                            uint64_t sequence) = 0;
+
+  // Input is send_bytes[j] bytes for each rank j, in rank order; output is recv_bytes[j] bytes from
+  // each rank j, in rank order. send_bytes[j] here equals recv_bytes[rank] on j. No overlap.
+  virtual Status AllToAllV(const void* input, const std::vector<size_t>& send_bytes, void* output,
+                           const std::vector<size_t>& recv_bytes, const Signature& signature,
+                           uint64_t sequence) = 0;
+
+  // In place: afterwards data on every rank is what it was on `root`.
+  virtual Status Broadcast(void* data, size_t bytes, int root, const Signature& signature,
+                           uint64_t sequence) = 0;
+
+  // Returns after every rank has called it.
+  virtual Status Barrier(const Signature& signature, uint64_t sequence) = 0;
+
+  // From any thread: the running collective and all later ones fail with `cause`, promptly; closes
+  // the connections. The first cause stays.
+  virtual void Abort(const Status& cause) = 0;
+
+  // The rank whose message the running collective waits for now; -1 if none.
+  virtual int waiting_for() const = 0;
+
+  // The rank blamed for the first error (closed its connection, or stayed silent); -1 if none.
+  virtual int failed_peer() const { return -1; }
+
+  // Bytes of payload handed to the transport so far, without its headers.
+  virtual uint64_t bytes_sent() const = 0;
+
+  // What to call the members in messages: the global rank of each group rank. Called once, before
+  // the first collective; without it messages use group ranks.
+  virtual void NameRanks(const std::vector<int>& global_ranks) { (void)global_ranks; }
+};
+
+}  // namespace tfdear
+
+#endif  // TFDEAR_ENGINE_COLLECTIVE_BACKEND_H_

@@ -1,0 +1,35 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+#ifndef TFDEAR_ENGINE_GLOO_ADDRESS_H_
+#define TFDEAR_ENGINE_GLOO_ADDRESS_H_
+
+#include <string>
+#include <vector>
+
+#include "custom_ops/engine/status.h"
+
+namespace tfdear {
+
+// Resolves an IP address or host name of this machine to the numeric form gloo is to listen on.
+// Refuses wildcard addresses: peers could not connect to them, and everybody else could.
+Status ResolveBindAddress(const std::string& bind_address, std::string* numeric);
+
+// gloo's opaque address of one listening socket as "127.0.0.1:40123" or "[::1]:40123", and back.
+// Text, so that any key-value store carries it; and without the uninitialised bytes that follow a
+// socket address inside gloo's form.
+Status AddressToText(const std::vector<char>& gloo_address, std::string* text);
+Status AddressFromText(const std::string& text, std::vector<char>* gloo_address);
+
+// What one rank publishes: who it is, and where it listens for each of its peers.
+struct AddressBook {
+  int rank = 0;
+  int size = 0;
+  std::vector<std::string> address_for_peer;  // [size]; "-" for the rank itself
+
+  std::string Serialize() const;
+  static Status Parse(const std::string& blob, AddressBook* book);
+};
+
+}  // namespace tfdear
+
+#endif  // TFDEAR_ENGINE_GLOO_ADDRESS_H_

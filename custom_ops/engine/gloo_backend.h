@@ -1,0 +1,95 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+#ifndef TFDEAR_ENGINE_GLOO_BACKEND_H_
+#define TFDEAR_ENGINE_GLOO_BACKEND_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "custom_ops/engine/collective_backend.h"
+#include "custom_ops/engine/gloo_transport.h"
+
+namespace tfdear {
+
+class Exchange;
+
+// Collectives for host memory over TCP, on gloo's connections.
+//
+// Algorithms. Payloads above 8 KiB, or groups above 16 ranks: rings, cut into segments so that a
+// segment is summed and forwarded while the next one arrives. A shard is summed along the ring from
+// the rank after its owner to the owner: that order depends on the shard, so for more than two
+// ranks a result depends in its last bits on how values are put into buckets. Smaller payloads:
+// everybody sends directly to everybody (AllReduce) or to the owner (ReduceScatter), and sums are
+// taken in rank order. The choice depends on the size of the payload alone, the same for all three.
+class GlooBackend : public CollectiveBackend {
+ public:
+  // `bind_address`: IP address or host name to listen on, nothing else is bound. `timeout`: how
+  // long Connect() and any wait for a peer may take. A group of one uses no network.
+  static Status Create(int rank, int size, const std::string& bind_address,
+                       std::chrono::milliseconds timeout, std::unique_ptr<GlooBackend>* result);
+  ~GlooBackend() override;
+
+  // What this rank has to publish: printable text. The caller brings every rank's blob to all.
+  std::string Listen();
+
+  // Connects to all peers (blob_of_rank[i] is rank i's). Names the peer that did not answer. At
+  // most two timeouts: one for the connections, one until all ranks have theirs.
+  Status Connect(const std::vector<std::string>& blob_of_rank);
+
+  int rank() const override { return transport_->rank(); }
+  int size() const override { return transport_->size(); }
+  Status ReduceScatter(void* data, size_t count, DataType type, const Signature& signature,
+                       uint64_t sequence) override;
+  Status AllGather(void* data, size_t count, DataType type, const Signature& signature,
+                   uint64_t sequence) override;
+  Status AllReduce(void* data, size_t count, DataType type, const Signature& signature,
+                   uint64_t sequence) override;
+  Status AllGatherV(const void* input, void* output, const std::vector<size_t>& bytes_of_rank,
+                    const Signature& signature, uint64_t sequence) override;
+  Status AllToAllV(const void* input, const std::vector<size_t>& send_bytes, void* output,
+                   const std::vector<size_t>& recv_bytes, const Signature& signature,
+                   uint64_t sequence) override;
+  Status Broadcast(void* data, size_t bytes, int root, const Signature& signature,
+                   uint64_t sequence) override;
+  Status Barrier(const Signature& signature, uint64_t sequence) override;
+  void Abort(const Status& cause) override { transport_->Abort(cause); }
+  int waiting_for() const override { return transport_->waiting_for(); }
+  int failed_peer() const override { return transport_->failed_peer(); }
+  uint64_t bytes_sent() const override { return transport_->bytes_sent(); }
+  void NameRanks(const std::vector<int>& global_ranks) override {
+    transport_->NameRanks(global_ranks);
+  }
+
+  // Length of a ring segment in bytes (default 256 KiB); equal on all ranks. For benchmarks.
+  void set_segment_bytes(size_t bytes);
+
+ private:
+  explicit GlooBackend(std::unique_ptr<GlooTransport> transport);
+
+  uint64_t NextRound(uint64_t sequence);
+  bool IsDirect(size_t bytes) const;
+  int Peer(int offset) const { return ((rank() + offset) % size() + size()) % size(); }
+  char* Scratch(size_t bytes);
+  static std::vector<Range> ShardRanges(size_t count, size_t element_bytes, int size);
+
+  Status RingReduceScatter(Exchange* exchange, char* data, size_t count, DataType type);
+  Status RingAllGather(Exchange* exchange, char* data, const std::vector<Range>& byte_ranges);
+  Status DirectReduceScatter(Exchange* exchange, char* data, size_t count, DataType type);
+  Status DirectAllGather(Exchange* exchange, char* data, const std::vector<Range>& byte_ranges);
+  Status DirectAllReduce(Exchange* exchange, char* data, size_t count, DataType type);
+  Status Gather(Exchange* exchange, char* data, const std::vector<Range>& byte_ranges);
+
+  const std::unique_ptr<GlooTransport> transport_;
+  size_t segment_bytes_;
+  std::vector<char> scratch_;  // kept between collectives
+  uint64_t last_sequence_ = 0;
+  uint64_t round_ = 0;
+};
+
+}  // namespace tfdear
+
+#endif  // TFDEAR_ENGINE_GLOO_BACKEND_H_

@@ -1,0 +1,228 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+#include "custom_ops/engine/gloo_transport.h"
+
+#include <gloo/transport/context.h>
+#include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "custom_ops/engine/gloo_address.h"
+#include "custom_ops/engine/signal_mask.h"
+
+namespace tfdear {
+
+using Clock = std::chrono::steady_clock;
+
+Status GlooTransport::Create(int rank, int size, const std::string& bind_address,
+                             std::chrono::milliseconds timeout,
+                             std::unique_ptr<GlooTransport>* result) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    return Status(StatusCode::kInvalidArgument, "expected 0 <= rank < size, received rank " +
+                                                    std::to_string(rank) + " of size " +
+                                                    std::to_string(size));
+  }
+  if (timeout.count() <= 0) {
+    return Status(StatusCode::kInvalidArgument, "expected a timeout above 0 ms, received " +
+                                                    std::to_string(timeout.count()) + " ms");
+  }
+  // Here and not in the members' initialisers: the threads inherit this thread's signal mask.
+  ScopedHelperThreadSignals signals;
+  std::unique_ptr<GlooTransport> transport(new GlooTransport(rank, size, timeout));
+  if (size > 1) {
+    std::string numeric;
+    TFDEAR_RETURN_IF_ERROR(ResolveBindAddress(bind_address, &numeric));
+    try {
+      transport->device_ =
+          gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(numeric.c_str()));
+      transport->context_ = transport->device_->createContext(rank, size);
+      // gloo waits five times its timeout for a connection; rounded up, never 0 (= for ever).
+      transport->context_->setTimeout((timeout + std::chrono::milliseconds(4)) / 5);
+      for (int peer = 0; peer < size; ++peer) {
+        if (peer != rank) transport->context_->createPair(peer);
+      }
+    } catch (const std::exception& error) {
+      return Status(StatusCode::kUnavailable,
+                    "cannot listen on " + bind_address + " (" + numeric +
+                        "); is it an address of this machine? (gloo: " + error.what() + ")");
+    }
+    transport->watchdog_ = std::thread(&GlooTransport::Watch, transport.get());
+  }
+  *result = std::move(transport);
+  return Status();
+}
+
+GlooTransport::GlooTransport(int rank, int size, std::chrono::milliseconds timeout)
+    : rank_(rank), size_(size), timeout_(timeout) {}
+
+GlooTransport::~GlooTransport() {
+  if (watchdog_.joinable()) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      stopping_ = true;
+    }
+    watchdog_wakes_.notify_all();
+    watchdog_.join();
+  }
+  // The context first: its connections use the device. What was sent is still delivered.
+  context_.reset();
+  device_.reset();
+}
+
+std::string GlooTransport::Listen() {
+  AddressBook book;
+  book.rank = rank_;
+  book.size = size_;
+  for (int peer = 0; peer < size_; ++peer) {
+    std::string text = "-";
+    if (peer != rank_) {
+      const Status status = AddressToText(context_->getPair(peer)->address().bytes(), &text);
+      // An address nobody can parse makes every Connect() fail with these words.
+      if (!status.ok()) return status.message();
+    }
+    book.address_for_peer.push_back(text);
+  }
+  return book.Serialize();
+}
+
+Status GlooTransport::Connect(const std::vector<std::string>& blob_of_rank) {
+  if (blob_of_rank.size() != static_cast<size_t>(size_)) {
+    return Status(StatusCode::kInvalidArgument, "expected the addresses of " +
+                                                    std::to_string(size_) + " ranks, received " +
+                                                    std::to_string(blob_of_rank.size()));
+  }
+  if (size_ == 1) return failure();
+  const Clock::time_point deadline = Clock::now() + timeout_;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    AddressBook book;
+    const Status parsed = AddressBook::Parse(blob_of_rank[peer], &book);
+    if (!parsed.ok()) {
+      return Status(parsed.code(), "address of " + NameOf(peer) + ": " + parsed.message());
+    }
+    if (book.rank != peer || book.size != size_) {
+      return Status(StatusCode::kInvalidArgument,
+                    "expected the address of rank " + std::to_string(peer) + " of " +
+                        std::to_string(size_) + ", received that of rank " +
+                        std::to_string(book.rank) + " of " + std::to_string(book.size) +
+                        "; is this a leftover of an earlier start?");
+    }
+    TFDEAR_RETURN_IF_ERROR(ConnectPeer(peer, book.address_for_peer[rank_]));
+    if (Clock::now() > deadline && peer + 1 < size_) {
+      return Fail(
+          Status(StatusCode::kDeadlineExceeded,
+                 "connecting took longer than " + std::to_string(timeout_.count()) +
+                     " ms; still without a connection to " + NameOf(peer + 1) + " and later ranks"),
+          peer + 1);
+    }
+  }
+  return failure();
+}
+
+Status GlooTransport::ConnectPeer(int peer, const std::string& address) {
+  std::vector<char> bytes;
+  TFDEAR_RETURN_IF_ERROR(AddressFromText(address, &bytes));
+  const Clock::time_point start = Clock::now();
+  try {
+    context_->getPair(peer)->connect(bytes);
+    return Status();
+  } catch (const std::exception& error) {
+    // gloo has one exception for both. A refused connection fails at once, silence does not.
+    const bool silent = Clock::now() - start >= timeout_;
+    return Fail(
+        Status(silent ? StatusCode::kDeadlineExceeded : StatusCode::kUnavailable,
+               "no connection to " + NameOf(peer) + " at " + address +
+                   (silent ? " within " + std::to_string(timeout_.count()) + " ms" : "") +
+                   "; did it end, or does a firewall stand between? (gloo: " + error.what() + ")"),
+        peer);
+  }
+}
+
+void GlooTransport::Abort(const Status& cause) {
+  bool close;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (cause_.ok()) {
+      cause_ = cause.ok() ? Status(StatusCode::kAborted, "aborted without a cause") : cause;
+    }
+    if (waiting_buffer_ != nullptr) {
+      waiting_is_send_ ? waiting_buffer_->abortWaitSend() : waiting_buffer_->abortWaitRecv();
+    }
+    close = !exchange_active_;  // else the exchange does, once nothing of it is under way
+  }
+  if (close) CloseConnections();
+}
+
+void GlooTransport::CloseConnections() {
+  std::lock_guard<std::mutex> closing(closing_mutex_);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (connections_closed_ || context_ == nullptr) return;
+    connections_closed_ = true;
+  }
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    try {
+      context_->getPair(peer)->close();
+    } catch (const std::exception&) {
+      // Already broken, which is as good as closed.
+    }
+  }
+}
+
+Status GlooTransport::Fail(const Status& error, int peer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (error_.ok() && cause_.ok()) {
+    error_ = error;
+    failed_peer_ = peer;
+  }
+  return FailureLocked();
+}
+
+Status GlooTransport::failure() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return FailureLocked();
+}
+
+int GlooTransport::failed_peer() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return failed_peer_;
+}
+
+void GlooTransport::NameRanks(const std::vector<int>& global_ranks) {
+  global_ranks_ = global_ranks;
+}
+
+std::string GlooTransport::NameOf(int peer) const {
+  const size_t index = static_cast<size_t>(peer);
+  return "rank " + std::to_string(index < global_ranks_.size() ? global_ranks_[index] : peer);
+}
+
+void GlooTransport::Watch() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!stopping_) {
+    const Clock::time_point now = Clock::now();
+    if (waiting_buffer_ != nullptr && now >= wait_deadline_ && error_.ok() && cause_.ok()) {
+      const int peer = waiting_for_.load(std::memory_order_relaxed);
+      error_ = Status(StatusCode::kDeadlineExceeded,
+                      *waiting_what_ + ": " + NameOf(peer) +
+                          (waiting_is_send_ ? " took no data for " : " sent nothing for ") +
+                          std::to_string(timeout_.count()) +
+                          " ms. It is stuck, or waits in a different collective; see its own "
+                          "messages, or raise the timeout if a step may take that long.");
+      failed_peer_ = peer;
+      waiting_is_send_ ? waiting_buffer_->abortWaitSend() : waiting_buffer_->abortWaitRecv();
+    }
+    // A wait that starts while this thread sleeps ends its time no earlier than the sleep does, so
+    // waits need not wake the watchdog.
+    Clock::time_point wake = now + timeout_;
+    if (waiting_buffer_ != nullptr && wait_deadline_ > now) wake = std::min(wake, wait_deadline_);
+    watchdog_wakes_.wait_until(lock, wake);
+  }
+}
+
+}  // namespace tfdear

@@ -1,0 +1,101 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+#ifndef TFDEAR_ENGINE_GLOO_TRANSPORT_H_
+#define TFDEAR_ENGINE_GLOO_TRANSPORT_H_
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "custom_ops/engine/status.h"
+
+namespace gloo {
+namespace transport {
+class Context;
+class Device;
+class UnboundBuffer;
+}  // namespace transport
+}  // namespace gloo
+
+namespace tfdear {
+
+// The connections of one rank to all its peers, with deadlines and Abort(). Collectives use it
+// through Exchange (exchange.h), from one thread at a time; Abort() and the getters are safe from
+// any thread.
+//
+// [Note: how waits end]
+// gloo ends a wait that runs out of time by closing ALL connections of the rank, which its
+// neighbours would take for the death of this rank. So gloo is told to wait practically for ever,
+// and a watchdog thread here wakes the waiting thread at its deadline by the same call that
+// Abort() uses. The connections stay open until Abort() or destruction.
+class GlooTransport {
+ public:
+  // Binds to `bind_address` and nothing else. `timeout` bounds Connect() and, later, every wait.
+  static Status Create(int rank, int size, const std::string& bind_address,
+                       std::chrono::milliseconds timeout, std::unique_ptr<GlooTransport>* result);
+  ~GlooTransport();
+  GlooTransport(const GlooTransport&) = delete;
+  GlooTransport& operator=(const GlooTransport&) = delete;
+
+  std::string Listen();
+  Status Connect(const std::vector<std::string>& blob_of_rank);
+
+  void Abort(const Status& cause);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  int waiting_for() const { return waiting_for_.load(std::memory_order_relaxed); }
+  int failed_peer() const;
+  uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
+  Status failure() const;  // what ended this transport, ok while it works
+  void NameRanks(const std::vector<int>& global_ranks);
+  std::string NameOf(int peer) const;  // "rank 3"
+
+ private:
+  friend class Exchange;
+
+  GlooTransport(int rank, int size, std::chrono::milliseconds timeout);
+
+  Status ConnectPeer(int peer, const std::string& address);
+  void Watch();
+  void CloseConnections();
+  // Records the first error and returns what the caller is to report: that, or Abort()'s cause.
+  Status Fail(const Status& error, int peer);
+  Status FailureLocked() const { return cause_.ok() ? error_ : cause_; }
+
+  const int rank_;
+  const int size_;
+  const std::chrono::milliseconds timeout_;
+  std::vector<int> global_ranks_;
+  std::shared_ptr<gloo::transport::Device> device_;
+  std::shared_ptr<gloo::transport::Context> context_;
+
+  mutable std::mutex mutex_;
+  // All below: guarded by mutex_.
+  Status error_;  // first error of a wait
+  Status cause_;  // given by Abort()
+  int failed_peer_ = -1;
+  bool exchange_active_ = false;
+  bool connections_closed_ = false;
+  bool stopping_ = false;
+  gloo::transport::UnboundBuffer* waiting_buffer_ = nullptr;
+  bool waiting_is_send_ = false;
+  const std::string* waiting_what_ = nullptr;  // "all_reduce 'text' (sequence 3)"
+  std::chrono::steady_clock::time_point wait_deadline_;
+  std::condition_variable watchdog_wakes_;
+
+  std::mutex closing_mutex_;  // held while connections are closed; taken without mutex_
+  std::atomic<int> waiting_for_{-1};
+  std::atomic<uint64_t> bytes_sent_{0};
+  std::thread watchdog_;
+};
+
+}  // namespace tfdear
+
+#endif  // TFDEAR_ENGINE_GLOO_TRANSPORT_H_

@@ -1,0 +1,245 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+#include "custom_ops/engine/process_group.h"
+
+#include <utility>
+
+#include "custom_ops/engine/signal_mask.h"
+
+namespace tfdear {
+
+using Clock = std::chrono::steady_clock;
+
+ProcessGroup::ProcessGroup(std::string name, std::vector<int> ranks,
+                           std::unique_ptr<CollectiveBackend> backend)
+    : name_(std::move(name)), ranks_(std::move(ranks)), backend_(std::move(backend)) {
+  backend_->NameRanks(ranks_);
+  ScopedHelperThreadSignals signals;
+  thread_ = std::thread(&ProcessGroup::Loop, this);
+}
+
+ProcessGroup::~ProcessGroup() {
+  bool idle;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    idle = queue_.empty() && current_ == nullptr;
+  }
+  changed_.notify_all();
+  if (!idle) {
+    Abort(Status(StatusCode::kAborted,
+                 "process group '" + name_ + "' was destroyed while collectives were under way"));
+  }
+  thread_.join();
+}
+
+std::shared_ptr<Work> ProcessGroup::ReduceScatter(void* data, size_t count, DataType type,
+                                                  SignaturePtr signature, Hook on_start) {
+  const Signature* text = signature.get();
+  return Run(
+      std::move(signature),
+      [=](CollectiveBackend* backend, uint64_t sequence) {
+        return backend->ReduceScatter(data, count, type, *text, sequence);
+      },
+      std::move(on_start));
+}
+
+std::shared_ptr<Work> ProcessGroup::AllGather(void* data, size_t count, DataType type,
+                                              SignaturePtr signature, Hook on_start) {
+  const Signature* text = signature.get();
+  return Run(
+      std::move(signature),
+      [=](CollectiveBackend* backend, uint64_t sequence) {
+        return backend->AllGather(data, count, type, *text, sequence);
+      },
+      std::move(on_start));
+}
+
+std::shared_ptr<Work> ProcessGroup::AllReduce(void* data, size_t count, DataType type,
+                                              SignaturePtr signature, Hook on_start) {
+  const Signature* text = signature.get();
+  return Run(
+      std::move(signature),
+      [=](CollectiveBackend* backend, uint64_t sequence) {
+        return backend->AllReduce(data, count, type, *text, sequence);
+      },
+      std::move(on_start));
+}
+
+std::shared_ptr<Work> ProcessGroup::AllGatherV(const void* input, void* output,
+                                               std::vector<size_t> bytes_of_rank,
+                                               SignaturePtr signature, Hook on_start) {
+  const Signature* text = signature.get();
+  return Run(
+      std::move(signature),
+      [=, sizes = std::move(bytes_of_rank)](CollectiveBackend* backend, uint64_t sequence) {
+        return backend->AllGatherV(input, output, sizes, *text, sequence);
+      },
+      std::move(on_start));
+}
+
+std::shared_ptr<Work> ProcessGroup::AllToAllV(const void* input, std::vector<size_t> send_bytes,
+                                              void* output, std::vector<size_t> recv_bytes,
+                                              SignaturePtr signature, Hook on_start) {
+  const Signature* text = signature.get();
+  return Run(
+      std::move(signature),
+      [=, sends = std::move(send_bytes), receives = std::move(recv_bytes)](
+          CollectiveBackend* backend, uint64_t sequence) {
+        return backend->AllToAllV(input, sends, output, receives, *text, sequence);
+      },
+      std::move(on_start));
+}
+
+std::shared_ptr<Work> ProcessGroup::Broadcast(void* data, size_t bytes, int root,
+                                              SignaturePtr signature, Hook on_start) {
+  const Signature* text = signature.get();
+  return Run(
+      std::move(signature),
+      [=](CollectiveBackend* backend, uint64_t sequence) {
+        return backend->Broadcast(data, bytes, root, *text, sequence);
+      },
+      std::move(on_start));
+}
+
+std::shared_ptr<Work> ProcessGroup::Barrier(SignaturePtr signature, Hook on_start) {
+  const Signature* text = signature.get();
+  return Run(
+      std::move(signature),
+      [=](CollectiveBackend* backend, uint64_t sequence) {
+        return backend->Barrier(*text, sequence);
+      },
+      std::move(on_start));
+}
+
+std::shared_ptr<Work> ProcessGroup::Run(SignaturePtr signature, Body body, Hook on_start) {
+  auto work = std::make_shared<Work>();
+  Status refused;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    refused = cause_;
+    if (refused.ok()) {
+      queue_.push_back(Entry{std::move(signature), std::move(body), std::move(on_start), work,
+                             next_sequence_++});
+    }
+  }
+  if (!refused.ok()) {
+    work->Finish(refused);
+  } else {
+    changed_.notify_all();
+  }
+  return work;
+}
+
+void ProcessGroup::Abort(const Status& cause) {
+  const Status reason =
+      cause.ok() ? Status(StatusCode::kAborted, "aborted without a cause") : cause;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!cause_.ok()) return;
+    cause_ = reason;
+  }
+  changed_.notify_all();
+  backend_->Abort(reason);
+}
+
+void ProcessGroup::Loop() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Entry entry = std::move(queue_.front());
+    queue_.pop_front();
+    Status status = cause_;
+    if (status.ok()) {
+      current_ = entry.signature;
+      current_sequence_ = entry.sequence;
+      current_start_ = Clock::now();
+      lock.unlock();
+      status = RunEntry(entry);
+      lock.lock();
+      current_.reset();
+      if (status.ok()) ++finished_;
+    }
+    lock.unlock();
+    entry.work->Finish(status);
+    // Captures of the hooks may be the last owners of things whose destructors call back here.
+    entry = Entry();
+    lock.lock();
+  }
+}
+
+Status ProcessGroup::RunEntry(const Entry& entry) {
+  if (entry.on_start) entry.on_start();
+  const Status status = entry.body(backend_.get(), entry.sequence);
+  if (status.ok() || status.code() == StatusCode::kInvalidArgument) return status;
+  return AwaitCause(status);
+}
+
+// See [Note: root cause].
+Status ProcessGroup::AwaitCause(const Status& error) {
+  Status cause;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (cause_.ok()) {
+      const int peer = backend_->failed_peer();
+      failed_peer_ = peer < 0 ? -1 : GlobalRank(peer);
+      failure_ = Status(error.code(), "rank " + std::to_string(GlobalRank(backend_->rank())) +
+                                          ", process group '" + name_ + "': " + error.message());
+      const Clock::time_point start = Clock::now();
+      // In a loop, since set_cause_grace() may change the deadline meanwhile.
+      while (cause_.ok() && Clock::now() < start + cause_grace_) {
+        changed_.wait_until(lock, start + cause_grace_);
+      }
+    }
+    if (cause_.ok()) cause_ = *failure_;
+    cause = cause_;
+  }
+  // Only now: closing connections earlier would make the neighbours suspect this rank.
+  backend_->Abort(cause);
+  return cause;
+}
+
+std::optional<ProcessGroup::InFlight> ProcessGroup::Current() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (current_ == nullptr) return std::nullopt;
+  InFlight in_flight;
+  in_flight.signature = current_->text();
+  in_flight.sequence = current_sequence_;
+  in_flight.seconds = std::chrono::duration<double>(Clock::now() - current_start_).count();
+  in_flight.waiting_for = GlobalRank(backend_->waiting_for());
+  return in_flight;
+}
+
+std::optional<Status> ProcessGroup::Failure() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return failure_;
+}
+
+int ProcessGroup::failed_peer() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return failed_peer_;
+}
+
+ProcessGroup::Counters ProcessGroup::counters() const {
+  Counters counters;
+  counters.bytes_sent = backend_->bytes_sent();
+  std::lock_guard<std::mutex> lock(mutex_);
+  counters.collectives = finished_;
+  return counters;
+}
+
+void ProcessGroup::set_cause_grace(std::chrono::milliseconds grace) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    cause_grace_ = grace;
+  }
+  changed_.notify_all();
+}
+
+int ProcessGroup::GlobalRank(int group_rank) const {
+  const size_t index = static_cast<size_t>(group_rank);
+  return group_rank >= 0 && index < ranks_.size() ? ranks_[index] : -1;
+}
+
+}  // namespace tfdear

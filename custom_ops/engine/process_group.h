@@ -1,0 +1,142 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+#ifndef TFDEAR_ENGINE_PROCESS_GROUP_H_
+#define TFDEAR_ENGINE_PROCESS_GROUP_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "custom_ops/engine/collective_backend.h"
+#include "custom_ops/engine/status.h"
+#include "custom_ops/engine/work.h"
+
+namespace tfdear {
+
+// A set of ranks and an ordered queue of collectives among them, run one after another, in the
+// order of submission, by a thread of the group's own. All members have to submit the same
+// collectives in the same order; nothing is negotiated. All methods are safe from any thread;
+// submitting never blocks. Memory handed in belongs to the group until the Work is done.
+//
+// [Note: root cause]
+// When one rank dies, its neighbours see a closed connection, but the neighbours' neighbours would
+// only see those give up. So an error of the transport does not end a Work at once: the group
+// records it (Failure(), failed_peer()), keeps its connections open, and waits up to
+// `cause_grace` for Abort(cause) from whoever watches all ranks. The work then ends with that
+// cause, or with the transport's own words if none came.
+class ProcessGroup {
+ public:
+  using Hook = std::function<void()>;
+  using Body = std::function<Status(CollectiveBackend*, uint64_t sequence)>;
+  using SignaturePtr = std::shared_ptr<const Signature>;
+
+  // `name`, for messages: "world", "intra_node", "inter_node". `ranks`: the global rank of each
+  // member; ranks.size() == backend->size().
+  ProcessGroup(std::string name, std::vector<int> ranks,
+               std::unique_ptr<CollectiveBackend> backend);
+  // Fails what is left in the queue, and joins the thread. Not from a Work's callback.
+  ~ProcessGroup();
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  const std::string& name() const { return name_; }
+  int rank() const { return backend_->rank(); }  // in this group
+  int size() const { return backend_->size(); }
+  const std::vector<int>& ranks() const { return ranks_; }
+
+  // As in CollectiveBackend. `on_start` is called on the group's thread just before the collective
+  // starts. Vectors are copied.
+  std::shared_ptr<Work> ReduceScatter(void* data, size_t count, DataType type,
+                                      SignaturePtr signature, Hook on_start = {});
+  std::shared_ptr<Work> AllGather(void* data, size_t count, DataType type, SignaturePtr signature,
+                                  Hook on_start = {});
+  std::shared_ptr<Work> AllReduce(void* data, size_t count, DataType type, SignaturePtr signature,
+                                  Hook on_start = {});
+  std::shared_ptr<Work> AllGatherV(const void* input, void* output,
+                                   std::vector<size_t> bytes_of_rank, SignaturePtr signature,
+                                   Hook on_start = {});
+  std::shared_ptr<Work> AllToAllV(const void* input, std::vector<size_t> send_bytes, void* output,
+                                  std::vector<size_t> recv_bytes, SignaturePtr signature,
+                                  Hook on_start = {});
+  std::shared_ptr<Work> Broadcast(void* data, size_t bytes, int root, SignaturePtr signature,
+                                  Hook on_start = {});
+  std::shared_ptr<Work> Barrier(SignaturePtr signature, Hook on_start = {});
+
+  // Any compound of collectives as one entry of the queue. `body` runs on the group's thread; it
+  // hands signature and sequence to every collective it calls, and must not throw. If it returns
+  // kInvalidArgument only its own Work fails; every other error ends the group.
+  std::shared_ptr<Work> Run(SignaturePtr signature, Body body, Hook on_start = {});
+
+  // Fails the current and all later work with `cause`; the first cause stays.
+  void Abort(const Status& cause);
+
+  struct InFlight {
+    std::string signature;
+    uint64_t sequence = 0;
+    double seconds = 0;    // since it started
+    int waiting_for = -1;  // global rank whose message it waits for now, or -1
+  };
+  // What runs now, if anything.
+  std::optional<InFlight> Current() const;
+
+  // The first transport error, with the lost rank in words; set before the Work fails.
+  std::optional<Status> Failure() const;
+  // Global rank blamed for it; -1 if none is known.
+  int failed_peer() const;
+
+  struct Counters {
+    uint64_t collectives = 0;  // queue entries that ended well
+    uint64_t bytes_sent = 0;   // payload only
+  };
+  Counters counters() const;
+
+  // How long to wait for a root cause after a transport error; default 20 s.
+  void set_cause_grace(std::chrono::milliseconds grace);
+
+ private:
+  struct Entry {
+    SignaturePtr signature;
+    Body body;
+    Hook on_start;
+    std::shared_ptr<Work> work;
+    uint64_t sequence = 0;
+  };
+
+  void Loop();
+  Status RunEntry(const Entry& entry);
+  Status AwaitCause(const Status& error);
+  int GlobalRank(int group_rank) const;
+
+  const std::string name_;
+  const std::vector<int> ranks_;
+  const std::unique_ptr<CollectiveBackend> backend_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // All below but thread_: guarded by mutex_.
+  std::deque<Entry> queue_;
+  uint64_t next_sequence_ = 0;
+  uint64_t finished_ = 0;
+  SignaturePtr current_;
+  uint64_t current_sequence_ = 0;
+  std::chrono::steady_clock::time_point current_start_;
+  std::optional<Status> failure_;
+  int failed_peer_ = -1;
+  Status cause_;  // why no more work is done; ok while the group works
+  std::chrono::milliseconds cause_grace_{20000};
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tfdear
+
+#endif  // TFDEAR_ENGINE_PROCESS_GROUP_H_

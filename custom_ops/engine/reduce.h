@@ -1,0 +1,33 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+#ifndef TFDEAR_ENGINE_REDUCE_H_
+#define TFDEAR_ENGINE_REDUCE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "custom_ops/engine/data_type.h"
+
+namespace tfdear {
+
+// accumulator[i] += addend[i] for i < count. Neither pointer needs any alignment beyond the
+// element's; the ranges must not overlap. Integers wrap around. float16 and bfloat16 are added in
+// float32 and rounded to nearest even, so the result does not depend on the processor.
+void SumInto(DataType type, void* accumulator, const void* addend, size_t count);
+
+namespace reduce_internal {
+
+// Scalar conversions, used where the processor has no float16 instructions.
+float FloatFromHalf(uint16_t half);
+uint16_t HalfFromFloat(float value);
+
+void SumHalfPortable(uint16_t* accumulator, const uint16_t* addend, size_t count);
+
+// The same bits. Call only if HasHalfInstructions().
+void SumHalfInstructions(uint16_t* accumulator, const uint16_t* addend, size_t count);
+bool HasHalfInstructions();
+
+}  // namespace reduce_internal
+}  // namespace tfdear
+
+#endif  // TFDEAR_ENGINE_REDUCE_H_

@@ -1,0 +1,36 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+#ifndef TFDEAR_ENGINE_SIGNATURE_H_
+#define TFDEAR_ENGINE_SIGNATURE_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace tfdear {
+
+// What a collective is, in words: for example "all_reduce gradients/bucket_3 float32[1000]". Its
+// hash is part of every message's address, so two ranks that call different collectives wait for
+// each other (and are told so) and never add up bytes that do not belong together.
+class Signature {
+ public:
+  explicit Signature(std::string text) : text_(std::move(text)), hash_(HashOf(text_)) {}
+
+  const std::string& text() const { return text_; }
+  uint64_t hash() const { return hash_; }
+
+ private:
+  // FNV-1a: the same on every machine and compiler, which std::hash does not promise.
+  static uint64_t HashOf(const std::string& text) {
+    uint64_t hash = 0xcbf29ce484222325ull;
+    for (unsigned char character : text) hash = (hash ^ character) * 0x100000001b3ull;
+    return hash;
+  }
+
+  std::string text_;
+  uint64_t hash_;
+};
+
+}  // namespace tfdear
+
+#endif  // TFDEAR_ENGINE_SIGNATURE_H_
