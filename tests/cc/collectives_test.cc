@@ -1,0 +1,326 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+// Every collective of GlooBackend: values, bits, bytes on the wire.
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+
+#include "tests/cc/testing.h"
+
+namespace tfdear {
+namespace {
+
+const size_t kCounts[] = {0, 1, 2, 3, 5, 64, 1000, 100003};
+
+// Element i of rank's data; sums over up to four ranks stay within +-16, exact in every type.
+int Value(int rank, size_t i) { return static_cast<int>((i * 7 + rank * 3) % 9) - 4; }
+
+int Sum(int size, size_t i) {
+  int sum = 0;
+  for (int rank = 0; rank < size; ++rank) sum += Value(rank, i);
+  return sum;
+}
+
+class CollectivesTest : public testing::TestWithParam<int> {
+ protected:
+  int size() const { return GetParam(); }
+
+  // Calls `body(backend, type, count, sequence)` on all ranks for all types and counts.
+  void ForAll(const std::function<void(GlooBackend*, DataType, size_t, uint64_t)>& body) {
+    RunRanks(size(), [&](std::unique_ptr<GlooBackend> backend) {
+      uint64_t sequence = 0;
+      for (DataType type : AllDataTypes()) {
+        for (size_t count : kCounts) {
+          SCOPED_TRACE(std::string(Name(type)) + "[" + std::to_string(count) + "]");
+          body(backend.get(), type, count, sequence++);
+        }
+      }
+    });
+  }
+
+  std::vector<char> Input(DataType type, size_t count, int rank) {
+    return MakeData(type, count, [=](size_t i) { return Value(rank, i); });
+  }
+  std::vector<char> Total(DataType type, size_t count) {
+    return MakeData(type, count, [=](size_t i) { return Sum(size(), i); });
+  }
+};
+
+TEST_P(CollectivesTest, AllReduceSums) {
+  ForAll([&](GlooBackend* backend, DataType type, size_t count, uint64_t sequence) {
+    auto data = Input(type, count, backend->rank());
+    TFDEAR_EXPECT_OK(backend->AllReduce(data.data(), count, type, Signature("x"), sequence));
+    EXPECT_EQ(data, Total(type, count));
+  });
+}
+
+TEST_P(CollectivesTest, ReduceScatterSumsTheOwnShard) {
+  ForAll([&](GlooBackend* backend, DataType type, size_t count, uint64_t sequence) {
+    auto data = Input(type, count, backend->rank());
+    const auto total = Total(type, count);
+    TFDEAR_EXPECT_OK(backend->ReduceScatter(data.data(), count, type, Signature("x"), sequence));
+    const Range shard = ShardOf(count, backend->rank(), size());
+    for (size_t i = shard.begin * SizeOf(type); i < shard.end * SizeOf(type); ++i) {
+      ASSERT_EQ(data[i], total[i]) << "byte " << i;
+    }
+  });
+}
+
+TEST_P(CollectivesTest, AllGatherCollectsShards) {
+  ForAll([&](GlooBackend* backend, DataType type, size_t count, uint64_t sequence) {
+    const Range shard = ShardOf(count, backend->rank(), size());
+    auto data = MakeData(type, count, [&](size_t i) {
+      return i >= shard.begin && i < shard.end ? static_cast<int>(i % 100) : -1;
+    });
+    TFDEAR_EXPECT_OK(backend->AllGather(data.data(), count, type, Signature("x"), sequence));
+    EXPECT_EQ(data, MakeData(type, count, [](size_t i) { return static_cast<int>(i % 100); }));
+  });
+}
+
+TEST_P(CollectivesTest, AllGatherVCollectsUnequalParts) {
+  RunRanks(size(), [&](std::unique_ptr<GlooBackend> backend) {
+    uint64_t sequence = 0;
+    for (size_t unit : {0, 1, 3, 1000, 300001}) {
+      for (int empty_rank : {-1, 0, size() - 1}) {
+        std::vector<size_t> bytes;
+        std::vector<char> expected;
+        for (int rank = 0; rank < size(); ++rank) {
+          bytes.push_back(rank == empty_rank ? 0 : unit * (rank * rank + 1));
+          expected.insert(expected.end(), bytes.back(), static_cast<char>('a' + rank));
+        }
+        const std::vector<char> input(bytes[backend->rank()], 'a' + backend->rank());
+        std::vector<char> output(expected.size(), '?');
+        TFDEAR_EXPECT_OK(
+            backend->AllGatherV(input.data(), output.data(), bytes, Signature("x"), sequence++));
+        EXPECT_EQ(output, expected) << "unit " << unit;
+      }
+    }
+  });
+}
+
+TEST_P(CollectivesTest, AllToAllVTransposes) {
+  RunRanks(size(), [&](std::unique_ptr<GlooBackend> backend) {
+    uint64_t sequence = 0;
+    for (size_t unit : {0, 1, 5, 1000, 100003}) {
+      auto bytes_between = [&](int from, int to) { return unit * ((from * 3 + to) % 4); };
+      auto letter = [](int from, int to) { return static_cast<char>('A' + from * 8 + to); };
+      const int rank = backend->rank();
+      std::vector<size_t> send_bytes, recv_bytes;
+      std::vector<char> input, expected;
+      for (int peer = 0; peer < size(); ++peer) {
+        send_bytes.push_back(bytes_between(rank, peer));
+        input.insert(input.end(), send_bytes.back(), letter(rank, peer));
+        recv_bytes.push_back(bytes_between(peer, rank));
+        expected.insert(expected.end(), recv_bytes.back(), letter(peer, rank));
+      }
+      std::vector<char> output(expected.size(), '?');
+      TFDEAR_EXPECT_OK(backend->AllToAllV(input.data(), send_bytes, output.data(), recv_bytes,
+                                          Signature("x"), sequence++));
+      EXPECT_EQ(output, expected) << "unit " << unit;
+    }
+  });
+}
+
+TEST_P(CollectivesTest, BroadcastFromEveryRoot) {
+  RunRanks(size(), [&](std::unique_ptr<GlooBackend> backend) {
+    uint64_t sequence = 0;
+    for (int root = 0; root < size(); ++root) {
+      for (size_t bytes : kCounts) {
+        std::vector<char> data(bytes * 8);
+        std::vector<char> expected(bytes * 8);
+        for (size_t i = 0; i < data.size(); ++i) {
+          expected[i] = static_cast<char>(i * 31 + root);
+          data[i] = backend->rank() == root ? expected[i] : '?';
+        }
+        TFDEAR_EXPECT_OK(
+            backend->Broadcast(data.data(), data.size(), root, Signature("x"), sequence++));
+        EXPECT_EQ(data, expected) << "root " << root << " bytes " << data.size();
+      }
+    }
+  });
+}
+
+TEST_P(CollectivesTest, BarrierWaitsForEveryRank) {
+  std::atomic<int> arrived{0};
+  RunRanks(size(), [&](std::unique_ptr<GlooBackend> backend) {
+    for (int i = 0; i < 20; ++i) {
+      ++arrived;
+      TFDEAR_EXPECT_OK(backend->Barrier(Signature("x"), i));
+      EXPECT_GE(arrived.load(), size() * (i + 1));
+    }
+  });
+}
+
+TEST_P(CollectivesTest, ResultsAreTheSameBitsOnAllRanksAndByBothRoutes) {
+  for (DataType type : {DataType::kFloat32, DataType::kBFloat16, DataType::kFloat64}) {
+    for (size_t count : kCounts) {
+      std::vector<std::vector<char>> results(size());
+      RunRanks(size(), [&](std::unique_ptr<GlooBackend> backend) {
+        std::mt19937_64 random(count + 1000 * backend->rank());
+        std::uniform_real_distribution<float> numbers(-1.0f, 1.0f);
+        std::vector<char> reduced(count * SizeOf(type));
+        for (size_t i = 0; i < count; ++i) {
+          const float number = numbers(random);
+          char* const to = reduced.data() + i * SizeOf(type);
+          if (type == DataType::kFloat32) StoreAs<float>(to, number);
+          if (type == DataType::kFloat64) StoreAs<double>(to, number * 1.1);
+          if (type == DataType::kBFloat16) {
+            std::memcpy(to, reinterpret_cast<const char*>(&number) + 2, 2);
+          }
+        }
+        auto scattered = reduced;
+        TFDEAR_EXPECT_OK(backend->AllReduce(reduced.data(), count, type, Signature("x"), 0));
+        TFDEAR_EXPECT_OK(backend->ReduceScatter(scattered.data(), count, type, Signature("x"), 1));
+        TFDEAR_EXPECT_OK(backend->AllGather(scattered.data(), count, type, Signature("x"), 2));
+        EXPECT_EQ(scattered, reduced) << Name(type) << " " << count;
+        results[backend->rank()] = reduced;
+      });
+      for (int rank = 1; rank < size(); ++rank) EXPECT_EQ(results[rank], results[0]) << rank;
+    }
+  }
+}
+
+TEST_P(CollectivesTest, SegmentLengthDoesNotChangeTheResult) {
+  std::vector<std::vector<float>> results;
+  for (size_t segment_bytes : {1, 100, 4096, 1 << 20}) {
+    RunRanks(size(), [&](std::unique_ptr<GlooBackend> backend) {
+      backend->set_segment_bytes(segment_bytes);
+      std::vector<float> data(5003);
+      for (size_t i = 0; i < data.size(); ++i) data[i] = 1.0f / (1 + i + backend->rank());
+      TFDEAR_EXPECT_OK(
+          backend->AllReduce(data.data(), data.size(), DataType::kFloat32, Signature("x"), 0));
+      if (backend->rank() == 0) results.push_back(data);
+    });
+    EXPECT_EQ(results.back(), results.front()) << segment_bytes;
+  }
+}
+
+TEST_P(CollectivesTest, SendsNoMoreThanItsShareOfTheBytes) {
+  const double share = (size() - 1.0) / size();
+  for (size_t count : {size_t{1} << 20, size_t{1000}}) {
+    RunRanks(size(), [&](std::unique_ptr<GlooBackend> backend) {
+      std::vector<float> data(count, 1.0f);
+      const double payload = count * sizeof(float);
+      uint64_t before = backend->bytes_sent();
+      auto sent = [&] {
+        return backend->bytes_sent() - std::exchange(before, backend->bytes_sent());
+      };
+      TFDEAR_EXPECT_OK(
+          backend->ReduceScatter(data.data(), count, DataType::kFloat32, Signature("x"), 0));
+      EXPECT_NEAR(sent(), share * payload, 0.05 * share * payload);
+      TFDEAR_EXPECT_OK(
+          backend->AllGather(data.data(), count, DataType::kFloat32, Signature("x"), 1));
+      EXPECT_NEAR(sent(), share * payload, 0.05 * share * payload);
+      if (count == 1000) return;  // a small all-reduce trades bytes for latency
+      TFDEAR_EXPECT_OK(
+          backend->AllReduce(data.data(), count, DataType::kFloat32, Signature("x"), 2));
+      EXPECT_NEAR(sent(), 2 * share * payload, 0.05 * 2 * share * payload);
+    });
+  }
+}
+
+TEST_P(CollectivesTest, SeveralCollectivesMayShareOneSequenceNumber) {
+  RunRanks(size(), [&](std::unique_ptr<GlooBackend> backend) {
+    const Signature signature("compound");
+    for (uint64_t sequence = 0; sequence < 5; ++sequence) {
+      std::vector<int32_t> first(3000, 1), second(3000, 10);
+      TFDEAR_EXPECT_OK(
+          backend->AllReduce(first.data(), 3000, DataType::kInt32, signature, sequence));
+      TFDEAR_EXPECT_OK(
+          backend->AllReduce(second.data(), 3000, DataType::kInt32, signature, sequence));
+      EXPECT_EQ(first, std::vector<int32_t>(3000, size()));
+      EXPECT_EQ(second, std::vector<int32_t>(3000, 10 * size()));
+    }
+  });
+}
+
+TEST_P(CollectivesTest, ManyRandomCollectives) {
+  RunRanks(size(), [&](std::unique_ptr<GlooBackend> backend) {
+    std::mt19937 random(42);  // the same on all ranks
+    for (uint64_t sequence = 0; sequence < 1000; ++sequence) {
+      const size_t count = random() % (random() % 20 == 0 ? 30000 : 500);
+      const int kind = random() % 5;
+      const Signature signature("kind " + std::to_string(kind) + " " + std::to_string(count));
+      std::vector<int32_t> data(count, backend->rank() + 1);
+      Status status;
+      const int total = size() * (size() + 1) / 2;
+      const Range shard = ShardOf(count, backend->rank(), size());
+      std::vector<int32_t> expected(count, total);
+      if (kind == 0) {
+        status = backend->AllReduce(data.data(), count, DataType::kInt32, signature, sequence);
+      } else if (kind == 1) {
+        status = backend->ReduceScatter(data.data(), count, DataType::kInt32, signature, sequence);
+        data = std::vector<int32_t>(data.begin() + shard.begin, data.begin() + shard.end);
+        expected.resize(shard.size());
+      } else if (kind == 2) {
+        status = backend->AllGather(data.data(), count, DataType::kInt32, signature, sequence);
+        for (int rank = 0; rank < size(); ++rank) {
+          const Range range = ShardOf(count, rank, size());
+          std::fill(expected.begin() + range.begin, expected.begin() + range.end, rank + 1);
+        }
+      } else if (kind == 3) {
+        const int root = random() % size();
+        status =
+            backend->Broadcast(data.data(), count * sizeof(int32_t), root, signature, sequence);
+        expected.assign(count, root + 1);
+      } else {
+        status = backend->Barrier(signature, sequence);
+        expected = data;
+      }
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_EQ(data, expected) << "collective " << sequence << " kind " << kind;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, CollectivesTest, testing::Values(1, 2, 3, 4));
+
+TEST(GlooBackend, RefusesWrongArguments) {
+  std::unique_ptr<GlooBackend> backend;
+  EXPECT_EQ(GlooBackend::Create(2, 2, "127.0.0.1", kTestTimeout, &backend).code(),
+            StatusCode::kInvalidArgument);
+  for (const char* address : {"", "0.0.0.0", "::", "no.such.host.invalid"}) {
+    const Status status = GlooBackend::Create(0, 2, address, kTestTimeout, &backend);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << address;
+  }
+  // Reserved for documentation: never an address of this machine.
+  EXPECT_EQ(GlooBackend::Create(0, 2, "192.0.2.1", kTestTimeout, &backend).code(),
+            StatusCode::kUnavailable);
+
+  TFDEAR_EXPECT_OK(GlooBackend::Create(0, 1, "127.0.0.1", kTestTimeout, &backend));
+  float value = 3;
+  EXPECT_EQ(backend->Broadcast(&value, 4, 1, Signature("x"), 0).code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(backend->AllReduce(&value, 1, static_cast<DataType>(99), Signature("x"), 0).code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(backend->AllReduce(nullptr, 1, DataType::kFloat32, Signature("x"), 0).code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(backend->AllGatherV(&value, &value, {1, 2}, Signature("x"), 0).code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(backend->AllToAllV(&value, {4}, &value, {3}, Signature("x"), 0).code(),
+            StatusCode::kInvalidArgument);
+  TFDEAR_EXPECT_OK(backend->AllReduce(&value, 1, DataType::kFloat32, Signature("x"), 0));
+  EXPECT_EQ(value, 3);
+}
+
+TEST(GlooBackend, WorksOverIpv6Loopback) {
+  BlobExchange exchange(2);
+  std::unique_ptr<GlooBackend> probe;
+  if (!GlooBackend::Create(0, 2, "::1", kTestTimeout, &probe).ok()) {
+    GTEST_SKIP() << "no IPv6 loopback here";
+  }
+  RunThreads(2, [&](int rank) {
+    std::unique_ptr<GlooBackend> backend;
+    TFDEAR_EXPECT_OK(GlooBackend::Create(rank, 2, "::1", kTestTimeout, &backend));
+    const std::string blob = backend->Listen();
+    EXPECT_NE(blob.find("[::1]:"), std::string::npos) << blob;
+    TFDEAR_EXPECT_OK(backend->Connect(exchange.Meet(rank, blob)));
+    int64_t value = rank + 1;
+    TFDEAR_EXPECT_OK(backend->AllReduce(&value, 1, DataType::kInt64, Signature("x"), 0));
+    EXPECT_EQ(value, 3);
+  });
+}
+
+}  // namespace
+}  // namespace tfdear
