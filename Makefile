@@ -1,0 +1,92 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+# `make install` sets everything up; `make help` lists the rest.
+
+# The virtual environment, the TensorFlow minor version in it, and what creates it.
+VENV ?= .venv
+TF ?= 2.21
+PYTHON ?= python3
+# Arguments for pytest, such as PYTEST_ARGS="-k parity -x".
+PYTEST_ARGS ?=
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := install
+.DELETE_ON_ERROR:
+
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
+# One stamp per TensorFlow version: another TF=... installs that version into the same environment.
+DEPENDENCIES := $(VENV)/.tfdear/dependencies-tf$(TF)
+TOOLS := $(VENV)/.tfdear/tools
+PACKAGE := $(VENV)/.tfdear/package
+BAZEL ?= $(shell command -v bazel || command -v bazelisk || echo bazel)
+# Where a plain `bazel` looks by itself nothing is said, so that both share one cache.
+ifneq ($(abspath $(VENV)),$(abspath .venv))
+export TFDEAR_PYTHON := $(abspath $(VENV))/bin/python
+endif
+CC_FILES = $(shell find custom_ops tests/cc -name '*.h' -o -name '*.cc' -o -name '*.cu.cc')
+
+.PHONY: install system train test test-cc test-python lint format sanitize clean help
+
+install: system $(DEPENDENCIES)  ## set everything up: system packages, environment, library, package
+	$(BAZEL) build //...
+	@$(MAKE) --no-print-directory $(PACKAGE)
+	@# Also after the first time: Bazel decides whether the library is still the right one.
+	@$(VENV)/bin/python -W ignore setup.py -q build_ext --inplace
+
+system:
+	@custom_ops/bazel/system_packages.sh $(PYTHON)
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(DEPENDENCIES): setup.cfg | $(VENV)/bin/python
+	mkdir -p $(@D) && rm -f $(@D)/dependencies-*
+	$(VENV)/bin/python -c 'import configparser; c = configparser.ConfigParser(); c.read("setup.cfg"); \
+	    print("setuptools>=70.1", c["options"]["install_requires"], sep="\n")' > $(@D)/requirements.txt
+	$(PIP) install -q "tensorflow~=$(TF).0" -r $(@D)/requirements.txt
+	touch $@
+
+# Editable: the library lies beside the Python files in the source tree.
+$(PACKAGE): setup.cfg setup.py pyproject.toml
+	$(PIP) install -q --no-build-isolation --no-deps --editable .
+	touch $@
+
+$(TOOLS): setup.cfg | $(VENV)/bin/python
+	mkdir -p $(@D)
+	$(VENV)/bin/python -c 'import configparser; c = configparser.ConfigParser(); c.read("setup.cfg"); \
+	    print(c["options.extras_require"]["dev"])' > $(@D)/tools.txt
+	$(PIP) install -q -r $(@D)/tools.txt
+	touch $@
+
+train: install  ## train a small network on two workers
+	$(VENV)/bin/tfdear run -n 2 examples/digits.py
+
+test: test-cc test-python  ## run every test
+
+test-cc: install
+	$(BAZEL) test //...
+
+test-python: install $(TOOLS)
+	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+lint: $(DEPENDENCIES) $(TOOLS)  ## check format, style and types
+	$(VENV)/bin/clang-format --dry-run -Werror $(CC_FILES)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(TOOLS)  ## apply the formatters
+	$(VENV)/bin/clang-format -i $(CC_FILES)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+sanitize: system  ## run the C++ tests under the thread and the address sanitizer
+	$(BAZEL) test --config=tsan //tests/cc/...
+	$(BAZEL) test --config=asan //tests/cc/...
+
+clean:  ## remove the environment and everything built
+	-$(BAZEL) clean
+	rm -rf $(VENV) build dist tfdear.egg-info tfdear/_tfdear_ops.so tfdear/_build_info.py
+
+help:
+	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST)

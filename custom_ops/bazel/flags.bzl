@@ -1,0 +1,9 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Flags for tfdear's own sources; .bazelrc holds those of the whole build."""
+
+COMPILE_FLAGS = [
+    "-O3",
+    "-Wall",
+    "-Wextra",
+    "-pthread",
+]

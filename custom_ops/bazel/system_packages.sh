@@ -1,0 +1,49 @@
+#!/bin/sh
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+# Installs what the build needs from Debian, if it is missing: as root by itself, else by saying how.
+# Usage: system_packages.sh [PYTHON]
+set -eu
+
+python=${1:-python3}
+gloo=${TFDEAR_GLOO_ROOT:-/usr}/include/gloo/config.h
+googletest=${TFDEAR_GTEST_ROOT:-/usr}/include/gtest/gtest.h
+
+# What counts is whether a thing is there, not where it came from: Bazelisk serves as well as
+# Debian's Bazel, a Gloo built by hand as well as a package.
+list_missing() {
+  command -v bazel >/dev/null || command -v bazelisk >/dev/null || echo bazel-bootstrap
+  command -v g++ >/dev/null || echo g++
+  [ -e "$gloo" ] || echo libgloo-dev
+  [ -e "$googletest" ] || echo libgtest-dev
+  "$python" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
+}
+
+missing=$(list_missing | xargs)
+[ -n "$missing" ] || exit 0
+
+install="apt-get install -y --no-install-recommends $missing"
+if ! command -v apt-get >/dev/null; then
+  echo "Missing, and this is no Debian or Ubuntu: $missing (Debian's names)." >&2
+  echo "Install Bazelisk as bazel, a C++17 compiler, Gloo (TFDEAR_GLOO_ROOT=PREFIX), googletest" >&2
+  echo "(TFDEAR_GTEST_ROOT=PREFIX) and Python 3.10 or later, then run make again." >&2
+  exit 1
+fi
+if [ "$(id -u)" != 0 ]; then
+  echo "Missing: $missing. Run these two commands, then make again:" >&2
+  echo "    sudo apt-get update" >&2
+  echo "    sudo $install" >&2
+  exit 1
+fi
+
+echo "Installing from Debian: $missing"
+export DEBIAN_FRONTEND=noninteractive
+# A fresh machine or container has no package lists; old ones may name files that are gone.
+if ! $install -qq >/dev/null 2>&1; then
+  apt-get update -qq
+  $install -qq >/dev/null
+fi
+still_missing=$(list_missing | xargs)
+if [ -n "$still_missing" ]; then
+  echo "Still missing after '$install': $still_missing." >&2
+  exit 1
+fi

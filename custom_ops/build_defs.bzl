@@ -1,0 +1,47 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Macros that hold tfdear's compiler flags, so that BUILD files name only files."""
+
+load("//custom_ops/bazel:flags.bzl", "COMPILE_FLAGS")
+
+def tfdear_cc_library(name, **kwargs):
+    """A library in tfdear's flags. All of it is linked: Python calls parts by name, through ctypes."""
+    native.cc_library(
+        name = name,
+        alwayslink = True,
+        copts = COMPILE_FLAGS,
+        linkstatic = True,
+        **kwargs
+    )
+
+def tfdear_op_library(name, deps):
+    """A shared library that tf.load_op_library loads."""
+    native.cc_binary(
+        name = name,
+        linkopts = ["-Wl,-z,defs", "-pthread"],
+        linkshared = True,
+        deps = deps,
+    )
+
+def tfdear_cc_tests(sources, helpers, deps, data, environment):
+    """One googletest binary for each source file, named after it.
+
+    Args:
+      sources: Files that end in `_test.cc`.
+      helpers: Headers and sources that every test may use.
+      deps: Libraries under test.
+      data: Files the tests read at run time.
+      environment: Variables they run with.
+    """
+    for source in sources:
+        native.cc_test(
+            name = source[:-len(".cc")],
+            # Seconds each; the limit only ends a test that hangs.
+            size = "medium",
+            srcs = [source] + helpers,
+            copts = COMPILE_FLAGS,
+            data = data,
+            env = environment,
+            linkopts = ["-pthread"],
+            linkstatic = True,
+            deps = deps + ["@googletest"],
+        )
