@@ -7,7 +7,6 @@
 
 #include <chrono>
 #include <exception>
-#include <utility>
 
 namespace tfdear {
 namespace {
@@ -39,17 +38,18 @@ Exchange::Exchange(GlooTransport* transport, const char* operation, const Signat
       key_(Mix(Mix(Mix(signature.hash() ^ HashOf(operation)) ^ sequence) ^ round)) {
   std::lock_guard<std::mutex> lock(transport_->mutex_);
   status_ = transport_->FailureLocked();
-  transport_->exchange_active_ = true;
+  transport_->active_ = &what_;
 }
 
 Exchange::~Exchange() {
+  if (transport_->poster_ != nullptr) transport_->poster_->Drain();
   // gloo's buffers take themselves back: their destructor waits for a copy in progress.
   receives_.clear();
   sends_.clear();
   bool close;
   {
     std::lock_guard<std::mutex> lock(transport_->mutex_);
-    transport_->exchange_active_ = false;
+    transport_->active_ = nullptr;
     close = !transport_->cause_.ok();
   }
   if (close) transport_->CloseConnections();
@@ -61,56 +61,50 @@ uint64_t Exchange::SlotOf(uint64_t tag, size_t bytes) const {
   return Mix(Mix(key_ ^ tag) ^ bytes);
 }
 
-void Exchange::FailFromException(int peer, const char* what) {
-  status_ = transport_->Fail(
-      Status(
-          StatusCode::kUnavailable,
-          what_ + ": " + transport_->NameOf(peer) +
-              " closed its connection; it ended, or failed first. See its own messages. (gloo: " +
-              what + ")"),
-      peer);
+void Exchange::Start(Message* message, uint64_t tag, void* data, size_t bytes) {
+  try {
+    message->buffer = transport_->context_->createUnboundBuffer(data, bytes);
+  } catch (const std::exception& error) {
+    status_ = transport_->PeerFailed(message->peer, error.what());
+    return;
+  }
+  GlooPoster::Operation operation;
+  operation.buffer = message->buffer.get();
+  operation.peer = message->peer;
+  operation.slot = SlotOf(tag, bytes);
+  operation.bytes = bytes;
+  operation.is_send = message->is_send;
+  unposted_.push_back(operation);
 }
 
 void Exchange::Send(int peer, uint64_t tag, const void* data, size_t bytes) {
   if (!status_.ok() || bytes == 0) return;
-  try {
-    Message message;
-    message.peer = peer;
-    message.is_send = true;
-    // gloo has one buffer class for both directions; it only reads from this one.
-    message.buffer = transport_->context_->createUnboundBuffer(const_cast<void*>(data), bytes);
-    message.buffer->send(peer, SlotOf(tag, bytes), 0, bytes);
-    sends_.push_back(std::move(message));
-    transport_->bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
-  } catch (const std::exception& error) {
-    FailFromException(peer, error.what());
-  }
+  sends_.emplace_back();
+  sends_.back().peer = peer;
+  sends_.back().is_send = true;
+  // gloo has one buffer class for both directions; it only reads from this one.
+  Start(&sends_.back(), tag, const_cast<void*>(data), bytes);
+  transport_->bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 Exchange::Message* Exchange::Receive(int peer, uint64_t tag, void* data, size_t bytes) {
   receives_.emplace_back();
   Message* const message = &receives_.back();
   message->peer = peer;
-  if (!status_.ok() || bytes == 0) return message;
-  try {
-    message->buffer = transport_->context_->createUnboundBuffer(data, bytes);
-    message->buffer->recv(peer, SlotOf(tag, bytes), 0, bytes);
-  } catch (const std::exception& error) {
-    FailFromException(peer, error.what());
-  }
+  if (status_.ok() && bytes > 0) Start(message, tag, data, bytes);
   return message;
 }
 
 Status Exchange::Wait(Message* message) {
   if (!status_.ok() || message->buffer == nullptr) return status_;
   GlooTransport& transport = *transport_;
+  if (!unposted_.empty()) transport.poster_->Post(&unposted_);
   {
     std::lock_guard<std::mutex> lock(transport.mutex_);
     status_ = transport.FailureLocked();
     if (!status_.ok()) return status_;
     transport.waiting_buffer_ = message->buffer.get();
     transport.waiting_is_send_ = message->is_send;
-    transport.waiting_what_ = &what_;
     transport.wait_deadline_ = std::chrono::steady_clock::now() + transport.timeout_;
     transport.waiting_for_.store(message->peer, std::memory_order_relaxed);
   }
@@ -126,12 +120,12 @@ Status Exchange::Wait(Message* message) {
     std::lock_guard<std::mutex> lock(transport.mutex_);
     transport.waiting_buffer_ = nullptr;
     transport.waiting_for_.store(-1, std::memory_order_relaxed);
-    if (!delivered && exception.empty()) {  // woken by the watchdog or by Abort()
+    if (!delivered && exception.empty()) {  // woken by this transport, for a reason it recorded
       status_ = transport.FailureLocked();
       if (status_.ok()) status_ = Status(StatusCode::kInternal, what_ + ": gloo gave up a wait");
     }
   }
-  if (!exception.empty()) FailFromException(message->peer, exception.c_str());
+  if (!exception.empty()) status_ = transport.PeerFailed(message->peer, exception);
   message->buffer.reset();
   return status_;
 }

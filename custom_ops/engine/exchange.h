@@ -8,9 +8,10 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "custom_ops/engine/gloo_poster.h"
 #include "custom_ops/engine/gloo_transport.h"
-#include "custom_ops/engine/signal_mask.h"
 #include "custom_ops/engine/signature.h"
 
 namespace tfdear {
@@ -35,7 +36,8 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  // Both start a message and return at once; data must stay until the message was waited for.
+  // Both prepare a message and return at once; the next Wait starts all that are prepared. Data
+  // must stay until the message was waited for.
   // Messages without bytes are not sent and need no Wait. Tags: one message per peer and tag.
   void Send(int peer, uint64_t tag, const void* data, size_t bytes);
   Message* Receive(int peer, uint64_t tag, void* data, size_t bytes);
@@ -46,15 +48,15 @@ class Exchange {
 
  private:
   uint64_t SlotOf(uint64_t tag, size_t bytes) const;
-  void FailFromException(int peer, const char* what);
+  void Start(Message* message, uint64_t tag, void* data, size_t bytes);
 
-  ScopedNoSigpipe no_sigpipe_;
   GlooTransport* const transport_;
   const std::string what_;
   const uint64_t key_;
   Status status_;
   std::deque<Message> sends_;
   std::deque<Message> receives_;
+  std::vector<GlooPoster::Operation> unposted_;
 };
 
 }  // namespace tfdear

@@ -64,7 +64,7 @@ class GlooBackend : public CollectiveBackend {
     transport_->NameRanks(global_ranks);
   }
 
-  // Length of a ring segment in bytes (default 256 KiB); equal on all ranks. For benchmarks.
+  // Length of a ring segment in bytes (default 512 KiB); equal on all ranks. For benchmarks.
   void set_segment_bytes(size_t bytes);
 
  private:

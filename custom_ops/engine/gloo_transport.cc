@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "custom_ops/engine/gloo_address.h"
+#include "custom_ops/engine/gloo_poster.h"
 #include "custom_ops/engine/signal_mask.h"
 
 namespace tfdear {
@@ -37,14 +38,18 @@ Status GlooTransport::Create(int rank, int size, const std::string& bind_address
     std::string numeric;
     TFDEAR_RETURN_IF_ERROR(ResolveBindAddress(bind_address, &numeric));
     try {
-      transport->device_ =
-          gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(numeric.c_str()));
-      transport->context_ = transport->device_->createContext(rank, size);
+      auto device = std::dynamic_pointer_cast<gloo::transport::tcp::Device>(
+          gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(numeric.c_str())));
+      transport->context_ = device->createContext(rank, size);
       // gloo waits five times its timeout for a connection; rounded up, never 0 (= for ever).
       transport->context_->setTimeout((timeout + std::chrono::milliseconds(4)) / 5);
       for (int peer = 0; peer < size; ++peer) {
         if (peer != rank) transport->context_->createPair(peer);
       }
+      GlooTransport* const self = transport.get();
+      transport->poster_ = std::make_unique<GlooPoster>(
+          std::move(device),
+          [self](int peer, const std::string& what) { self->PeerFailed(peer, what); });
     } catch (const std::exception& error) {
       return Status(StatusCode::kUnavailable,
                     "cannot listen on " + bind_address + " (" + numeric +
@@ -68,9 +73,10 @@ GlooTransport::~GlooTransport() {
     watchdog_wakes_.notify_all();
     watchdog_.join();
   }
-  // The context first: its connections use the device. What was sent is still delivered.
+  // The context first: its connections use the device, whose last owner is the poster. What was
+  // sent is still delivered.
   context_.reset();
-  device_.reset();
+  poster_.reset();
 }
 
 std::string GlooTransport::Listen() {
@@ -149,10 +155,8 @@ void GlooTransport::Abort(const Status& cause) {
     if (cause_.ok()) {
       cause_ = cause.ok() ? Status(StatusCode::kAborted, "aborted without a cause") : cause;
     }
-    if (waiting_buffer_ != nullptr) {
-      waiting_is_send_ ? waiting_buffer_->abortWaitSend() : waiting_buffer_->abortWaitRecv();
-    }
-    close = !exchange_active_;  // else the exchange does, once nothing of it is under way
+    WakeWaiterLocked();
+    close = active_ == nullptr;  // else the exchange does, once nothing of it is under way
   }
   if (close) CloseConnections();
 }
@@ -172,6 +176,25 @@ void GlooTransport::CloseConnections() {
       // Already broken, which is as good as closed.
     }
   }
+}
+
+void GlooTransport::WakeWaiterLocked() {
+  if (waiting_buffer_ == nullptr) return;
+  waiting_is_send_ ? waiting_buffer_->abortWaitSend() : waiting_buffer_->abortWaitRecv();
+}
+
+Status GlooTransport::PeerFailed(int peer, const std::string& what) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (error_.ok() && cause_.ok()) {
+    error_ = Status(StatusCode::kUnavailable,
+                    (active_ == nullptr ? "" : *active_ + ": ") + NameOf(peer) +
+                        " closed its connection; it ended, or failed first. See its own "
+                        "messages. (gloo: " +
+                        what + ")");
+    failed_peer_ = peer;
+  }
+  WakeWaiterLocked();
+  return FailureLocked();
 }
 
 Status GlooTransport::Fail(const Status& error, int peer) {
@@ -209,13 +232,13 @@ void GlooTransport::Watch() {
     if (waiting_buffer_ != nullptr && now >= wait_deadline_ && error_.ok() && cause_.ok()) {
       const int peer = waiting_for_.load(std::memory_order_relaxed);
       error_ = Status(StatusCode::kDeadlineExceeded,
-                      *waiting_what_ + ": " + NameOf(peer) +
+                      *active_ + ": " + NameOf(peer) +
                           (waiting_is_send_ ? " took no data for " : " sent nothing for ") +
                           std::to_string(timeout_.count()) +
                           " ms. It is stuck, or waits in a different collective; see its own "
                           "messages, or raise the timeout if a step may take that long.");
       failed_peer_ = peer;
-      waiting_is_send_ ? waiting_buffer_->abortWaitSend() : waiting_buffer_->abortWaitRecv();
+      WakeWaiterLocked();
     }
     // A wait that starts while this thread sleeps ends its time no earlier than the sleep does, so
     // waits need not wake the watchdog.

@@ -18,12 +18,13 @@
 namespace gloo {
 namespace transport {
 class Context;
-class Device;
 class UnboundBuffer;
 }  // namespace transport
 }  // namespace gloo
 
 namespace tfdear {
+
+class GlooPoster;
 
 // The connections of one rank to all its peers, with deadlines and Abort(). Collectives use it
 // through Exchange (exchange.h), from one thread at a time; Abort() and the getters are safe from
@@ -67,26 +68,29 @@ class GlooTransport {
   void CloseConnections();
   // Records the first error and returns what the caller is to report: that, or Abort()'s cause.
   Status Fail(const Status& error, int peer);
+  // The same for an exception of gloo, which almost always means a closed connection. Wakes the
+  // waiting thread if that is another one.
+  Status PeerFailed(int peer, const std::string& what);
+  void WakeWaiterLocked();
   Status FailureLocked() const { return cause_.ok() ? error_ : cause_; }
 
   const int rank_;
   const int size_;
   const std::chrono::milliseconds timeout_;
   std::vector<int> global_ranks_;
-  std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::transport::Context> context_;
+  std::unique_ptr<GlooPoster> poster_;
 
   mutable std::mutex mutex_;
   // All below: guarded by mutex_.
   Status error_;  // first error of a wait
   Status cause_;  // given by Abort()
   int failed_peer_ = -1;
-  bool exchange_active_ = false;
+  const std::string* active_ = nullptr;  // running collective: "all_reduce 'text' (sequence 3)"
   bool connections_closed_ = false;
   bool stopping_ = false;
   gloo::transport::UnboundBuffer* waiting_buffer_ = nullptr;
   bool waiting_is_send_ = false;
-  const std::string* waiting_what_ = nullptr;  // "all_reduce 'text' (sequence 3)"
   std::chrono::steady_clock::time_point wait_deadline_;
   std::condition_variable watchdog_wakes_;
 

@@ -4,14 +4,13 @@
 #define TFDEAR_ENGINE_SIGNAL_MASK_H_
 
 #include <signal.h>
-#include <time.h>
 
 namespace tfdear {
 
 // While it lives, threads created by this thread start with all signals blocked but those that a
 // thread sends itself by a fault, and SIGPROF. The process's signals (Ctrl-C, SIGTERM) then reach
 // the user's main thread, and a write to a closed socket returns EPIPE instead of ending the
-// process: gloo writes without MSG_NOSIGNAL.
+// process: gloo's event thread writes without MSG_NOSIGNAL.
 class ScopedHelperThreadSignals {
  public:
   ScopedHelperThreadSignals() {
@@ -28,32 +27,6 @@ class ScopedHelperThreadSignals {
 
  private:
   sigset_t saved_;
-};
-
-// While it lives, this thread gets no SIGPIPE, and one raised meanwhile is dropped at the end. For
-// calls into gloo on threads that belong to somebody else.
-class ScopedNoSigpipe {
- public:
-  ScopedNoSigpipe() {
-    sigset_t pending;
-    sigemptyset(&pipe_);
-    sigaddset(&pipe_, SIGPIPE);
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &pipe_, &saved_);
-  }
-  ~ScopedNoSigpipe() {
-    const timespec no_time = {0, 0};
-    if (!was_pending_) sigtimedwait(&pipe_, nullptr, &no_time);
-    pthread_sigmask(SIG_SETMASK, &saved_, nullptr);
-  }
-  ScopedNoSigpipe(const ScopedNoSigpipe&) = delete;
-  ScopedNoSigpipe& operator=(const ScopedNoSigpipe&) = delete;
-
- private:
-  sigset_t pipe_;
-  sigset_t saved_;
-  bool was_pending_ = false;
 };
 
 }  // namespace tfdear

@@ -1,0 +1,72 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+#ifndef TFDEAR_ENGINE_GLOO_POSTER_H_
+#define TFDEAR_ENGINE_GLOO_POSTER_H_
+
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/tcp/loop.h>
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace gloo {
+namespace transport {
+class UnboundBuffer;
+}  // namespace transport
+}  // namespace gloo
+
+namespace tfdear {
+
+// Starts gloo's sends and receives on gloo's own event thread.
+//
+// [Note: one thread per socket]
+// gloo lets any thread write to a connection under the connection's lock, and its event thread,
+// when it finds that lock taken, polls again without a pause. With as many ranks as cores, pollers
+// keep the lock holders off the processor for a whole time slice: small collectives then take
+// 4 ms instead of 0.1 ms. If only the event thread touches sockets, the lock is never contended.
+class GlooPoster : public gloo::transport::tcp::Handler {
+ public:
+  struct Operation {
+    gloo::transport::UnboundBuffer* buffer = nullptr;
+    int peer = -1;
+    uint64_t slot = 0;
+    size_t bytes = 0;
+    bool is_send = false;
+  };
+  // Called on the event thread if an operation throws; the rest of its batch is dropped.
+  using ErrorHandler = std::function<void(int peer, const std::string& what)>;
+
+  // Throws what gloo throws if the system is out of descriptors.
+  GlooPoster(std::shared_ptr<gloo::transport::tcp::Device> device, ErrorHandler on_error);
+  ~GlooPoster() override;
+
+  // Takes the operations out of `operations`, which is empty afterwards. They start in order.
+  void Post(std::vector<Operation>* operations);
+
+  // Drops what has not started, waits for what is just being started. Afterwards this object knows
+  // no buffer any more.
+  void Drain();
+
+  void handleEvents(int events) override;  // gloo's interface
+
+ private:
+  const std::shared_ptr<gloo::transport::tcp::Device> device_;
+  const ErrorHandler on_error_;
+  int event_fd_ = -1;
+
+  std::mutex mutex_;
+  std::condition_variable idle_;
+  std::vector<Operation> queue_;    // guarded by mutex_
+  bool executing_ = false;          // guarded by mutex_
+  std::vector<Operation> current_;  // the event thread's, while executing_
+};
+
+}  // namespace tfdear
+
+#endif  // TFDEAR_ENGINE_GLOO_POSTER_H_
