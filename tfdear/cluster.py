@@ -1,0 +1,309 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Who this process is in the job, found without any network traffic.
+
+Every environment that starts processes (a cluster resolver, the tfdear launcher, TF_CONFIG, Slurm,
+Open MPI, torchrun) is translated into one record, `Cluster`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+# Ports derived from a job id lie above Linux's ephemeral range (32768 to 60999), so that neither an
+# outgoing connection nor a second job on the same machine is likely to hold them.
+_FIRST_DERIVED_PORT = 61440
+_NUM_DERIVED_PORTS = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """The place of this process in the job.
+
+    Args:
+        rank: 0 to world_size - 1; rank 0 is the chief and hosts the coordination service.
+        world_size: number of processes.
+        addresses: "host:port" of every rank when the environment tells them (a resolver,
+            TF_CONFIG), else None.
+        coordinator: "host:port" of the coordination service; "" for a job of one process.
+        local_rank: place on the node when the environment tells it, else None.
+        local_size: number of ranks on the node when the environment tells it, else None.
+        node_rank: number of the node when the environment tells it, else None.
+        source: where the record comes from, in words, for messages.
+    """
+
+    rank: int
+    world_size: int
+    addresses: tuple[str, ...] | None = None
+    coordinator: str = ""
+    local_rank: int | None = None
+    local_size: int | None = None
+    node_rank: int | None = None
+    source: str = "one process"
+
+    def __post_init__(self) -> None:
+        if self.world_size < 1:
+            raise ValueError(
+                f"{self.source}: the world size must be at least 1, but is {self.world_size}."
+            )
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(
+                f"{self.source}: the rank must be between 0 and {self.world_size - 1} (world size "
+                f"{self.world_size}), but is {self.rank}."
+            )
+        if self.world_size > 1:
+            split_address(self.coordinator, f"{self.source}: coordinator")
+
+
+def discover(cluster_resolver: Any = None, environ: Mapping[str, str] | None = None) -> Cluster:
+    """Finds out who this process is. Use it before anything touches the network.
+
+    The first source that is present wins: the resolver, the tfdear launcher (TFDEAR_RANK, ...),
+    TF_CONFIG, Slurm, Open MPI, torchrun. Without any of them the job is this one process.
+    TFDEAR_COORDINATOR=host:port overrides the coordinator that Slurm, Open MPI and torchrun imply;
+    TFDEAR_NODE_RANK overrides the node, so that one machine can play several.
+
+    Args:
+        cluster_resolver: any `tf.distribute.cluster_resolver.ClusterResolver` whose jobs are
+            "chief" and "worker". Default None: look at the environment.
+        environ: the environment variables. Default: those of this process.
+
+    Returns:
+        The `Cluster`.
+
+    Raises:
+        ValueError: a variable has a value that makes no sense; the text names it.
+    """
+    environ = os.environ if environ is None else environ
+    if cluster_resolver is not None:
+        cluster = _from_resolver(cluster_resolver)
+    else:
+        found = (source(environ) for source in _SOURCES)
+        cluster = next((c for c in found if c is not None), Cluster(0, 1))
+    if "TFDEAR_NODE_RANK" in environ:
+        node_rank = _integer(environ, "TFDEAR_NODE_RANK")
+        cluster = dataclasses.replace(cluster, node_rank=node_rank)
+    return cluster
+
+
+def split_address(address: str, what: str) -> tuple[str, int]:
+    """Splits "host:port" (or "[IPv6]:port") and checks it.
+
+    Args:
+        address: the text.
+        what: name of the variable it comes from, for the error.
+
+    Returns:
+        Host without brackets, and port.
+
+    Raises:
+        ValueError: it is not host:port with a port from 1 to 65535.
+    """
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
+        raise ValueError(
+            f"{what} must be host:port with a port from 1 to 65535, but is {address!r}."
+        )
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """True when `host` can only mean this machine ("localhost", 127.0.0.0/8, ::1)."""
+    return host in ("localhost", "::1") or re.fullmatch(r"127(\.\d+){3}", host) is not None
+
+
+def _integer(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name)
+    if text is None:
+        raise ValueError(f"{name} is not set, but is needed beside the variables that are set.")
+    if not re.fullmatch(r"\s*\d+\s*", text):
+        raise ValueError(f"{name} must be an integer that is not negative, but is {text!r}.")
+    return int(text)
+
+
+def _optional_integer(environ: Mapping[str, str], name: str) -> int | None:
+    return _integer(environ, name) if name in environ else None
+
+
+def _derived_port(job: str) -> int:
+    return _FIRST_DERIVED_PORT + zlib.crc32(job.encode()) % _NUM_DERIVED_PORTS
+
+
+def _from_jobs(jobs: Mapping[str, Any], task_type: Any, task_index: Any, source: str) -> Cluster:
+    """Chief (if any) and workers, in this order, become the ranks."""
+    addresses: list[str] = []
+    first_rank = {}
+    for job in ("chief", "worker"):
+        tasks = jobs.get(job, [])
+        if not isinstance(tasks, (list, tuple)) or not all(isinstance(t, str) for t in tasks):
+            raise ValueError(
+                f"{source}: job {job!r} must be a list of host:port, but is {tasks!r}."
+            )
+        first_rank[job] = len(addresses)
+        addresses += tasks
+    if task_type not in ("chief", "worker"):
+        raise ValueError(
+            f"{source}: the task type must be 'worker' or 'chief', but is {task_type!r}. tfdear "
+            "has no parameter servers and no evaluators; start such a task without DearStrategy."
+        )
+    size = len(jobs.get(task_type, []))
+    if isinstance(task_index, bool) or not isinstance(task_index, (int, str)):
+        raise ValueError(f"{source}: the task index must be an integer, but is {task_index!r}.")
+    if not str(task_index).isdigit() or int(task_index) >= size:
+        raise ValueError(
+            f"{source}: the task index must be between 0 and {size - 1} (job {task_type!r} has "
+            f"{size} tasks), but is {task_index!r}."
+        )
+    for address in addresses:
+        split_address(address, f"{source}: address")
+    return Cluster(
+        rank=first_rank[task_type] + int(task_index),
+        world_size=len(addresses),
+        addresses=tuple(addresses),
+        coordinator=addresses[0],
+        source=source,
+    )
+
+
+def _from_resolver(resolver: Any) -> Cluster:
+    source = type(resolver).__name__
+    # Some resolvers (Slurm) know their task only after they were asked for the cluster.
+    jobs = resolver.cluster_spec().as_dict()
+    if not jobs:
+        return Cluster(0, 1, source=source)
+    tasks = {job: tuple(t) if isinstance(t, (list, tuple)) else t for job, t in jobs.items()}
+    return _from_jobs(tasks, resolver.task_type, resolver.task_id, source)
+
+
+def _from_launcher(environ: Mapping[str, str]) -> Cluster | None:
+    if "TFDEAR_RANK" not in environ and "TFDEAR_WORLD_SIZE" not in environ:
+        return None
+    world_size = _integer(environ, "TFDEAR_WORLD_SIZE")
+    if world_size > 1 and "TFDEAR_COORDINATOR" not in environ:
+        raise ValueError("TFDEAR_COORDINATOR=host:port is needed beside TFDEAR_RANK.")
+    return Cluster(
+        rank=_integer(environ, "TFDEAR_RANK"),
+        world_size=world_size,
+        coordinator=environ.get("TFDEAR_COORDINATOR", "") if world_size > 1 else "",
+        local_rank=_optional_integer(environ, "TFDEAR_LOCAL_RANK"),
+        local_size=_optional_integer(environ, "TFDEAR_LOCAL_SIZE"),
+        source="TFDEAR_RANK",
+    )
+
+
+def _from_tf_config(environ: Mapping[str, str]) -> Cluster | None:
+    text = environ.get("TF_CONFIG", "").strip()
+    if not text:
+        return None
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"TF_CONFIG must be JSON, but is {text!r} ({error}).") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"TF_CONFIG must be a JSON object, but is {text!r}.")
+    jobs = config.get("cluster", {})
+    if not jobs:
+        return None
+    task = config.get("task")
+    if not isinstance(jobs, dict) or not isinstance(task, dict):
+        raise ValueError(
+            'TF_CONFIG must look like {"cluster": {"worker": ["host:port", ...]}, "task": '
+            f'{{"type": "worker", "index": 0}}}}, but is {text!r}.'
+        )
+    return _from_jobs(jobs, task.get("type"), task.get("index"), "TF_CONFIG")
+
+
+def _first_host(node_list: str) -> str:
+    """First host of Slurm's short form: "gpu[03-05,9],login1" means gpu03, gpu04, ..."""
+    first = re.match(r"(?:\[[^\]]*\]|[^,\[\]])+", node_list.strip())
+    host = re.sub(r"\[\s*([^\],\-]*)[^\]]*\]", r"\1", first.group(0)) if first else ""
+    if not first or not host or set(host) & set("[], "):
+        raise ValueError(
+            "SLURM_STEP_NODELIST (or SLURM_JOB_NODELIST) must be a list of hosts such as "
+            f"node[1-4], but is {node_list!r}."
+        )
+    return host
+
+
+def _from_slurm(environ: Mapping[str, str]) -> Cluster | None:
+    if "SLURM_PROCID" not in environ:
+        return None
+    size_name = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
+    if size_name not in environ:
+        return None
+    world_size = _integer(environ, size_name)
+    coordinator = environ.get("TFDEAR_COORDINATOR", "")
+    if world_size > 1 and not coordinator:
+        nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
+        job = environ.get("SLURM_JOB_ID", environ.get("SLURM_JOBID", ""))
+        step = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", ""))
+        coordinator = f"{_first_host(nodes)}:{_derived_port(f'slurm {job}.{step}')}"
+    return Cluster(
+        rank=_integer(environ, "SLURM_PROCID"),
+        world_size=world_size,
+        coordinator=coordinator,
+        local_rank=_optional_integer(environ, "SLURM_LOCALID"),
+        node_rank=_optional_integer(environ, "SLURM_NODEID"),
+        source="Slurm (SLURM_PROCID)",
+    )
+
+
+def _from_open_mpi(environ: Mapping[str, str]) -> Cluster | None:
+    if "OMPI_COMM_WORLD_RANK" not in environ:
+        return None
+    world_size = _integer(environ, "OMPI_COMM_WORLD_SIZE")
+    local_size = _optional_integer(environ, "OMPI_COMM_WORLD_LOCAL_SIZE")
+    coordinator = environ.get("TFDEAR_COORDINATOR", "")
+    if world_size > 1 and not coordinator:
+        if "MASTER_ADDR" in environ:
+            coordinator = f"{environ['MASTER_ADDR']}:{_integer(environ, 'MASTER_PORT')}"
+        elif local_size == world_size:
+            job = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid") or ""
+            coordinator = f"127.0.0.1:{_derived_port(f'open mpi {job}')}"
+        else:
+            raise ValueError(
+                "Open MPI does not tell on which host rank 0 runs. Give it: mpirun -x "
+                "TFDEAR_COORDINATOR=host:port ... (or MASTER_ADDR and MASTER_PORT)."
+            )
+    return Cluster(
+        rank=_integer(environ, "OMPI_COMM_WORLD_RANK"),
+        world_size=world_size,
+        coordinator=coordinator,
+        local_rank=_optional_integer(environ, "OMPI_COMM_WORLD_LOCAL_RANK"),
+        local_size=local_size,
+        source="Open MPI (OMPI_COMM_WORLD_RANK)",
+    )
+
+
+def _from_torchrun(environ: Mapping[str, str]) -> Cluster | None:
+    if not all(name in environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")):
+        return None
+    world_size = _integer(environ, "WORLD_SIZE")
+    coordinator = environ.get("TFDEAR_COORDINATOR", "")
+    if world_size > 1 and not coordinator:
+        # torchrun's own store listens on MASTER_PORT for as long as the job lives.
+        port = _integer(environ, "MASTER_PORT")
+        coordinator = f"{environ['MASTER_ADDR']}:{port + 1 if port < 65535 else port - 1}"
+    return Cluster(
+        rank=_integer(environ, "RANK"),
+        world_size=world_size,
+        coordinator=coordinator,
+        local_rank=_optional_integer(environ, "LOCAL_RANK"),
+        local_size=_optional_integer(environ, "LOCAL_WORLD_SIZE"),
+        source="torchrun (RANK)",
+    )
+
+
+_SOURCES: tuple[Callable[[Mapping[str, str]], Cluster | None], ...] = (
+    _from_launcher,
+    _from_tf_config,
+    _from_slurm,
+    _from_open_mpi,
+    _from_torchrun,
+)

@@ -1,0 +1,40 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Errors that tfdear raises by itself."""
+
+
+class TfdearError(RuntimeError):
+    """Base class of every error that is specific to tfdear.
+
+    Catch it to tell a problem of the job (a rank that is missing, ranks that disagree) from a
+    problem of the model. Errors of collectives that run inside a TensorFlow graph arrive as
+    `tf.errors.OpError`, because TensorFlow carries them; their text is the same.
+    """
+
+
+class StoreUnavailableError(TfdearError):
+    """The coordination service, which rank 0 hosts, did not answer.
+
+    Args:
+        message: what was asked and what came back.
+        refused: True when nobody listens there (any more); False when no answer came in time.
+    """
+
+    def __init__(self, message: str, refused: bool = False):
+        super().__init__(message)
+        self.refused = refused
+
+
+class RendezvousError(TfdearError):
+    """The ranks could not come together at the start of the job."""
+
+
+class RendezvousTimeoutError(RendezvousError, TimeoutError):
+    """A rank did not come, or a value was not published, before a deadline."""
+
+
+class MismatchError(RendezvousError):
+    """The ranks came together but do not run the same thing (versions, world size, backend)."""
+
+
+class JobAbortedError(TfdearError):
+    """The job was given up while this rank waited; the text names the rank that caused it."""

@@ -1,0 +1,378 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Watches over the job: finds out who failed, and ends every rank with the same words.
+
+[Note: words before silence]
+A rank that fails or ends publishes `failed` or `left` in the store BEFORE its connections close. So
+a connection that closes without a word means that the process was killed. The first rank that knows
+the reason writes the key `cause`, which can be written once; all ranks raise that text. The engine
+holds a transport error back until then: what a neighbour sees first (a closed connection) is seldom
+the reason.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any, Protocol
+
+from absl import logging
+
+from tfdear import diagnosis, errors, process_exit
+from tfdear.rendezvous import Rendezvous
+
+_CALL_SECONDS = 2.0  # one request to the store
+_POLL_ON_ONE_MACHINE_SECONDS = 0.2
+_POLL_SECONDS = 1.0
+_HEALTH_SECONDS = 1.0  # between two questions for dead tasks
+_WARN_SECONDS = 30.0
+_LAST_WORDS_SECONDS = 10.0  # rank 0 keeps the store open so long after its own end
+_REACT_SECONDS = 10.0  # after an abort the script must move within this time ...
+_LEAVE_SECONDS = 60.0  # ... and exit handlers must end within this
+
+
+class WatchedEngine(Protocol):
+    """What the monitor needs of the engine."""
+
+    def in_flight(self) -> list[dict[str, Any]]:
+        """Running collectives: group, sequence, signature, seconds, waiting_for (-1: unknown)."""
+
+    def failure(self) -> dict[str, Any] | None:
+        """A transport error that is held back: message and peer (-1: unknown)."""
+
+    def abort(self, kind: str, message: str) -> None:
+        """Fails everything now and later. The first call wins."""
+
+
+class Monitor:
+    """Looks after the job in a thread of its own, from `start` to `close`.
+
+    Args:
+        rendezvous: where the ranks met.
+        engine: what to abort.
+        timeout: seconds any collective may take. Default 300.
+        stall_seconds: a collective that runs longer is compared with those of the other ranks.
+            Default: TFDEAR_STALL_SECONDS, else 2.
+        react_seconds: a script that does not move for this long after an abort is ended.
+    """
+
+    def __init__(
+        self,
+        rendezvous: Rendezvous,
+        engine: WatchedEngine,
+        *,
+        timeout: float = 300.0,
+        stall_seconds: float | None = None,
+        react_seconds: float = _REACT_SECONDS,
+    ):
+        if stall_seconds is None:
+            stall_seconds = float(os.environ.get("TFDEAR_STALL_SECONDS", "2"))
+        self._rendezvous = rendezvous
+        self._engine = engine
+        self._timeout = timeout
+        self._stall_seconds = stall_seconds
+        self._react_seconds = react_seconds
+        self._store = rendezvous.store
+        self._rank = rendezvous.rank
+        local = rendezvous.on_one_machine
+        self._poll_seconds = _POLL_ON_ONE_MACHINE_SECONDS if local else _POLL_SECONDS
+        self._thread = threading.Thread(target=self._run, name="tfdear-monitor", daemon=True)
+        self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._cause: diagnosis.Cause | None = None
+        self._closing_since: float | None = None
+        self._reported = False
+        self._failure_since: float | None = None
+        self._unreachable_since: float | None = None
+        self._refused_since: float | None = None
+        self._words: dict[str, str] = {}
+        self._rank0_left = False
+        self._store_gone = False
+        self._health_checked = 0.0
+        self._dead: dict[int, str] = {}
+        self._published_stall = "[]"
+        self._warned: set[tuple[str, int]] = set()
+        rendezvous.check_alive = self.check_alive
+
+    def start(self) -> None:
+        """Starts watching. A job of one process has nobody to watch."""
+        if self._rendezvous.world_size > 1:
+            self._thread.start()
+
+    @property
+    def cause(self) -> diagnosis.Cause | None:
+        """Why the job was given up, or None."""
+        return self._cause
+
+    def check_alive(self) -> None:
+        """Raises JobAbortedError when the job was given up."""
+        if self._cause is not None:
+            raise errors.JobAbortedError(self._cause.message)
+
+    def report_failure(self, error: str) -> None:
+        """Tells the other ranks that this one fails. Call it before any connection closes.
+
+        Args:
+            error: type and text of the exception.
+        """
+        with self._lock:
+            if self._reported or self._cause is not None or self._rendezvous.world_size == 1:
+                return
+            self._reported = True
+        report = {"error": error, "time": time.time()}
+        self._publish(f"monitor/failed/{self._rank}", json.dumps(report))
+
+    def close(self, error: str | None = None) -> None:
+        """Says goodbye; call it at the end of the process, when no collective runs any more.
+
+        Rank 0 waits up to 10 s for the others, because the store ends with it.
+
+        Args:
+            error: type and text of the exception that ends this rank, or None.
+        """
+        if self._closing_since is not None:
+            return
+        if error is not None:
+            self.report_failure(error)
+        self._closing_since = time.monotonic()
+        self._wake.set()
+        if self._rendezvous.world_size == 1:
+            return
+        left = {"aborted": self._cause is not None, "failed": self._reported}
+        self._publish(f"monitor/left/{self._rank}", json.dumps(left))
+        if self._rank == 0:
+            self._wait_for_the_others()
+        if self._cause is not None or self._reported:
+            process_exit.leave_without_teardown(1)
+        elif self._thread.is_alive():
+            self._thread.join(_CALL_SECONDS + self._poll_seconds)
+
+    def _wait_for_the_others(self) -> None:
+        end = time.monotonic() + _LAST_WORDS_SECONDS
+        while time.monotonic() < end:
+            try:
+                entries = self._store.directory("monitor/left", timeout=_CALL_SECONDS)
+                gone = {int(rank) for rank in entries} | set(self._rendezvous.dead_tasks())
+            except errors.StoreUnavailableError:
+                return
+            if self._cause is not None:
+                gone |= self._lost_peer()
+            if len(gone | {self._rank}) == self._rendezvous.world_size:
+                # The others are still in the call that tells them so.
+                time.sleep(0.1)
+                return
+            time.sleep(0.05)
+
+    def _lost_peer(self) -> set[int]:
+        failure = self._engine.failure()
+        return {failure["peer"]} if failure and failure.get("peer", -1) >= 0 else set()
+
+    def _publish(self, key: str, value: str, overwrite: bool = False) -> None:
+        if self._store_gone:
+            return
+        # The loop notices an unreachable store too, and knows what it means.
+        with contextlib.suppress(errors.StoreUnavailableError):
+            self._store.insert(key, value, timeout=_CALL_SECONDS, overwrite=overwrite)
+
+    def _run(self) -> None:
+        while self._closing_since is None and self._cause is None:
+            self._wake.wait(self._poll_seconds)
+            try:
+                self._look()
+            except Exception as error:  # a watcher that dies in silence is worse than any error
+                logging.exception("tfdear: the monitor of rank %d failed", self._rank)
+                self._abort(
+                    diagnosis.Cause("aborted", f"the monitor of rank {self._rank} failed: {error}")
+                )
+        if self._cause is not None:
+            self._see_that_the_script_ends()
+
+    def _look(self) -> None:
+        in_flight = self._engine.in_flight()
+        failure = self._engine.failure()
+        now = time.monotonic()
+        self._failure_since = None if failure is None else self._failure_since or now
+        if not self._store_gone:
+            self._publish_stall(in_flight)
+            self._read_words()
+        words = self._words
+        if "cause" in words:
+            self._abort(diagnosis.Cause.from_json(words["cause"]))
+            return
+        left = _of_kind(words, "left")
+        snapshot = diagnosis.Snapshot(
+            rank=self._rank,
+            describe=self._rendezvous.describe,
+            members=self._members,
+            in_flight=in_flight,
+            failure=failure,
+            failure_seconds=now - (self._failure_since or now),
+            failed=_of_kind(words, "failed"),
+            left={rank: w for rank, w in left.items() if not w["aborted"] and not w["failed"]},
+            dead=self._dead,
+            stalls=_of_kind(words, "stall"),
+            timeout=self._timeout,
+            heartbeat=self._rendezvous.heartbeat,
+        )
+        if self._unreachable_since is not None:
+            self._judge_silence_of_the_store(snapshot, now)
+            return
+        if 0 in left and self._rank != 0:
+            self._rank0_left = True
+        cause = diagnosis.find_cause(snapshot)
+        if cause is not None:
+            self._agree_and_abort(cause)
+            return
+        self._warn_of_stalls(snapshot)
+
+    def _read_words(self) -> None:
+        now = time.monotonic()
+        try:
+            words = self._store.directory("monitor", timeout=_CALL_SECONDS)
+            if now - self._health_checked > _HEALTH_SECONDS:
+                self._health_checked = now
+                self._dead = self._store.unhealthy_tasks(
+                    self._rendezvous.world_size, timeout=_CALL_SECONDS
+                )
+        except errors.StoreUnavailableError as error:
+            self._unreachable_since = self._unreachable_since or now
+            self._refused_since = (self._refused_since or now) if error.refused else None
+            return
+        self._words = words
+        self._unreachable_since = self._refused_since = None
+
+    def _judge_silence_of_the_store(self, snapshot: diagnosis.Snapshot, now: float) -> None:
+        """Without the store every rank decides for itself; they all come to the same words."""
+        if self._rank0_left:
+            self._store_gone = True
+            self._unreachable_since = None
+            return
+        silent = now - (self._unreachable_since or now)
+        refused = now - self._refused_since if self._refused_since is not None else 0.0
+        hosts = self._rendezvous.host_names
+        same_host = hosts[0] == hosts[self._rank]
+        peer = (snapshot.failure or {}).get("peer", -1)
+        # A refused connection to a process on this machine, or one that comes with a closed data
+        # connection, is no hiccup of the network.
+        if (same_host or peer == 0) and refused > diagnosis.SECONDS_FOR_LAST_WORDS:
+            self._abort(diagnosis.lost_coordinator(snapshot, True, silent))
+        elif silent > self._rendezvous.heartbeat:
+            self._abort(diagnosis.lost_coordinator(snapshot, False, silent))
+
+    def _publish_stall(self, in_flight: list[dict[str, Any]]) -> None:
+        stalled = [
+            {key: item[key] for key in ("group", "sequence", "signature", "waiting_for")}
+            for item in in_flight
+            if item["seconds"] > self._stall_seconds
+        ]
+        text = json.dumps(stalled)
+        if text != self._published_stall:
+            self._publish(f"monitor/stall/{self._rank}", text, overwrite=True)
+            self._published_stall = text
+
+    def _warn_of_stalls(self, snapshot: diagnosis.Snapshot) -> None:
+        for item in snapshot.in_flight:
+            key = (item["group"], item["sequence"])
+            if item["seconds"] < _WARN_SECONDS or key in self._warned:
+                continue
+            self._warned.add(key)
+            missing = diagnosis.missing_ranks(snapshot, item)
+            if not missing and item.get("waiting_for", -1) >= 0:
+                missing = [item["waiting_for"]]
+            logging.warning(
+                "tfdear: rank %d has waited %.0f s in %s; the job ends after %g s. %s",
+                self._rank,
+                item["seconds"],
+                diagnosis.in_words(item),
+                self._timeout,
+                "; ".join(diagnosis.last_seen(snapshot, rank) for rank in missing)
+                or "All ranks are in it.",
+            )
+
+    def _members(self, group: str) -> list[int]:
+        """Groups within and across nodes have one name but different ranks everywhere."""
+        rendezvous = self._rendezvous
+        place = {
+            "intra_node": rendezvous.node_rank_of_rank,
+            "inter_node": rendezvous.local_rank_of_rank,
+        }.get(group)
+        ranks = range(rendezvous.world_size)
+        return [r for r in ranks if place is None or place[r] == place[self._rank]]
+
+    def _agree_and_abort(self, cause: diagnosis.Cause) -> None:
+        """The first cause in the store counts for everybody."""
+        try:
+            if not self._store.insert("monitor/cause", cause.to_json(), timeout=_CALL_SECONDS):
+                text = self._store.try_get("monitor/cause", timeout=_CALL_SECONDS)
+                cause = diagnosis.Cause.from_json(text) if text else cause
+        except errors.StoreUnavailableError:
+            pass  # this rank still has to end
+        self._abort(cause)
+
+    def _abort(self, cause: diagnosis.Cause) -> None:
+        with self._lock:
+            if self._cause is not None:
+                return
+            self._cause = cause
+        # Nothing of TensorFlow can be taken down in order from here on.
+        process_exit.leave_without_teardown(1)
+        logging.error("tfdear: rank %d ends: %s", self._rank, cause.message)
+        self._engine.abort(cause.kind, cause.message)
+
+    def _see_that_the_script_ends(self) -> None:
+        """Ends the process when the main thread stays in one call that no abort can reach."""
+        main = threading.main_thread().ident
+        place, since = None, time.monotonic()
+        while True:
+            time.sleep(0.25)
+            now = time.monotonic()
+            if self._closing_since is not None:
+                if now - self._closing_since < _LEAVE_SECONDS:
+                    continue
+            else:
+                frame = sys._current_frames().get(main or 0)
+                here = (id(frame), frame.f_lasti) if frame is not None else None
+                if here != place:
+                    place, since = here, now
+                if now - since < self._react_seconds:
+                    continue
+            message = self._cause.message if self._cause is not None else ""
+            print(
+                f"tfdear: rank {self._rank} did not react to the end of the job and ends itself "
+                f"with code {process_exit.EXIT_CODE_STUCK}. The job ended because {message}",
+                file=sys.stderr,
+                flush=True,
+            )
+            if self._closing_since is None:
+                left = json.dumps({"aborted": True, "failed": False})
+                self._publish(f"monitor/left/{self._rank}", left)
+            process_exit.leave_now(process_exit.EXIT_CODE_STUCK)
+
+
+def install_exit_handlers(monitor: Monitor) -> None:
+    """Makes sure that the others hear of this rank's end before its connections close.
+
+    An exception that ends the script is published at once, before its traceback is printed; the
+    end of the script when exit handlers run. Exit handlers that are registered after this call run
+    before the monitor is closed: register there what still needs the other ranks.
+
+    Args:
+        monitor: of this process.
+    """
+    previous = sys.excepthook
+
+    def report(kind: Any, error: Any, traceback: Any) -> None:
+        monitor.report_failure(f"{kind.__name__}: {error}"[:2000])
+        previous(kind, error, traceback)
+
+    sys.excepthook = report
+    atexit.register(monitor.close)
+
+
+def _of_kind(words: dict[str, str], kind: str) -> dict[int, Any]:
+    start = kind + "/"
+    return {int(k[len(start) :]): json.loads(v) for k, v in words.items() if k.startswith(start)}

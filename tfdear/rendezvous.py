@@ -1,0 +1,434 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Where the ranks meet: start of the job, a key-value store, facts about every rank."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tfdear import cluster as cluster_lib
+from tfdear import coordination, errors, process_exit
+
+# What all ranks must have in common, and what to do when they have not.
+_COMMON_FACTS = {
+    "world_size": "Start every rank of the job with the same cluster description.",
+    "tfdear_version": "Install the same version of tfdear on every machine.",
+    "tensorflow_version": "Install the same version of TensorFlow on every machine.",
+    "backend": "Give DearStrategy the same backend on every rank.",
+    "device_type": "Give every rank the same kind of device, or hide the GPUs from all of them.",
+}
+_CALL_SECONDS = 10.0  # one request to the store; retried until the deadline of the caller
+_REFUSAL_SECONDS = 10.0  # rank 0 stays so long for the others to read why the job does not start
+
+
+@dataclasses.dataclass(frozen=True)
+class _Node:
+    node_rank: int
+    num_nodes: int
+    local_rank: int
+    local_size: int
+
+
+class Rendezvous:
+    """The job as this rank sees it, and the store that all ranks share. Made by `connect`.
+
+    Args:
+        cluster: this process's place in the job.
+        store: `coordination.CoordinationClient`, or `LocalStore` for one process.
+        facts_of_rank: what every rank told about itself at the start.
+        heartbeat: seconds without a sign of life after which a rank is given up.
+    """
+
+    def __init__(
+        self,
+        cluster: cluster_lib.Cluster,
+        store: Any,
+        facts_of_rank: list[dict[str, Any]],
+        heartbeat: float,
+    ):
+        self.rank = cluster.rank
+        self.world_size = cluster.world_size
+        self.cluster = cluster
+        self.store = store
+        self.facts_of_rank = facts_of_rank
+        self.heartbeat = heartbeat
+        self._nodes = _nodes(facts_of_rank)
+        self._exchanges: dict[str, int] = {}
+        # The monitor sets this; it raises when the job was given up, so that no rank waits in the
+        # store for one that will not come.
+        self.check_alive: Callable[[], None] = lambda: None
+
+    @property
+    def local_rank(self) -> int:
+        """Place of this rank among the ranks of its node, in rank order."""
+        return self._nodes[self.rank].local_rank
+
+    @property
+    def local_size(self) -> int:
+        """Number of ranks on this node."""
+        return self._nodes[self.rank].local_size
+
+    @property
+    def node_rank(self) -> int:
+        """Number of this node, 0 to num_nodes - 1."""
+        return self._nodes[self.rank].node_rank
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes. Ranks with one host name are a node unless TFDEAR_NODE_RANK is set."""
+        return self._nodes[self.rank].num_nodes
+
+    @property
+    def node_rank_of_rank(self) -> list[int]:
+        """The node of every rank."""
+        return [node.node_rank for node in self._nodes]
+
+    @property
+    def local_rank_of_rank(self) -> list[int]:
+        """The place on its node of every rank."""
+        return [node.local_rank for node in self._nodes]
+
+    @property
+    def host_names(self) -> list[str]:
+        """The host name of every rank."""
+        return [str(facts["host"]) for facts in self.facts_of_rank]
+
+    @property
+    def on_one_machine(self) -> bool:
+        """True when all ranks share a host name, so that loopback is enough for them."""
+        return len(set(self.host_names)) == 1
+
+    def describe(self, rank: int) -> str:
+        """ "rank 2 (host h, pid 123)", for messages."""
+        facts = self.facts_of_rank[rank]
+        return f"rank {rank} (host {facts['host']}, pid {facts['pid']})"
+
+    def set(self, key: str, value: str, timeout: float = _CALL_SECONDS) -> None:
+        """Publishes a value under a key that nobody has used.
+
+        Args:
+            key: a path such as "plan/3".
+            value: any text.
+            timeout: seconds the store may take.
+
+        Raises:
+            ValueError: the key has a value already.
+            StoreUnavailableError: rank 0 did not answer.
+        """
+        if not self.store.insert(f"user/{key}", value, timeout=timeout):
+            raise ValueError(f"key {key!r} has a value already; every key can be set once.")
+
+    def try_get(self, key: str, timeout: float = _CALL_SECONDS) -> str | None:
+        """The value of a key, or None when nobody has set it yet."""
+        return self.store.try_get(f"user/{key}", timeout=timeout)
+
+    def get(self, key: str, timeout: float) -> str:
+        """Waits for the value of a key.
+
+        Args:
+            key: what another rank gives to `set`.
+            timeout: seconds to wait.
+
+        Returns:
+            The value.
+
+        Raises:
+            RendezvousTimeoutError: nobody has set it in time.
+        """
+        deadline = coordination.Deadline(timeout)
+        while True:
+            value = self.store.try_get(f"user/{key}", timeout=_CALL_SECONDS)
+            if value is not None:
+                return value
+            self.check_alive()
+            if deadline.expired():
+                raise errors.RendezvousTimeoutError(
+                    f"rank {self.rank} waited {timeout:g} s for the key {key!r}, which no rank has "
+                    "set. See the logs of the other ranks."
+                )
+            deadline.pause()
+
+    def exchange(self, name: str, value: str, timeout: float) -> list[str]:
+        """Gives every rank the values of all ranks. All ranks must call it, in the same order.
+
+        Args:
+            name: what is exchanged, for the error message; may be used again and again.
+            value: this rank's value.
+            timeout: seconds to wait for the last rank.
+
+        Returns:
+            One value per rank, in rank order.
+
+        Raises:
+            RendezvousTimeoutError: a rank did not come in time; the text names those missing.
+        """
+        if self.world_size == 1:
+            return [value]
+        self._exchanges[name] = self._exchanges.get(name, 0) + 1
+        path = f"exchange/{name}/{self._exchanges[name]}"
+        deadline = coordination.Deadline(timeout)
+        self.store.insert(f"{path}/{self.rank}", value, timeout=_CALL_SECONDS)
+        # Rank 0 collects and publishes the whole: P readers of one key instead of P of P keys.
+        while True:
+            if self.rank == 0:
+                came = self.store.directory(path, timeout=_CALL_SECONDS)
+                if len(came) == self.world_size:
+                    values = [came[str(rank)] for rank in range(self.world_size)]
+                    self.store.insert(f"{path}-all", json.dumps(values), timeout=_CALL_SECONDS)
+                    return values
+            else:
+                text = self.store.try_get(f"{path}-all", timeout=_CALL_SECONDS)
+                if text is not None:
+                    return json.loads(text)
+            self.check_alive()
+            if deadline.expired():
+                break
+            deadline.pause()
+        came = self.store.directory(path, timeout=_CALL_SECONDS)
+        raise errors.RendezvousTimeoutError(
+            f"the exchange of {name!r} was not complete after {timeout:g} s. "
+            + _who_came([int(rank) for rank in came], self.world_size)
+            + " See the logs of those missing."
+        )
+
+    def dead_tasks(self) -> dict[int, str]:
+        """Ranks whose heartbeats stopped, each with the coordination service's reason."""
+        return self.store.unhealthy_tasks(self.world_size, timeout=_CALL_SECONDS)
+
+
+def connect(
+    cluster: cluster_lib.Cluster,
+    *,
+    timeout: float = 300.0,
+    heartbeat: float | None = None,
+    facts: Mapping[str, str],
+) -> Rendezvous:
+    """Brings all ranks together; call it once, before TensorFlow does anything.
+
+    Args:
+        cluster: from `cluster.discover`.
+        timeout: seconds to wait for the last rank. Default 300.
+        heartbeat: seconds without a sign of life after which a rank is given up. Default:
+            TFDEAR_HEARTBEAT, else 10.
+        facts: "tfdear_version", "tensorflow_version", "backend" and "device_type" of this rank,
+            which must be the same everywhere.
+
+    Returns:
+        The `Rendezvous`. For a job of one process it needs no network.
+
+    Raises:
+        RuntimeError: TensorFlow is in use already.
+        RendezvousTimeoutError: not all ranks came; the text lists those that did not.
+        MismatchError: the ranks differ in `facts` or in the world size; the text says who has what.
+        RendezvousError: the port is taken, two processes claim one rank, or TensorFlow failed.
+    """
+    if heartbeat is None:
+        heartbeat = heartbeat_from_environment(os.environ)
+    own = {
+        **facts,
+        "world_size": cluster.world_size,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "node": cluster.node_rank,
+    }
+    if cluster.world_size == 1:
+        return Rendezvous(cluster, coordination.LocalStore(), [own], heartbeat)
+
+    from tfdear import tf_server  # TensorFlow is not needed by the readers of this module
+
+    tf_server.require_fresh_context()
+    if cluster.rank == 0:
+        tf_server.require_free_port(cluster.coordinator)
+    meeting = _Meeting(cluster, timeout, heartbeat)
+    try:
+        facts_of_rank = meeting.run(own)
+    except errors.RendezvousError as error:
+        # TensorFlow's connect may still wait in its thread, and cannot be called off.
+        process_exit.leave_without_teardown(1)
+        meeting.refuse(str(error))
+        raise
+    tf_server.restore_signal_handlers()
+    return Rendezvous(cluster, meeting.store, facts_of_rank, heartbeat)
+
+
+def heartbeat_from_environment(environ: Mapping[str, str]) -> float:
+    """TFDEAR_HEARTBEAT in seconds, 10 when it is not set."""
+    text = environ.get("TFDEAR_HEARTBEAT", "10")
+    try:
+        heartbeat = float(text)
+    except ValueError:
+        heartbeat = 0.0
+    if not 1.0 <= heartbeat <= 3600.0:
+        raise ValueError(f"TFDEAR_HEARTBEAT must be 1 to 3600 seconds, but is {text!r}.")
+    return heartbeat
+
+
+class _Meeting:
+    """The start of a job, seen from one rank."""
+
+    def __init__(self, cluster: cluster_lib.Cluster, timeout: float, heartbeat: float):
+        from tfdear import tf_server
+
+        self.store = coordination.CoordinationClient(cluster.coordinator)
+        self._cluster = cluster
+        self._timeout = timeout
+        self._deadline = coordination.Deadline(timeout)
+        # Our own deadline ends the start; TensorFlow's lies behind it.
+        self._server = tf_server.ServerStart(cluster, heartbeat, timeout + 60.0)
+        self._came: dict[int, dict[str, Any]] = {}
+
+    def run(self, own: dict[str, Any]) -> list[dict[str, Any]]:
+        rank, world_size = self._cluster.rank, self._cluster.world_size
+        if rank == 0:
+            self._server.start()
+        # A server takes a moment to listen, and rank 0 may start much later than this rank.
+        while not self._try(lambda: self._announce(own)):
+            self._wait_a_little()
+        self._came[rank] = own
+        while len(self._came) < world_size:
+            self._try(self._look_who_came)
+            if len(self._came) < world_size:
+                self._wait_a_little()
+        # TensorFlow connects only after everybody agreed: its own words on a rank that does not
+        # belong to the job would not tell a user what to change.
+        if rank != 0:
+            self._server.start()
+        while self._server.is_alive():
+            self._server.join(min(0.05, self._deadline.remaining()))
+            self._wait_a_little()
+        self._check_server()
+        return [self._came[r] for r in range(world_size)]
+
+    def refuse(self, reason: str) -> None:
+        """Tells the others why this rank does not start; rank 0 stays until they have read it."""
+        try:
+            self.store.insert("start/refused", reason, timeout=2.0)
+            self.store.insert(f"start/read/{self._cluster.rank}", "", timeout=2.0)
+            deadline = coordination.Deadline(_REFUSAL_SECONDS)
+            while self._cluster.rank == 0 and not deadline.expired():
+                came = self.store.directory("start/rank", timeout=2.0)
+                read = self.store.directory("start/read", timeout=2.0)
+                # Ranks may still be on their way, unless they are the reason of the refusal.
+                expected = len(came) if self._deadline.expired() else self._cluster.world_size
+                if len(read) >= expected:
+                    break
+                deadline.pause()
+        except errors.StoreUnavailableError:
+            pass  # nobody can be told any more
+
+    def _announce(self, own: dict[str, Any]) -> None:
+        rank = self._cluster.rank
+        timeout = min(_CALL_SECONDS, self._deadline.remaining())
+        if self.store.insert(f"start/rank/{rank}", json.dumps(own), timeout=timeout):
+            return
+        other = json.loads(self.store.try_get(f"start/rank/{rank}", timeout=timeout) or "{}")
+        if (other.get("pid"), other.get("host")) == (own["pid"], own["host"]):
+            return  # an earlier try of ours arrived after all
+        raise errors.RendezvousError(
+            f"two processes claim rank {rank} of the job at {self._cluster.coordinator}: pid "
+            f"{other.get('pid')} on host {other.get('host')}, and pid {own['pid']} on host "
+            f"{own['host']}. Give every process a rank of its own ({self._cluster.source})."
+        )
+
+    def _look_who_came(self) -> None:
+        timeout = min(_CALL_SECONDS, self._deadline.remaining())
+        entries = self.store.directory("start/rank", timeout=timeout)
+        self._came = {int(rank): json.loads(text) for rank, text in entries.items()}
+        refused = self.store.try_get("start/refused", timeout=timeout)
+        if refused is not None:
+            raise errors.RendezvousError(refused)
+        mismatch = _mismatch(self._came)
+        if mismatch:
+            raise errors.MismatchError(mismatch)
+
+    def _try(self, call: Callable[[], None]) -> bool:
+        try:
+            call()
+            return True
+        except errors.StoreUnavailableError:
+            return False
+
+    def _wait_a_little(self) -> None:
+        if not self._server.is_alive():
+            self._check_server()
+        if self._deadline.expired():
+            self._try(self._look_who_came)
+            raise errors.RendezvousTimeoutError(self._expired())
+        self._deadline.pause()
+
+    def _check_server(self) -> None:
+        if self._server.error is not None:
+            raise errors.RendezvousError(
+                f"rank {self._cluster.rank} could not start TensorFlow's server for the job at "
+                f"{self._cluster.coordinator}: {self._server.error}"
+            )
+
+    def _expired(self) -> str:
+        cluster = self._cluster
+        text = f"the job did not come together within {self._timeout:g} s. "
+        if not self._came:
+            return text + (
+                f"Rank {cluster.rank} (host {socket.gethostname()}) could not reach rank 0 at "
+                f"{cluster.coordinator} ({cluster.source}). Check that rank 0 runs, that this "
+                "address is right and that no firewall is between."
+            )
+        return (
+            text
+            + _who_came(list(self._came), cluster.world_size)
+            + f" The meeting point is {cluster.coordinator}. Check that the missing ranks were "
+            "started, with this address, and see their logs."
+        )
+
+
+def _who_came(came: list[int], world_size: int) -> str:
+    missing = sorted(set(range(world_size)) - set(came))
+    return f"Ranks that came: {ranks_in_words(came)}; missing: {ranks_in_words(missing)}."
+
+
+def ranks_in_words(ranks: list[int]) -> str:
+    """ "0, 2, 5-9" for a list of ranks; "none" when it is empty."""
+    parts: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    words = [f"{a}" if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in parts]
+    return ", ".join(words) or "none"
+
+
+def _mismatch(facts_of_rank: Mapping[int, Mapping[str, Any]]) -> str | None:
+    """Who has what, when the ranks that came do not fit together."""
+    lines = []
+    for name, advice in _COMMON_FACTS.items():
+        ranks_of_value: dict[str, list[int]] = {}
+        for rank, facts in sorted(facts_of_rank.items()):
+            ranks_of_value.setdefault(str(facts.get(name)), []).append(rank)
+        if len(ranks_of_value) > 1:
+            who = "; ".join(
+                f"{value} on rank{'s' if len(ranks) > 1 else ''} {ranks_in_words(ranks)}"
+                for value, ranks in ranks_of_value.items()
+            )
+            lines.append(f"{name.replace('_', ' ')}: {who}. {advice}")
+    if not lines:
+        return None
+    return "the ranks of this job do not fit together. " + " ".join(lines)
+
+
+def _nodes(facts_of_rank: list[dict[str, Any]]) -> list[_Node]:
+    keys = [
+        ("number", facts["node"]) if facts.get("node") is not None else ("host", facts["host"])
+        for facts in facts_of_rank
+    ]
+    distinct = list(dict.fromkeys(keys))  # in the order of their first ranks
+    if all(kind == "number" for kind, _ in distinct):
+        distinct.sort()
+    nodes = []
+    for rank, key in enumerate(keys):
+        members = [r for r, other in enumerate(keys) if other == key]
+        nodes.append(_Node(distinct.index(key), len(distinct), members.index(rank), len(members)))
+    return nodes
