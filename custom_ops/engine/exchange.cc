@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <exception>
+#include <utility>
 
 namespace tfdear {
 namespace {
@@ -42,10 +43,13 @@ Exchange::Exchange(GlooTransport* transport, const char* operation, const Signat
 }
 
 Exchange::~Exchange() {
-  if (transport_->poster_ != nullptr) transport_->poster_->Drain();
-  // gloo's buffers take themselves back: their destructor waits for a copy in progress.
-  receives_.clear();
-  sends_.clear();
+  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> unfinished;
+  for (std::deque<Message>* messages : {&sends_, &receives_}) {
+    for (Message& message : *messages) {
+      if (message.buffer != nullptr) unfinished.push_back(std::move(message.buffer));
+    }
+  }
+  if (!unfinished.empty()) transport_->poster_->Discard(&unfinished);
   bool close;
   {
     std::lock_guard<std::mutex> lock(transport_->mutex_);
@@ -126,7 +130,8 @@ Status Exchange::Wait(Message* message) {
     }
   }
   if (!exception.empty()) status_ = transport.PeerFailed(message->peer, exception);
-  message->buffer.reset();
+  // After an error the event thread may be about to start this message: left to the destructor.
+  if (status_.ok()) message->buffer.reset();
   return status_;
 }
 
@@ -134,7 +139,6 @@ Status Exchange::WaitForSends() {
   for (Message& message : sends_) {
     if (!Wait(&message).ok()) break;
   }
-  sends_.clear();
   return status_;
 }
 

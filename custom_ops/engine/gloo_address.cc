@@ -5,7 +5,9 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <sstream>
@@ -36,6 +38,18 @@ Status Lookup(const std::string& host, const char* service, int flags, AddressLi
   return Status();
 }
 
+// Whether this machine has the address. gloo would find out too, but leaks memory when not.
+Status ProbeBind(const addrinfo& entry, const std::string& name) {
+  const int fd = socket(entry.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool bound = fd >= 0 && bind(fd, entry.ai_addr, entry.ai_addrlen) == 0;
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  if (bound) return Status();
+  return Status(StatusCode::kUnavailable, "cannot listen on '" + name +
+                                              "': " + std::strerror(error) +
+                                              "; is it an address of this machine?");
+}
+
 bool IsWildcard(const sockaddr* address) {
   if (address->sa_family == AF_INET) {
     return reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr == htonl(INADDR_ANY);
@@ -60,6 +74,8 @@ Status ResolveBindAddress(const std::string& bind_address, std::string* numeric)
   }
   AddressList list(nullptr, &freeaddrinfo);
   TFDEAR_RETURN_IF_ERROR(Lookup(bind_address, nullptr, 0, &list));
+  Status failure(StatusCode::kInvalidArgument,
+                 "'" + bind_address + "' has neither an IPv4 nor an IPv6 address");
   for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
     if (entry->ai_family != AF_INET && entry->ai_family != AF_INET6) continue;
     if (IsWildcard(entry->ai_addr)) {
@@ -68,6 +84,9 @@ Status ResolveBindAddress(const std::string& bind_address, std::string* numeric)
                         "': peers need one address to connect to; give the address of the "
                         "interface that reaches them");
     }
+    // A name may stand for several addresses, of a family that is switched off here among them.
+    failure = ProbeBind(*entry, bind_address);
+    if (!failure.ok()) continue;
     char host[NI_MAXHOST];
     if (getnameinfo(entry->ai_addr, entry->ai_addrlen, host, sizeof(host), nullptr, 0,
                     NI_NUMERICHOST) == 0) {
@@ -75,8 +94,7 @@ Status ResolveBindAddress(const std::string& bind_address, std::string* numeric)
       return Status();
     }
   }
-  return Status(StatusCode::kInvalidArgument,
-                "'" + bind_address + "' has neither an IPv4 nor an IPv6 address");
+  return failure;
 }
 
 Status AddressToText(const std::vector<char>& gloo_address, std::string* text) {

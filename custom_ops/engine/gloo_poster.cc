@@ -35,28 +35,36 @@ void GlooPoster::Post(std::vector<Operation>* operations) {
     queue_.insert(queue_.end(), operations->begin(), operations->end());
   }
   operations->clear();
-  if (wake) {
-    const uint64_t one = 1;
-    // Fails only if the counter is about to overflow, and then the event thread is awake.
-    const ssize_t written = write(event_fd_, &one, sizeof(one));
-    (void)written;
-  }
+  if (wake) Wake();
 }
 
-void GlooPoster::Drain() {
+void GlooPoster::Wake() {
+  const uint64_t one = 1;
+  // Fails only if the counter is about to overflow, and then the event thread is awake.
+  const ssize_t written = write(event_fd_, &one, sizeof(one));
+  (void)written;
+}
+
+void GlooPoster::Discard(std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>>* buffers) {
   std::unique_lock<std::mutex> lock(mutex_);
   queue_.clear();
-  idle_.wait(lock, [this] { return !executing_; });
+  to_discard_ = buffers;
+  Wake();
+  discarded_.wait(lock, [this] { return to_discard_ == nullptr; });
 }
 
 void GlooPoster::handleEvents(int) {
   uint64_t count;
   const ssize_t taken = read(event_fd_, &count, sizeof(count));
-  (void)taken;  // nothing there: somebody else's wake-up was enough
+  (void)taken;  // nothing there: an earlier wake-up was enough
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (to_discard_ != nullptr) {
+      to_discard_->clear();
+      to_discard_ = nullptr;
+      discarded_.notify_all();
+    }
     std::swap(current_, queue_);
-    executing_ = true;
   }
   int peer = -1;
   try {
@@ -72,9 +80,6 @@ void GlooPoster::handleEvents(int) {
     on_error_(peer, error.what());
   }
   current_.clear();
-  std::lock_guard<std::mutex> lock(mutex_);
-  executing_ = false;
-  idle_.notify_all();
 }
 
 }  // namespace tfdear

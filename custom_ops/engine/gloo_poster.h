@@ -49,22 +49,27 @@ class GlooPoster : public gloo::transport::tcp::Handler {
   // Takes the operations out of `operations`, which is empty afterwards. They start in order.
   void Post(std::vector<Operation>* operations);
 
-  // Drops what has not started, waits for what is just being started. Afterwards this object knows
-  // no buffer any more.
-  void Drain();
+  // Drops the operations that have not started and destroys `buffers`, whatever is under way on
+  // them; the vector is empty afterwards. On the event thread, which alone can tell that nobody
+  // uses them; returns when it is done.
+  void Discard(std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>>* buffers);
 
   void handleEvents(int events) override;  // gloo's interface
 
  private:
+  void Wake();
+
   const std::shared_ptr<gloo::transport::tcp::Device> device_;
   const ErrorHandler on_error_;
   int event_fd_ = -1;
 
   std::mutex mutex_;
-  std::condition_variable idle_;
-  std::vector<Operation> queue_;    // guarded by mutex_
-  bool executing_ = false;          // guarded by mutex_
-  std::vector<Operation> current_;  // the event thread's, while executing_
+  std::condition_variable discarded_;
+  // Guarded by mutex_.
+  std::vector<Operation> queue_;
+  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>>* to_discard_ = nullptr;
+
+  std::vector<Operation> current_;  // the event thread's
 };
 
 }  // namespace tfdear

@@ -288,6 +288,8 @@ TEST(GlooBackend, RefusesWrongArguments) {
   EXPECT_EQ(GlooBackend::Create(0, 2, "192.0.2.1", kTestTimeout, &backend).code(),
             StatusCode::kUnavailable);
 
+  TFDEAR_EXPECT_OK(GlooBackend::Create(0, 2, "localhost", kTestTimeout, &backend));
+
   TFDEAR_EXPECT_OK(GlooBackend::Create(0, 1, "127.0.0.1", kTestTimeout, &backend));
   float value = 3;
   EXPECT_EQ(backend->Broadcast(&value, 4, 1, Signature("x"), 0).code(),
