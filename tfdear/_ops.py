@@ -18,16 +18,16 @@ _REBUILD = """Rebuild it in tfdear's source tree:
     {python} -m pip install --force-reinstall --no-deps .    (this environment)"""
 
 _MISSING = """tfdear's custom-op library is not built: there is no {path}.
-It is made by Bazel, from the source tree of tfdear, and installed with the package. Build it there:
-    make install TF={minor}                               (environment in .venv, or VENV=...)
-    {python} -m pip install --force-reinstall --no-deps .    (this environment)
-If this is the source tree and the package is installed elsewhere, start Python in another folder."""
+It is made by Bazel from the source tree of tfdear, and installed with the package. {rebuild}
+If this is the source tree and the package is installed elsewhere, start Python in another
+folder."""
 
-_OTHER_TENSORFLOW = """tfdear's custom-op library was built against TensorFlow {built}, but {running} is \
-installed here ({python}).
-It works only with the minor version that it was built against. {rebuild}"""
+_OTHER_TENSORFLOW = """tfdear's custom-op library was built against TensorFlow {built},
+but TensorFlow {running} is installed here ({python}).
+The library works only with the minor version that it was built against. {rebuild}"""
 
-_NOT_LOADABLE = """TensorFlow {running} cannot load {path}, built against TensorFlow {built} with Gloo {gloo}:
+_NOT_LOADABLE = """TensorFlow {running} cannot load {path},
+which was built against TensorFlow {built} with Gloo {gloo}:
     {error}
 If a shared library is named above, install it (Gloo is libgloo0 on Debian and Ubuntu). Otherwise
 another installation has changed underneath. {rebuild}"""
@@ -45,10 +45,7 @@ def library_path() -> pathlib.Path:
     Raises:
         ImportError: The library is not built.
     """
-    path = pathlib.Path(__file__).resolve().with_name(_LIBRARY)
-    if not path.exists():
-        raise ImportError(_MISSING.format(path=path, minor=_minor(tf.__version__), **_interpreter()))
-    return path
+    return _require(_LIBRARY)
 
 
 def build_info() -> types.ModuleType:
@@ -63,14 +60,9 @@ def build_info() -> types.ModuleType:
     Raises:
         ImportError: The library is not built.
     """
-    path = library_path()
-    try:
-        return importlib.import_module("tfdear._build_info")
-    except ModuleNotFoundError as error:
-        message = _MISSING.format(
-            path=path.with_name("_build_info.py"), minor=_minor(tf.__version__), **_interpreter()
-        )
-        raise ImportError(message) from error
+    library_path()
+    _require("_build_info.py")
+    return importlib.import_module("tfdear._build_info")
 
 
 @functools.lru_cache(maxsize=1)
@@ -85,24 +77,30 @@ def load() -> types.ModuleType:
             than the one installed, or cannot be loaded. The message has the command that mends it.
     """
     built = build_info()
-    running = tf.__version__
     facts = {
         "built": built.TENSORFLOW_VERSION,
-        "rebuild": _REBUILD.format(minor=_minor(running), **_interpreter()),
-        "running": running,
+        "python": sys.executable,
+        "rebuild": _rebuild(),
+        "running": tf.__version__,
     }
     # Before loading: with another minor the loader stops at some mangled symbol, or, worse, does
-    # not, and the op's memory layout is wrong.
-    if _minor(built.TENSORFLOW_VERSION) != _minor(running):
-        raise ImportError(_OTHER_TENSORFLOW.format(**facts, **_interpreter()))
+    # not, and the kernels see objects of another layout.
+    if _minor(built.TENSORFLOW_VERSION) != _minor(tf.__version__):
+        raise ImportError(_OTHER_TENSORFLOW.format(**facts))
     path = library_path()
     try:
         return tf.load_op_library(str(path))
     except tf.errors.NotFoundError as error:
-        message = _NOT_LOADABLE.format(
-            path=path, gloo=built.GLOO_VERSION, error=error.message, **facts
-        )
-        raise ImportError(message) from error
+        facts.update(error=error.message, gloo=built.GLOO_VERSION, path=path)
+        raise ImportError(_NOT_LOADABLE.format(**facts)) from error
+
+
+def _require(name: str) -> pathlib.Path:
+    """Returns the path of a built file; it lies beside this module or nowhere."""
+    path = pathlib.Path(__file__).resolve().with_name(name)
+    if not path.exists():
+        raise ImportError(_MISSING.format(path=path, rebuild=_rebuild()))
+    return path
 
 
 def _minor(version: str) -> str:
@@ -110,5 +108,5 @@ def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _interpreter() -> dict[str, str]:
-    return {"python": sys.executable}
+def _rebuild() -> str:
+    return _REBUILD.format(minor=_minor(tf.__version__), python=sys.executable)

@@ -1,0 +1,37 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#ifndef TFDEAR_ENGINE_BUCKET_H_
+#define TFDEAR_ENGINE_BUCKET_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "custom_ops/engine/data_type.h"
+
+namespace tfdear {
+
+// What is known of one reduced tensor when its function is traced.
+struct TensorSpec {
+  DataType type = DataType::kFloat32;
+  int64_t count = 0;    // Elements; -1 if the shape is known at run time only.
+  bool sparse = false;  // Rows and their indices (IndexedSlices), gathered instead of summed.
+};
+
+// Tensors that travel as one collective. A bucket is a plan; its memory is a FusionBuffer.
+struct Bucket {
+  DataType type = DataType::kFloat32;
+  bool sparse = false;
+  std::vector<int> tensors;     // Indices into the layout, in the order of their slots.
+  std::vector<size_t> offsets;  // Start of each tensor's slot, in elements, kSlotAlignment apart.
+  size_t count = 0;             // Elements of the whole bucket, gaps included; 0 if run-time sized.
+};
+
+// Cuts the tensors into buckets of at most `bucket_bytes` (a larger tensor travels alone), going
+// from the last tensor to the first, because the backward pass yields gradients in that order.
+// Sparse tensors and tensors of unknown size travel alone. A pure function of its arguments, so all
+// ranks get the same plan without a word between them.
+std::vector<Bucket> PlanFixedSize(const std::vector<TensorSpec>& tensors, size_t bucket_bytes);
+
+}  // namespace tfdear
+
+#endif  // TFDEAR_ENGINE_BUCKET_H_

@@ -1,0 +1,188 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include "custom_ops/engine/c_api.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "custom_ops/engine/engine.h"
+#include "custom_ops/engine/gloo_backend.h"
+
+namespace {
+
+using tfdear::DataType;
+using tfdear::Engine;
+using tfdear::GlooBackend;
+using tfdear::kNumLanes;
+using tfdear::LaneKind;
+using tfdear::ProcessGroup;
+using tfdear::Status;
+using tfdear::StatusCode;
+
+void CopyText(const std::string& text, char* out, int capacity) {
+  if (out == nullptr || capacity <= 0) return;
+  const size_t length = std::min(text.size(), static_cast<size_t>(capacity - 1));
+  std::memcpy(out, text.data(), length);
+  out[length] = '\0';
+}
+
+int Report(const Status& status, char* error, int error_size) {
+  if (status.ok()) return 0;
+  CopyText(status.message(), error, error_size);
+  return 1 + static_cast<int>(status.code());
+}
+
+// Groups between their creation and the start of the engine, which takes them over.
+struct StartingGroup {
+  std::string name;
+  std::vector<int> ranks;
+  std::unique_ptr<GlooBackend> backend;
+};
+
+std::array<StartingGroup, kNumLanes>& StartingGroups() {
+  static auto* groups = new std::array<StartingGroup, kNumLanes>;
+  return *groups;
+}
+
+ProcessGroup* GroupOf(int lane) {
+  auto* opened = Engine::Get()->lane(static_cast<LaneKind>(lane));
+  return opened == nullptr ? nullptr : opened->group();
+}
+
+}  // namespace
+
+int tfdear_group_create(int lane, const char* name, const int* ranks, int size, int rank_in_group,
+                        const char* bind_address, double timeout_seconds, char* error,
+                        int error_size) {
+  StartingGroup& group = StartingGroups()[lane];
+  group.name = name;
+  group.ranks.assign(ranks, ranks + size);
+  const std::chrono::milliseconds timeout(static_cast<int64_t>(timeout_seconds * 1000));
+  return Report(GlooBackend::Create(rank_in_group, size, bind_address, timeout, &group.backend),
+                error, error_size);
+}
+
+int tfdear_group_listen(int lane, char* blob, int capacity) {
+  const std::string bytes = StartingGroups()[lane].backend->Listen();
+  if (static_cast<int>(bytes.size()) > capacity) return -1;
+  std::memcpy(blob, bytes.data(), bytes.size());
+  return static_cast<int>(bytes.size());
+}
+
+int tfdear_group_connect(int lane, const char* const* blobs, const int* lengths, int count,
+                         char* error, int error_size) {
+  std::vector<std::string> addresses;
+  for (int i = 0; i < count; ++i) addresses.emplace_back(blobs[i], lengths[i]);
+  return Report(StartingGroups()[lane].backend->Connect(addresses), error, error_size);
+}
+
+int tfdear_start(int schedule, int64_t bucket_bytes, int max_delay_ms, char* error,
+                 int error_size) {
+  std::array<std::unique_ptr<ProcessGroup>, kNumLanes> groups;
+  for (int i = 0; i < kNumLanes; ++i) {
+    StartingGroup& starting = StartingGroups()[i];
+    if (starting.backend == nullptr) continue;
+    groups[i] = std::make_unique<ProcessGroup>(starting.name, starting.ranks,
+                                               std::move(starting.backend));
+  }
+  Engine::Options options;
+  options.schedule = static_cast<tfdear::Schedule>(schedule);
+  options.bucket_bytes = static_cast<size_t>(bucket_bytes);
+  options.max_delay_ms = max_delay_ms;
+  return Report(Engine::Get()->Start(options, std::move(groups)), error, error_size);
+}
+
+int64_t tfdear_layout_create(const char* name, int lane) {
+  return Engine::Get()->CreateLayout(name, static_cast<LaneKind>(lane));
+}
+
+int tfdear_layout_add(int64_t layout, int data_type, int64_t count, int sparse, char* error,
+                      int error_size) {
+  tfdear::TensorSpec tensor;
+  tensor.type = static_cast<DataType>(data_type);
+  tensor.count = count;
+  tensor.sparse = sparse != 0;
+  return Report(Engine::Get()->AddTensor(layout, tensor), error, error_size);
+}
+
+int tfdear_layout_set_lane(int64_t layout, int lane, char* error, int error_size) {
+  return Report(Engine::Get()->SetLane(layout, static_cast<LaneKind>(lane)), error, error_size);
+}
+
+int tfdear_layout_buckets(int64_t layout, int64_t* bytes, int capacity) {
+  const std::vector<size_t> buckets = Engine::Get()->BucketBytes(layout);
+  for (size_t i = 0; i < buckets.size() && i < static_cast<size_t>(capacity); ++i) {
+    bytes[i] = static_cast<int64_t>(buckets[i]);
+  }
+  return static_cast<int>(buckets.size());
+}
+
+int64_t tfdear_variable_create() { return Engine::Get()->CreateVariable(); }
+
+int tfdear_synchronize(double timeout_seconds, char* error, int error_size) {
+  const std::chrono::milliseconds timeout(static_cast<int64_t>(timeout_seconds * 1000));
+  return Report(Engine::Get()->pending()->WaitAll(timeout), error, error_size);
+}
+
+int tfdear_in_flight(int lane, uint64_t* sequence, double* seconds, int* waiting_for,
+                     char* signature, int capacity) {
+  ProcessGroup* group = GroupOf(lane);
+  if (group == nullptr) return 0;
+  const auto current = group->Current();
+  if (!current.has_value()) return 0;
+  *sequence = current->sequence;
+  *seconds = current->seconds;
+  *waiting_for = current->waiting_for;
+  CopyText(current->signature, signature, capacity);
+  return 1;
+}
+
+int tfdear_transport_failure(int* peer, char* message, int capacity) {
+  for (int lane = 0; lane < kNumLanes; ++lane) {
+    ProcessGroup* group = GroupOf(lane);
+    if (group == nullptr) continue;
+    const auto failure = group->Failure();
+    if (!failure.has_value()) continue;
+    *peer = group->failed_peer();
+    CopyText(failure->message(), message, capacity);
+    return 1 + static_cast<int>(failure->code());
+  }
+  return 0;
+}
+
+void tfdear_abort(int status_code, const char* message) {
+  Engine::Get()->Abort(Status(static_cast<StatusCode>(status_code), message));
+}
+
+int tfdear_aborted(char* message, int capacity) {
+  return Report(Engine::Get()->failure(), message, capacity);
+}
+
+int64_t tfdear_events_drain(int64_t* out, int64_t capacity) {
+  const std::vector<tfdear::Event> events = Engine::Get()->events()->Drain();
+  // What does not fit is the oldest part: the caller asked for the last events.
+  const int64_t count = std::min<int64_t>(capacity, static_cast<int64_t>(events.size()));
+  const size_t first = events.size() - static_cast<size_t>(count);
+  for (int64_t i = 0; i < count; ++i) {
+    const tfdear::Event& event = events[first + i];
+    const int64_t row[6] = {static_cast<int64_t>(event.kind), event.ticket,   event.subject,
+                            event.detail,                     event.begin_us, event.end_us};
+    std::memcpy(out + 6 * i, row, sizeof(row));
+  }
+  return count;
+}
+
+int64_t tfdear_now_micros() { return tfdear::EventRecord::NowMicros(); }
+
+int tfdear_counters(int lane, uint64_t* collectives, uint64_t* bytes_sent) {
+  ProcessGroup* group = GroupOf(lane);
+  if (group == nullptr) return 0;
+  const auto counters = group->counters();
+  *collectives = counters.collectives;
+  *bytes_sent = counters.bytes_sent;
+  return 1;
+}

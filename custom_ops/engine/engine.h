@@ -1,0 +1,113 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#ifndef TFDEAR_ENGINE_ENGINE_H_
+#define TFDEAR_ENGINE_ENGINE_H_
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "custom_ops/engine/event_record.h"
+#include "custom_ops/engine/fusion_buffer.h"
+#include "custom_ops/engine/lane.h"
+#include "custom_ops/engine/pending_updates.h"
+#include "custom_ops/engine/reduction.h"
+
+namespace tfdear {
+
+// A single collective with a place in a lane: opened in program order, issued once its input is
+// there.
+class SingleCollective : public Ticket {
+ public:
+  using Body = std::function<Status(CollectiveBackend*, const Signature&, uint64_t sequence)>;
+
+  // Gives the collective its input; `done` is called when it ended.
+  void Start(std::shared_ptr<const Signature> signature, Body body,
+             std::function<void(const Status&)> done);
+
+  bool Issue(ProcessGroup* group) override;
+  bool Untouched() const override { return !started_.load(); }
+  void Fail(const Status& cause) override;
+
+ private:
+  friend class Engine;
+  Lane* lane_ = nullptr;
+  EventRecord* events_ = nullptr;
+  std::atomic<bool> started_{false};
+  std::mutex mutex_;
+  std::shared_ptr<const Signature> signature_;
+  Body body_;
+  std::function<void(const Status&)> done_;
+  Status failure_;
+};
+
+// What kernels talk to: takes gradients, keeps the order of collectives, knows which variables have
+// updates in flight, and turns the first failure into an error on everything that waits. One per
+// process, because TensorFlow's kernels have no other way to find it; started once, by the strategy.
+class Engine {
+ public:
+  struct Options {
+    Schedule schedule = Schedule::kDear;
+    size_t bucket_bytes = size_t{25} << 20;
+    int max_delay_ms = 0;  // Injected before every collective and update (tests).
+  };
+
+  static Engine* Get();
+
+  // Takes the lanes' process groups. Lanes may be null (a rank alone has none).
+  Status Start(const Options& options,
+               std::array<std::unique_ptr<ProcessGroup>, kNumLanes> groups);
+  bool started() const;
+
+  // Layouts are described tensor by tensor while a function is traced and fixed by their first use.
+  int64_t CreateLayout(const std::string& name, LaneKind lane);
+  Status AddTensor(int64_t layout, const TensorSpec& tensor);
+  Status SetLane(int64_t layout, LaneKind lane);
+  // Bucket sizes of the layout's plan, in bytes; empty before its first use.
+  std::vector<size_t> BucketBytes(int64_t layout);
+
+  // Takes the next place in the layout's lane. `lane` is where to advance or withdraw.
+  Status Open(int64_t layout, std::shared_ptr<Reduction>* reduction, Lane** lane);
+  Status OpenCollective(LaneKind lane, std::shared_ptr<SingleCollective>* collective, Lane** opened);
+
+  int64_t CreateVariable() { return next_variable_++; }
+  PendingUpdates* pending() { return &pending_; }
+  EventRecord* events() { return &events_; }
+  Lane* lane(LaneKind kind) { return lanes_[static_cast<int>(kind)].get(); }
+  int max_delay_ms() const { return options_.max_delay_ms; }
+
+  // Fails everything that waits now and everything later. The first cause wins.
+  void Abort(const Status& cause);
+  Status failure() const;
+
+ private:
+  Engine() : pending_(&events_), pool_(std::make_shared<FusionBufferPool>()) {}
+
+  struct LayoutEntry {
+    std::string name;
+    LaneKind lane;
+    std::vector<TensorSpec> tensors;
+    std::shared_ptr<const ReductionLayout> fixed;
+  };
+
+  Status Find(int64_t layout, bool open_to_change, LayoutEntry** entry);
+
+  EventRecord events_;
+  PendingUpdates pending_;
+  std::shared_ptr<FusionBufferPool> pool_;
+  Options options_;
+  std::array<std::unique_ptr<Lane>, kNumLanes> lanes_;
+  std::atomic<int64_t> next_variable_{0};
+
+  mutable std::mutex mutex_;  // Guards what follows.
+  bool started_ = false;
+  std::vector<std::unique_ptr<LayoutEntry>> layouts_;
+  Status failure_;
+};
+
+}  // namespace tfdear
+
+#endif  // TFDEAR_ENGINE_ENGINE_H_

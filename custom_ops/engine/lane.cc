@@ -1,0 +1,53 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include "custom_ops/engine/lane.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace tfdear {
+
+void Lane::Open(std::shared_ptr<Ticket> ticket) {
+  Status failure;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ticket->number_ = next_number_++;
+    failure = failure_;
+    if (failure.ok()) line_.push_back(ticket);
+  }
+  if (!failure.ok()) ticket->Fail(failure);
+}
+
+void Lane::AdvanceLocked() {
+  while (!line_.empty() && line_.front()->Issue(group_.get())) line_.pop_front();
+}
+
+void Lane::Advance() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  AdvanceLocked();
+}
+
+bool Lane::Withdraw(Ticket* ticket) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = std::find_if(line_.begin(), line_.end(),
+                            [&](const auto& waiting) { return waiting.get() == ticket; });
+  if (found == line_.end()) return true;  // Issued all of it: nothing to withdraw.
+  if (!ticket->Untouched()) return false;
+  line_.erase(found);
+  AdvanceLocked();
+  return true;
+}
+
+void Lane::Fail(const Status& cause) {
+  std::deque<std::shared_ptr<Ticket>> failed;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!failure_.ok()) return;
+    failure_ = cause;
+    failed.swap(line_);
+  }
+  group_->Abort(cause);
+  for (auto& ticket : failed) ticket->Fail(cause);
+}
+
+}  // namespace tfdear

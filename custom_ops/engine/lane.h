@@ -1,0 +1,81 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#ifndef TFDEAR_ENGINE_LANE_H_
+#define TFDEAR_ENGINE_LANE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+
+#include "custom_ops/engine/process_group.h"
+#include "custom_ops/engine/status.h"
+
+namespace tfdear {
+
+// A place in the order of collectives. Tickets are taken in program order, which all ranks share;
+// the data come later, in any order. A ticket issues its collectives only when every ticket before
+// it has issued all of its own, so all ranks issue the same sequence without negotiation.
+class Ticket {
+ public:
+  virtual ~Ticket() = default;
+
+  // Submits every collective that may go now, in the ticket's own order. Returns true when none is
+  // left to issue. Called with the lane's mutex held; must not block.
+  virtual bool Issue(ProcessGroup* group) = 0;
+  // True while the ticket can be withdrawn without any rank noticing: nothing was issued.
+  virtual bool Untouched() const = 0;
+  // No collective of this ticket will be issued any more.
+  virtual void Fail(const Status& cause) = 0;
+
+  int64_t number() const { return number_; }
+
+ private:
+  friend class Lane;
+  int64_t number_ = -1;
+};
+
+// The process groups a rank belongs to, each with a lane (an order of collectives) of its own.
+enum class LaneKind : int {
+  kGradients = 0,  // All ranks: the large, overlapped collectives.
+  kControl = 1,    // All ranks: the small collectives that a step waits for.
+  kIntraNode = 2,  // Ranks of this node.
+  kInterNode = 3,  // Ranks with this local rank on all nodes.
+};
+inline constexpr int kNumLanes = 4;
+
+// The tickets of one process group in program order. tfdear has one lane for gradients and one for
+// the small collectives that a step waits for (counts of examples, metrics, statistics), so that
+// those never queue behind megabytes of gradients. Thread safe; no call blocks.
+class Lane {
+ public:
+  Lane(LaneKind kind, std::unique_ptr<ProcessGroup> group)
+      : kind_(kind), group_(std::move(group)) {}
+
+  LaneKind kind() const { return kind_; }
+  ProcessGroup* group() { return group_.get(); }
+
+  // Takes the next place for the ticket.
+  void Open(std::shared_ptr<Ticket> ticket);
+  // Issues what has become ready. Called whenever a ticket may have made progress.
+  void Advance();
+  // Withdraws a ticket that its function gave up before it contributed anything, for example
+  // because the data set ended. Returns false if collectives were issued or data contributed.
+  bool Withdraw(Ticket* ticket);
+  // Every ticket in line and every later one fails with this cause.
+  void Fail(const Status& cause);
+
+ private:
+  void AdvanceLocked();
+
+  const LaneKind kind_;
+  const std::unique_ptr<ProcessGroup> group_;
+  std::mutex mutex_;
+  std::deque<std::shared_ptr<Ticket>> line_;
+  int64_t next_number_ = 0;
+  Status failure_;
+};
+
+}  // namespace tfdear
+
+#endif  // TFDEAR_ENGINE_LANE_H_

@@ -1,0 +1,63 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#ifndef TFDEAR_ENGINE_PENDING_UPDATES_H_
+#define TFDEAR_ENGINE_PENDING_UPDATES_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "custom_ops/engine/event_record.h"
+#include "custom_ops/engine/status.h"
+
+namespace tfdear {
+
+// The rule at the heart of deferred updates: every read of a variable waits for the updates in
+// flight on it. Variables are named by small integers, counted from 0 in order of creation.
+// Thread safe; no call blocks but WaitAll.
+class PendingUpdates {
+ public:
+  explicit PendingUpdates(EventRecord* events) : events_(events) {}
+
+  // An update that writes these variables was put off.
+  void Defer(const std::vector<int64_t>& variables);
+  // That update is done. An error stays with the variables: every later read of them fails.
+  void Finish(const std::vector<int64_t>& variables, const Status& status);
+  // Calls `done` once nothing is in flight on the variable: at once in the caller's thread, or in
+  // the thread that finishes the last update.
+  void Await(int64_t variable, std::function<void(const Status&)> done);
+  // Waits until nothing is in flight on any variable.
+  Status WaitAll(std::chrono::milliseconds timeout);
+  // Every read that waits now or later fails with this cause.
+  void Fail(const Status& cause);
+  int64_t in_flight() const;
+
+ private:
+  struct Reader {
+    std::function<void(const Status&)> done;
+    int64_t since_us;
+  };
+  struct Variable {
+    int64_t deferred = 0;
+    int64_t applied = 0;
+    Status status;
+    std::vector<Reader> readers;
+  };
+
+  Variable& Get(int64_t variable);
+  void RecordPass(int64_t id, const Variable& variable, int64_t since_us);
+
+  EventRecord* const events_;
+  mutable std::mutex mutex_;
+  std::condition_variable idle_;
+  std::vector<std::unique_ptr<Variable>> variables_;
+  int64_t in_flight_ = 0;
+  Status failure_;
+};
+
+}  // namespace tfdear
+
+#endif  // TFDEAR_ENGINE_PENDING_UPDATES_H_

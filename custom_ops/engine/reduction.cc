@@ -1,0 +1,359 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include "custom_ops/engine/reduction.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "custom_ops/engine/shard.h"
+
+namespace tfdear {
+namespace {
+
+const char* Name(Phase phase) {
+  switch (phase) {
+    case Phase::kReduceScatter: return "reduce_scatter";
+    case Phase::kAllGather: return "all_gather";
+    case Phase::kAllReduce: return "all_reduce";
+    case Phase::kSparseGather: return "sparse_gather";
+  }
+  return "unknown";
+}
+
+EventKind KindOf(Phase phase) {
+  switch (phase) {
+    case Phase::kReduceScatter: return EventKind::kReduceScatter;
+    case Phase::kAllGather: return EventKind::kAllGather;
+    case Phase::kAllReduce: return EventKind::kAllReduce;
+    case Phase::kSparseGather: return EventKind::kSparseGather;
+  }
+  return EventKind::kCollective;
+}
+
+// Words for a collective: what an error shows and what must agree between ranks. `shapes` lists the
+// elements of every tensor, because two ranks may fill buckets of one size with different tensors.
+std::string Describe(const ReductionLayout& layout, Phase phase, int bucket_index, size_t count) {
+  const Bucket& bucket = layout.buckets[bucket_index];
+  std::string text = std::string(Name(phase)) + " " + Name(bucket.type) + "[" +
+                     (bucket.sparse ? "rows" : std::to_string(count)) + "] of '" + layout.name +
+                     "' bucket " + std::to_string(bucket_index) + "/" +
+                     std::to_string(layout.buckets.size());
+  if (bucket.sparse) return text;
+  text += " (elements";
+  const size_t shown = std::min<size_t>(bucket.tensors.size(), 8);
+  uint64_t hash = 1469598103934665603ull;  // FNV-1a over all of the sizes, shown or not.
+  for (size_t i = 0; i < bucket.tensors.size(); ++i) {
+    const int64_t elements = layout.tensors[bucket.tensors[i]].count;
+    if (i < shown) text += " " + std::to_string(elements < 0 ? count : elements);
+    hash = (hash ^ static_cast<uint64_t>(elements)) * 1099511628211ull;
+  }
+  if (shown < bucket.tensors.size()) {
+    text += " and " + std::to_string(bucket.tensors.size() - shown) + " more, fingerprint " +
+            std::to_string(hash % 1000000);
+  }
+  return text + ")";
+}
+
+size_t ElementsOf(const std::vector<int64_t>& shape) {
+  size_t elements = 1;
+  for (int64_t dimension : shape) elements *= static_cast<size_t>(dimension);
+  return elements;
+}
+
+}  // namespace
+
+void InjectDelay(int max_ms) {
+  if (max_ms <= 0) return;
+  thread_local std::minstd_rand random(std::random_device{}());
+  const int micros = std::uniform_int_distribution<int>(0, max_ms * 1000)(random);
+  std::this_thread::sleep_for(std::chrono::microseconds(micros));
+}
+
+std::shared_ptr<const ReductionLayout> ReductionLayout::Make(std::string name,
+                                                             std::vector<TensorSpec> tensors,
+                                                             size_t bucket_bytes,
+                                                             Schedule schedule) {
+  auto layout = std::make_shared<ReductionLayout>();
+  layout->name = std::move(name);
+  layout->tensors = std::move(tensors);
+  layout->buckets = PlanFixedSize(layout->tensors, bucket_bytes);
+  layout->wait_for_all = schedule == Schedule::kSequential;
+  layout->place_of_tensor.resize(layout->tensors.size());
+  for (size_t b = 0; b < layout->buckets.size(); ++b) {
+    const Bucket& bucket = layout->buckets[b];
+    for (size_t slot = 0; slot < bucket.tensors.size(); ++slot) {
+      layout->place_of_tensor[bucket.tensors[slot]] = {static_cast<int>(b), static_cast<int>(slot)};
+    }
+  }
+  auto add = [&](Phase phase, int bucket) {
+    std::shared_ptr<const Signature> signature;
+    const bool sized_at_run_time =
+        !layout->buckets[bucket].sparse && layout->tensors[layout->buckets[bucket].tensors[0]].count < 0;
+    if (!sized_at_run_time) {
+      signature = std::make_shared<Signature>(
+          Describe(*layout, phase, bucket, layout->buckets[bucket].count));
+    }
+    layout->steps.push_back({phase, bucket, std::move(signature)});
+  };
+  const int count = static_cast<int>(layout->buckets.size());
+  for (int b = 0; b < count; ++b) {
+    const bool sparse = layout->buckets[b].sparse;
+    add(sparse ? Phase::kSparseGather
+               : schedule == Schedule::kDear ? Phase::kReduceScatter : Phase::kAllReduce, b);
+  }
+  if (schedule == Schedule::kDear) {
+    // The next forward pass reads the first variables first.
+    std::vector<int> forward(count);
+    for (int b = 0; b < count; ++b) forward[b] = b;
+    auto first_tensor = [&](int b) {
+      const auto& tensors = layout->buckets[b].tensors;
+      return *std::min_element(tensors.begin(), tensors.end());
+    };
+    std::sort(forward.begin(), forward.end(),
+              [&](int a, int b) { return first_tensor(a) < first_tensor(b); });
+    for (int b : forward) {
+      if (!layout->buckets[b].sparse) add(Phase::kAllGather, b);
+    }
+  }
+  return layout;
+}
+
+Reduction::Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, int world_size,
+                     std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* lane,
+                     int max_delay_ms)
+    : layout_(std::move(layout)),
+      rank_(rank),
+      world_size_(world_size),
+      pool_(std::move(pool)),
+      events_(events),
+      lane_(lane),
+      max_delay_ms_(max_delay_ms),
+      buckets_(layout_->buckets.size()),
+      arrived_(layout_->tensors.size()) {
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    buckets_[b].missing = static_cast<int>(layout_->buckets[b].tensors.size());
+    buckets_[b].shapes.resize(layout_->buckets[b].tensors.size());
+    buckets_[b].count = layout_->buckets[b].count;
+  }
+}
+
+FusionBuffer* Reduction::BufferOf(int bucket, size_t count) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  BucketState& state = buckets_[bucket];
+  if (state.buffer == nullptr) {
+    state.count = count;
+    state.buffer = pool_->Take(count * SizeOf(layout_->buckets[bucket].type));
+  }
+  return state.buffer.get();
+}
+
+Status Reduction::Contribute(int tensor, const void* data, const std::vector<int64_t>& shape) {
+  const TensorSpec& spec = layout_->tensors[tensor];
+  const auto [bucket, slot] = layout_->place_of_tensor[tensor];
+  const size_t elements = ElementsOf(shape);
+  if (spec.sparse || (spec.count >= 0 && static_cast<size_t>(spec.count) != elements)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "tensor " + std::to_string(tensor) + " of '" + layout_->name + "' was announced " +
+                      (spec.sparse ? "as sparse" : "with " + std::to_string(spec.count) + " elements") +
+                      " when its function was traced, but came with " + std::to_string(elements));
+  }
+  const int64_t begin = EventRecord::NowMicros();
+  FusionBuffer* buffer = BufferOf(bucket, spec.count < 0 ? elements : buckets_[bucket].count);
+  const size_t element = SizeOf(spec.type);
+  char* target = buffer->data() + layout_->buckets[bucket].offsets[slot] * element;
+  if (data != nullptr) {
+    std::memcpy(target, data, elements * element);
+  } else {
+    std::memset(target, 0, elements * element);
+  }
+  buckets_[bucket].shapes[slot] = shape;
+  RecordContribution(tensor, begin);
+  return Arrived(tensor);
+}
+
+Status Reduction::ContributeRows(int tensor, const void* values, const int64_t* indices,
+                                 const std::vector<int64_t>& shape) {
+  const TensorSpec& spec = layout_->tensors[tensor];
+  if (!spec.sparse || shape.empty()) {
+    return Status(StatusCode::kInvalidArgument, "tensor " + std::to_string(tensor) + " of '" +
+                                                    layout_->name + "' was announced as dense");
+  }
+  const int bucket = layout_->place_of_tensor[tensor].bucket;
+  const int64_t begin = EventRecord::NowMicros();
+  const size_t bytes = ElementsOf(shape) * SizeOf(spec.type);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    BucketState& state = buckets_[bucket];
+    state.buffer = pool_->Take(bytes);
+    state.indices = pool_->Take(shape[0] * sizeof(int64_t));
+    state.shapes[0] = shape;
+    if (bytes > 0) std::memcpy(state.buffer->data(), values, bytes);
+    if (shape[0] > 0) std::memcpy(state.indices->data(), indices, shape[0] * sizeof(int64_t));
+  }
+  RecordContribution(tensor, begin);
+  return Arrived(tensor);
+}
+
+void Reduction::RecordContribution(int tensor, int64_t begin_us) {
+  if (lane_->kind() != LaneKind::kGradients) return;
+  events_->Add({EventKind::kContribute, number(), tensor, layout_->place_of_tensor[tensor].bucket,
+                begin_us, EventRecord::NowMicros()});
+}
+
+Status Reduction::Arrived(int tensor) {
+  if (arrived_[tensor].exchange(true)) {
+    return Status(StatusCode::kInternal, "tensor " + std::to_string(tensor) + " of '" +
+                                             layout_->name + "' was contributed twice in one step");
+  }
+  contributed_.fetch_add(1);
+  if (buckets_[layout_->place_of_tensor[tensor].bucket].missing.fetch_sub(1) == 1) lane_->Advance();
+  return Status();
+}
+
+bool Reduction::Issue(ProcessGroup* group) {
+  while (next_step_ < layout_->steps.size()) {
+    const ReductionLayout::Step& step = layout_->steps[next_step_];
+    if (layout_->wait_for_all && !complete()) return false;
+    if (buckets_[step.bucket].missing.load() > 0) return false;
+    ++next_step_;
+    const bool last = step.phase != Phase::kReduceScatter;
+    // The group's thread holds the ticket until its last collective is done.
+    Submit(group, step)->OnDone([self = shared_from_this(), bucket = step.bucket,
+                                 last](const Status& status) {
+      if (last || !status.ok()) self->Finish(bucket, status);
+    });
+  }
+  return true;
+}
+
+std::shared_ptr<Work> Reduction::Submit(ProcessGroup* group, const ReductionLayout::Step& step) {
+  BucketState* state = &buckets_[step.bucket];
+  const DataType type = layout_->buckets[step.bucket].type;
+  auto signature = step.signature;
+  if (signature == nullptr) {
+    signature = std::make_shared<Signature>(Describe(*layout_, step.phase, step.bucket, state->count));
+  }
+  return group->Run(signature, [self = shared_from_this(), this, state, type, signature,
+                                phase = step.phase, bucket = step.bucket](
+                                   CollectiveBackend* backend, uint64_t sequence) {
+    InjectDelay(max_delay_ms_);
+    const int64_t begin = EventRecord::NowMicros();
+    Status status;
+    switch (phase) {
+      case Phase::kReduceScatter:
+        status = backend->ReduceScatter(state->buffer->data(), state->count, type, *signature,
+                                        sequence);
+        break;
+      case Phase::kAllGather:
+        status = backend->AllGather(state->buffer->data(), state->count, type, *signature, sequence);
+        break;
+      case Phase::kAllReduce:
+        status = backend->AllReduce(state->buffer->data(), state->count, type, *signature, sequence);
+        break;
+      case Phase::kSparseGather:
+        status = GatherRows(backend, sequence, signature->text(), state, type);
+        break;
+    }
+    const int64_t bytes = static_cast<int64_t>(state->buffer->size());
+    const bool gradients = lane_->kind() == LaneKind::kGradients;
+    events_->Add({gradients ? KindOf(phase) : EventKind::kCollective, number(), bucket, bytes, begin,
+                  EventRecord::NowMicros()});
+    return status;
+  });
+}
+
+Status Reduction::GatherRows(CollectiveBackend* backend, uint64_t sequence, const std::string& text,
+                             BucketState* bucket, DataType type) {
+  std::vector<int64_t>& shape = bucket->shapes[0];
+  std::vector<int64_t> rows(world_size_, 0);
+  rows[rank_] = shape[0];
+  Status status = backend->AllGather(rows.data(), rows.size(), DataType::kInt64,
+                                     Signature(text + " counts"), sequence);
+  if (!status.ok()) return status;
+  int64_t total = 0;
+  size_t row_bytes = SizeOf(type);
+  for (size_t d = 1; d < shape.size(); ++d) row_bytes *= static_cast<size_t>(shape[d]);
+  std::vector<size_t> index_bytes(world_size_), value_bytes(world_size_);
+  for (int r = 0; r < world_size_; ++r) {
+    total += rows[r];
+    index_bytes[r] = rows[r] * sizeof(int64_t);
+    value_bytes[r] = rows[r] * row_bytes;
+  }
+  auto all_indices = pool_->Take(total * sizeof(int64_t));
+  auto all_values = pool_->Take(total * row_bytes);
+  status = backend->AllGatherV(bucket->indices->data(), all_indices->data(), index_bytes,
+                               Signature(text + " indices"), sequence);
+  if (!status.ok()) return status;
+  status = backend->AllGatherV(bucket->buffer->data(), all_values->data(), value_bytes,
+                               Signature(text + " values"), sequence);
+  if (!status.ok()) return status;
+  std::lock_guard<std::mutex> lock(mutex_);
+  bucket->indices = std::move(all_indices);
+  bucket->buffer = std::move(all_values);
+  shape[0] = total;
+  return status;
+}
+
+Reduced Reduction::SliceOf(int tensor, const BucketState& state) const {
+  const auto [bucket, slot] = layout_->place_of_tensor[tensor];
+  const Bucket& plan = layout_->buckets[bucket];
+  Reduced reduced;
+  reduced.owner = state.buffer;
+  reduced.data = state.buffer->data() + plan.offsets[slot] * SizeOf(plan.type);
+  reduced.shape = state.shapes[slot];
+  if (plan.sparse) {
+    reduced.indices_owner = state.indices;
+    reduced.indices = reinterpret_cast<int64_t*>(state.indices->data());
+  }
+  return reduced;
+}
+
+void Reduction::WhenReduced(int tensor, Receiver receiver) {
+  Status status;
+  Reduced reduced;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    BucketState& bucket = buckets_[layout_->place_of_tensor[tensor].bucket];
+    if (!bucket.done) {
+      if (failure_.ok()) {
+        bucket.receivers.emplace_back(tensor, std::move(receiver));
+        return;
+      }
+      status = failure_;
+    } else {
+      status = bucket.status;
+    }
+    if (status.ok()) reduced = SliceOf(tensor, bucket);
+  }
+  receiver(status, reduced);
+}
+
+void Reduction::Finish(int bucket_index, const Status& status) {
+  std::vector<std::pair<int, Receiver>> receivers;
+  std::vector<Reduced> slices;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    BucketState& bucket = buckets_[bucket_index];
+    if (bucket.done) return;
+    bucket.done = true;
+    bucket.status = status;
+    receivers.swap(bucket.receivers);
+    for (auto& [tensor, receiver] : receivers) {
+      slices.push_back(status.ok() ? SliceOf(tensor, bucket) : Reduced());
+    }
+  }
+  for (size_t i = 0; i < receivers.size(); ++i) receivers[i].second(status, slices[i]);
+}
+
+void Reduction::Fail(const Status& cause) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    failure_ = cause;
+  }
+  for (size_t b = 0; b < buckets_.size(); ++b) Finish(static_cast<int>(b), cause);
+}
+
+}  // namespace tfdear

@@ -1,0 +1,132 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#ifndef TFDEAR_ENGINE_REDUCTION_H_
+#define TFDEAR_ENGINE_REDUCTION_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "custom_ops/engine/bucket.h"
+#include "custom_ops/engine/event_record.h"
+#include "custom_ops/engine/fusion_buffer.h"
+#include "custom_ops/engine/lane.h"
+#include "custom_ops/engine/signature.h"
+
+namespace tfdear {
+
+// When the two halves of an all-reduce run. The schedules differ in time, not in the result.
+enum class Schedule : int {
+  kDear = 0,        // Reduce-scatter under the backward pass, all-gather under the next forward.
+  kWfbp = 1,        // All-reduce of every bucket as soon as it is full.
+  kSequential = 2,  // All-reduces only when all gradients are there.
+};
+
+enum class Phase : int { kReduceScatter, kAllGather, kAllReduce, kSparseGather };
+
+// What one traced all-reduce moves: fixed while its function lives, shared by its executions.
+struct ReductionLayout {
+  std::string name;
+  std::vector<TensorSpec> tensors;
+  std::vector<Bucket> buckets;
+  struct Place {
+    int bucket;
+    int slot;
+  };
+  std::vector<Place> place_of_tensor;
+  struct Step {
+    Phase phase;
+    int bucket;
+    std::shared_ptr<const Signature> signature;  // Null for buckets sized at run time.
+  };
+  std::vector<Step> steps;  // The order in which the collectives are issued, the same on all ranks.
+  bool wait_for_all = false;  // Schedule::kSequential: nothing is issued before all is contributed.
+
+  static std::shared_ptr<const ReductionLayout> Make(std::string name,
+                                                     std::vector<TensorSpec> tensors,
+                                                     size_t bucket_bytes, Schedule schedule);
+};
+
+// The sum of one tensor over the ranks. `data` aliases the fusion buffer; `owner` keeps it.
+struct Reduced {
+  std::shared_ptr<FusionBuffer> owner;
+  void* data = nullptr;
+  std::vector<int64_t> shape;
+  // Sparse tensors only: the rows of all ranks, in the order of the ranks, and their indices.
+  std::shared_ptr<FusionBuffer> indices_owner;
+  int64_t* indices = nullptr;
+};
+
+// One execution of a layout: gradients come in in any order, sums go out.
+//
+// Life of a bucket: filling (contributions are copied into its fusion buffer by the threads that
+// bring them) -> issued in its turn -> reduced -> gathered; then the waiting receivers are called
+// with slices of the buffer. Thread safe.
+class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> {
+ public:
+  using Receiver = std::function<void(const Status&, const Reduced&)>;
+
+  Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, int world_size,
+            std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* lane,
+            int max_delay_ms);
+
+  // Adds this rank's share of a dense tensor. `data` null contributes zeros.
+  Status Contribute(int tensor, const void* data, const std::vector<int64_t>& shape);
+  // Adds rows: `values` holds shape[0] rows, `indices` as many. shape[0] may be 0.
+  Status ContributeRows(int tensor, const void* values, const int64_t* indices,
+                        const std::vector<int64_t>& shape);
+  // Calls the receiver once the sum is there (at once if it is).
+  void WhenReduced(int tensor, Receiver receiver);
+
+  bool Issue(ProcessGroup* group) override;
+  bool Untouched() const override { return contributed_.load() == 0; }
+  void Fail(const Status& cause) override;
+  bool complete() const { return contributed_.load() == layout_->tensors.size(); }
+  const ReductionLayout& layout() const { return *layout_; }
+
+ private:
+  struct BucketState {
+    std::shared_ptr<FusionBuffer> buffer;
+    std::shared_ptr<FusionBuffer> indices;  // Sparse.
+    std::vector<std::vector<int64_t>> shapes;  // Of each slot.
+    std::atomic<int> missing{0};
+    size_t count = 0;
+    bool done = false;
+    Status status;
+    std::vector<std::pair<int, Receiver>> receivers;
+  };
+
+  FusionBuffer* BufferOf(int bucket, size_t count);
+  void RecordContribution(int tensor, int64_t begin_us);
+  Status Arrived(int tensor);
+  std::shared_ptr<Work> Submit(ProcessGroup* group, const ReductionLayout::Step& step);
+  Status GatherRows(CollectiveBackend* backend, uint64_t sequence, const std::string& text,
+                    BucketState* bucket, DataType type);
+  void Finish(int bucket, const Status& status);
+  Reduced SliceOf(int tensor, const BucketState& bucket) const;
+
+  const std::shared_ptr<const ReductionLayout> layout_;
+  const int rank_;
+  const int world_size_;
+  const std::shared_ptr<FusionBufferPool> pool_;
+  EventRecord* const events_;
+  Lane* const lane_;
+  const int max_delay_ms_;
+
+  std::mutex mutex_;  // Guards the buffers and the receivers of the buckets.
+  std::vector<BucketState> buckets_;
+  std::vector<std::atomic<bool>> arrived_;
+  std::atomic<size_t> contributed_{0};
+  size_t next_step_ = 0;  // Guarded by the lane's mutex.
+  Status failure_;
+};
+
+// Sleeps a random time up to `max_ms`; a test's way to shake the order of events.
+void InjectDelay(int max_ms);
+
+}  // namespace tfdear
+
+#endif  // TFDEAR_ENGINE_REDUCTION_H_

@@ -1,0 +1,118 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include "custom_ops/engine/engine.h"
+#include "custom_ops/kernels/conversions.h"
+#include "custom_ops/kernels/ticket.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tfdear {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+class OpenReductionOp : public tensorflow::OpKernel {
+ public:
+  explicit OpenReductionOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("layout", &layout_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<Reduction> reduction;
+    Lane* lane = nullptr;
+    OP_REQUIRES_OK(context, ToAbsl(Engine::Get()->Open(layout_, &reduction, &lane)));
+    SetTicket(context, std::move(reduction), lane);
+  }
+
+ private:
+  int64_t layout_;
+};
+
+class ContributeOp : public tensorflow::OpKernel {
+ public:
+  explicit ContributeOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("index", &index_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    auto reduction = GetTicket<Reduction>(context);
+    if (reduction == nullptr) return;
+    const Tensor& tensor = context->input(1);
+    const bool active = context->input(2).scalar<bool>()();
+    const void* data = active ? tensor.tensor_data().data() : nullptr;
+    OP_REQUIRES_OK(context,
+                   ToAbsl(reduction->Contribute(index_, data, ToEngine(tensor.shape()))));
+  }
+
+ private:
+  int index_;
+};
+
+class ContributeRowsOp : public tensorflow::OpKernel {
+ public:
+  explicit ContributeRowsOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("index", &index_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    auto reduction = GetTicket<Reduction>(context);
+    if (reduction == nullptr) return;
+    const Tensor& values = context->input(1);
+    const Tensor& indices = context->input(2);
+    OP_REQUIRES(context,
+                values.dims() >= 1 && indices.dims() == 1 &&
+                    values.dim_size(0) == indices.dim_size(0),
+                absl::InvalidArgumentError(absl::StrCat(
+                    "values and indices must have the same number of rows. Received shapes ",
+                    values.shape().DebugString(), " and ", indices.shape().DebugString())));
+    std::vector<int64_t> shape = ToEngine(values.shape());
+    if (!context->input(3).scalar<bool>()()) shape[0] = 0;
+    OP_REQUIRES_OK(context, ToAbsl(reduction->ContributeRows(
+                                index_, values.tensor_data().data(),
+                                indices.flat<int64_t>().data(), shape)));
+  }
+
+ private:
+  int index_;
+};
+
+class ReducedOp : public tensorflow::AsyncOpKernel {
+ public:
+  explicit ReducedOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("index", &index_));
+  }
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    auto reduction = GetTicket<Reduction>(context);
+    if (reduction == nullptr) return done();
+    const auto type = context->expected_output_dtype(0);
+    reduction->WhenReduced(index_, [context, done = std::move(done), type](const Status& status,
+                                                                           const Reduced& sum) {
+      if (status.ok()) {
+        const auto shape = ToTensorShape(sum.shape);
+        context->set_output(0, Alias(sum.owner, sum.data, shape, type));
+        if (sum.indices != nullptr || context->num_outputs() > 1) {
+          context->set_output(
+              1, Alias(sum.indices_owner, sum.indices, tensorflow::TensorShape({shape.dim_size(0)}),
+                       tensorflow::DT_INT64));
+        }
+      } else {
+        context->SetStatus(ToAbsl(status));
+      }
+      done();
+    });
+  }
+
+ private:
+  int index_;
+};
+
+using tensorflow::DEVICE_CPU;
+REGISTER_KERNEL_BUILDER(Name("DearOpenReduction").Device(DEVICE_CPU), OpenReductionOp);
+REGISTER_KERNEL_BUILDER(Name("DearContribute").Device(DEVICE_CPU), ContributeOp);
+REGISTER_KERNEL_BUILDER(Name("DearContributeRows").Device(DEVICE_CPU), ContributeRowsOp);
+REGISTER_KERNEL_BUILDER(Name("DearReduced").Device(DEVICE_CPU), ReducedOp);
+REGISTER_KERNEL_BUILDER(Name("DearReducedRows").Device(DEVICE_CPU), ReducedOp);
+
+}  // namespace
+}  // namespace tfdear

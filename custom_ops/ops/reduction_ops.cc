@@ -1,0 +1,126 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tensorflow {
+
+using shape_inference::InferenceContext;
+using shape_inference::ShapeHandle;
+
+namespace {
+
+constexpr char kReducedTypes[] = "T: {half, bfloat16, float, double, int32, int64}";
+
+absl::Status ScalarOutput(InferenceContext* c) {
+  c->set_output(0, c->Scalar());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+REGISTER_OP("DearOpenReduction")
+    .Input("order: resource")
+    .Output("ticket: variant")
+    .Attr("layout: int")
+    .SetIsStateful()
+    .SetShapeFn(ScalarOutput)
+    .Doc(R"doc(
+Takes the next place in the order of collectives for one execution of a reduction.
+
+order: A resource of no content. Every op that takes a place has it as an input, so that automatic
+  control dependencies keep them in program order, which all ranks share.
+ticket: Handed to the ops that contribute tensors and receive sums.
+layout: The tensors of the reduction, as registered with the engine.
+)doc");
+
+REGISTER_OP("DearContribute")
+    .Input("ticket: variant")
+    .Input("tensor: T")
+    .Input("active: bool")
+    .Attr(kReducedTypes)
+    .Attr("index: int")
+    .SetIsStateful()
+    .SetShapeFn(shape_inference::NoOutputs)
+    .Doc(R"doc(
+Copies this rank's share of a tensor into its bucket and returns at once.
+
+active: If false, zeros are contributed: the rank had no examples in this step.
+index: Place of the tensor in the layout.
+)doc");
+
+REGISTER_OP("DearContributeRows")
+    .Input("ticket: variant")
+    .Input("values: T")
+    .Input("indices: int64")
+    .Input("active: bool")
+    .Attr(kReducedTypes)
+    .Attr("index: int")
+    .SetIsStateful()
+    .SetShapeFn(shape_inference::NoOutputs)
+    .Doc(R"doc(
+Contributes the rows of a sparse tensor; rows of all ranks are gathered.
+)doc");
+
+REGISTER_OP("DearReduced")
+    .Input("ticket: variant")
+    .Output("sum: T")
+    .Attr(kReducedTypes)
+    .Attr("index: int")
+    .Attr("shape: shape")
+    .SetShapeFn(shape_inference::ExplicitShape)
+    .Doc(R"doc(
+The sum of a contributed tensor over all ranks, as soon as it is there.
+
+Stateless on purpose: a sum that nobody reads is not waited for.
+)doc");
+
+REGISTER_OP("DearReducedRows")
+    .Input("ticket: variant")
+    .Output("values: T")
+    .Output("indices: int64")
+    .Attr(kReducedTypes)
+    .Attr("index: int")
+    .Attr("shape: shape")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(shape_inference::ExplicitShape(c));
+      c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The rows that all ranks contributed, in the order of the ranks.
+)doc");
+
+REGISTER_OP("DearDeferUpdate")
+    .Input("ticket: variant")
+    .Input("captured: Tcaptured")
+    .Attr("Tcaptured: list(type) >= 0")
+    .Attr(kReducedTypes)
+    .Attr("f: func")
+    .Attr("index: int")
+    .Attr("sparse: bool")
+    .Attr("writes: list(int)")
+    .SetIsStateful()
+    .SetShapeFn(shape_inference::NoOutputs)
+    .Doc(R"doc(
+Puts an optimizer update off until the sum of its gradient is there, and returns at once.
+
+captured: What `f` takes after the gradient: values at the time of this call, and the resource
+  handles of the variables that it reads and writes.
+f: The update: called with the sum (values and indices if sparse) and the captured tensors.
+writes: The variables that `f` writes. Reads of them wait (DearAwait) until it has run.
+)doc");
+
+REGISTER_OP("DearAwait")
+    .Input("handles: N * resource")
+    .Attr("N: int >= 1")
+    .Attr("variables: list(int)")
+    .SetIsStateful()
+    .SetShapeFn(shape_inference::NoOutputs)
+    .Doc(R"doc(
+Completes when no update is in flight on the variables. Blocks no thread.
+
+handles: Orders this op between the updates and the reads of the same variables.
+)doc");
+
+}  // namespace tensorflow

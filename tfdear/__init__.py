@@ -1,0 +1,28 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""tfdear: data-parallel Keras training with communication hidden behind computation."""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tfdear import fusion
+    from tfdear.errors import TfdearError
+    from tfdear.strategy import DearStrategy
+
+__version__ = "0.1.0"
+__all__ = ["DearStrategy", "TfdearError", "fusion"]
+
+_HOMES = {"DearStrategy": "tfdear.strategy", "TfdearError": "tfdear.errors"}
+
+
+def __getattr__(name: str):
+    # Imported on first use, so that the command line starts without loading TensorFlow.
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in __all__:
+        return importlib.import_module(f"tfdear.{name}")
+    raise AttributeError(f"module 'tfdear' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,167 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Datasets of global batches, cut into the ranks' shares.
+
+[Note: Every rank cuts its rows out of the same global batches]
+Each rank runs the whole input pipeline and keeps its rows of every global batch: rank r of P gets
+rows [r * n / P, (r + 1) * n / P) of a batch of n. No element is lost or repeated, the global
+batches are those of one process, ranks always agree on the number of steps, and the ranks' rows in
+order are the batch. The price is that the work before batching is done on every rank (as with
+TensorFlow's AutoShardPolicy.DATA); `strategy.distribute_datasets_from_function` avoids it.
+"""
+
+import tensorflow as tf
+
+_DISTRIBUTED = "_tfdear_distributed"
+
+
+def row_range(rows, rank: int, world_size: int):
+    """The rows [begin, end) of a batch that a rank keeps; the engine cuts shards alike."""
+    return rank * rows // world_size, (rank + 1) * rows // world_size
+
+
+def slice_rows(structure, rank: int, world_size: int):
+    """Keeps a rank's rows of every tensor of a batch.
+
+    Args:
+        structure: Nested structure of tensors, ragged tensors, sparse tensors or numpy arrays that
+            share their first dimension. None is passed through.
+        rank: The rank whose rows to keep.
+        world_size: Number of ranks.
+
+    Returns:
+        The same structure, with fewer rows.
+
+    Raises:
+        ValueError: A tensor has no dimensions.
+    """
+
+    def cut(component):
+        if component is None or isinstance(component, tf.experimental.Optional):
+            return component
+        if isinstance(component, tf.SparseTensor):
+            shape = component.dense_shape
+            begin, end = row_range(shape[0], rank, world_size)
+            start = tf.concat([[begin], tf.zeros_like(shape[1:])], 0)
+            size = tf.concat([[end - begin], shape[1:]], 0)
+            return tf.sparse.slice(component, start, size)
+        if isinstance(component, tf.RaggedTensor):
+            begin, end = row_range(component.nrows(), rank, world_size)
+            return component[begin:end]
+        if not tf.is_tensor(component):
+            begin, end = row_range(len(component), rank, world_size)
+            return component[begin:end]
+        if component.shape.rank == 0:
+            raise ValueError(
+                "A dataset under DearStrategy must yield global batches: every tensor needs a "
+                "first dimension to cut into the ranks' rows. Call `dataset.batch(...)` first, or "
+                "use `strategy.distribute_datasets_from_function`. Received a scalar tensor: "
+                f"{component}"
+            )
+        static = component.shape[0] if component.shape.rank is not None else None
+        rows = tf.shape(component, tf.int64)[0] if static is None else static
+        begin, end = row_range(rows, rank, world_size)
+        return component[begin:end]
+
+    return tf.nest.map_structure(cut, structure)
+
+
+def distribute(dataset: tf.data.Dataset, rank: int, world_size: int) -> tf.data.Dataset:
+    """Returns the rank's share of a dataset of global batches.
+
+    Raises:
+        ValueError: The dataset asks for a sharding policy that is not supported, or shuffles in an
+            order that the ranks do not share.
+    """
+    if getattr(dataset, _DISTRIBUTED, False):
+        return dataset
+    policies = tf.data.experimental.AutoShardPolicy
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if policy in (policies.FILE, policies.HINT):
+        raise ValueError(
+            f"AutoShardPolicy.{policy.name} is not supported by DearStrategy: ranks with different "
+            "files would run out of data at different steps. Use AutoShardPolicy.DATA (every rank "
+            "cuts its rows out of the global batches), or build each rank's dataset yourself with "
+            "`strategy.distribute_datasets_from_function`."
+        )
+    if policy == policies.OFF:
+        shared = _split_batches(dataset, world_size)
+    else:
+        _check_shuffle_seeds(dataset)
+        shared = dataset.map(
+            lambda *batch: slice_rows(batch if len(batch) > 1 else batch[0], rank, world_size),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        )
+    return mark_distributed(shared.prefetch(tf.data.AUTOTUNE))
+
+
+def mark_distributed(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Marks a dataset as a rank's own, so that Keras's `fit` does not cut it again."""
+    setattr(dataset, _DISTRIBUTED, True)
+    return dataset
+
+
+def _split_batches(dataset, world_size):
+    """AutoShardPolicy.OFF: every rank sees all of its own data, in batches of the ranks' size."""
+
+    def split(*batch):
+        batch = batch if len(batch) > 1 else batch[0]
+        parts = [slice_rows(batch, rank, world_size) for rank in range(world_size)]
+        pieces = tf.data.Dataset.from_tensors(parts[0])
+        for part in parts[1:]:
+            pieces = pieces.concatenate(tf.data.Dataset.from_tensors(part))
+        return pieces
+
+    return dataset.flat_map(split)
+
+
+def _check_shuffle_seeds(dataset) -> None:
+    """Refuses `shuffle` without any seed: each rank would see other global batches."""
+    waiting = [dataset]
+    while waiting:
+        current = waiting.pop()
+        seeds = [getattr(current, name, None) for name in ("_seed", "_seed2")]
+        if type(current).__name__ == "_ShuffleDataset" and all(
+            seed is not None and tf.get_static_value(seed) == 0 for seed in seeds
+        ):
+            raise ValueError(
+                "This dataset was shuffled before the DearStrategy was created and without a seed, "
+                "so every rank would shuffle differently and examples would be lost or repeated. "
+                "Create the strategy before the dataset, or pass a seed: `dataset.shuffle(n, "
+                "seed=1)`."
+            )
+        inputs = getattr(current, "_inputs", None)
+        waiting.extend(inputs() if callable(inputs) else [])
+
+
+def same_length(dataset: tf.data.Dataset, exchange) -> tf.data.Dataset:
+    """Lets ranks whose own datasets have different lengths end an epoch together.
+
+    A rank that has fewer steps goes on with empty batches, which weigh nothing.
+
+    Args:
+        dataset: This rank's dataset.
+        exchange: Callable that takes an int and returns every rank's.
+
+    Returns:
+        The dataset, lengthened if other ranks' are longer. Datasets of unknown length are returned
+        as they are; give them a length with `tf.data.experimental.assert_cardinality`.
+    """
+    lengths = exchange(int(dataset.cardinality().numpy()))
+    mine, longest = int(dataset.cardinality().numpy()), max(lengths)
+    if min(lengths) < 0 or mine == longest:
+        return dataset
+
+    def empty(spec):
+        if isinstance(spec, tf.RaggedTensorSpec):
+            return tf.RaggedTensor.from_row_splits(
+                tf.zeros([0], spec.dtype), tf.zeros([1], spec.row_splits_dtype)
+            )
+        if isinstance(spec, tf.SparseTensorSpec):
+            shape = [0] + [size or 0 for size in spec.shape[1:]]
+            return tf.sparse.from_dense(tf.zeros(shape, spec.dtype))
+        shape = [0] + [size or 0 for size in spec.shape[1:]]
+        return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
+
+    nothing = tf.data.Dataset.from_tensors(tf.nest.map_structure(empty, dataset.element_spec))
+    return dataset.concatenate(nothing.repeat(longest - mine))

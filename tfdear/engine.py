@@ -1,0 +1,233 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""The C++ engine's control plane, through ctypes. Data never pass here."""
+
+import ctypes
+import dataclasses
+import enum
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfdear import _ops
+from tfdear import errors
+
+_TEXT_BYTES = 4096
+_LARGEST_ADDRESS_BLOB = 1 << 22
+_EVENT_CAPACITY = 1 << 17
+
+
+class Lane(enum.IntEnum):
+    """A process group with an order of collectives of its own."""
+
+    GRADIENTS = 0
+    CONTROL = 1
+    INTRA_NODE = 2
+    INTER_NODE = 3
+
+
+class Schedule(enum.IntEnum):
+    """When the two halves of an all-reduce run."""
+
+    DEAR = 0
+    WFBP = 1
+    SEQUENTIAL = 2
+
+
+# Names of status codes, in the order of the engine's StatusCode.
+_STATUS_NAMES = (
+    "ok",
+    "invalid_argument",
+    "deadline_exceeded",
+    "unavailable",
+    "aborted",
+    "internal",
+)
+
+EVENT_KINDS = (
+    "contribute",
+    "reduce_scatter",
+    "all_gather",
+    "all_reduce",
+    "sparse_gather",
+    "collective",
+    "update",
+    "await",
+    "read",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """One thing that happened in the engine; see `event_record.h` for the meaning of the fields."""
+
+    kind: str
+    ticket: int
+    subject: int
+    detail: int
+    begin: float
+    end: float
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    _ops.load()
+    library = ctypes.CDLL(str(_ops.library_path()))
+    for name in ("tfdear_layout_create", "tfdear_variable_create", "tfdear_events_drain"):
+        getattr(library, name).restype = ctypes.c_int64
+    library.tfdear_now_micros.restype = ctypes.c_int64
+    return library
+
+
+def _check(call, *arguments) -> None:
+    error = ctypes.create_string_buffer(_TEXT_BYTES)
+    code = call(*arguments, error, _TEXT_BYTES)
+    if code:
+        raise errors.TfdearError(error.value.decode(errors="replace"))
+
+
+class Engine:
+    """This process's engine: groups, layouts of reductions, failures and the event record."""
+
+    def open_group(
+        self,
+        lane: Lane,
+        name: str,
+        ranks: Sequence[int],
+        rank: int,
+        bind_address: str,
+        timeout: float,
+    ) -> bytes:
+        """Creates a lane's process group and returns the address blob to publish."""
+        library = _library()
+        members = (ctypes.c_int * len(ranks))(*ranks)
+        _check(
+            library.tfdear_group_create,
+            int(lane),
+            name.encode(),
+            members,
+            len(ranks),
+            list(ranks).index(rank),
+            bind_address.encode(),
+            ctypes.c_double(timeout),
+        )
+        blob = ctypes.create_string_buffer(_LARGEST_ADDRESS_BLOB)
+        length = library.tfdear_group_listen(int(lane), blob, _LARGEST_ADDRESS_BLOB)
+        if length < 0:
+            raise errors.TfdearError(f"the addresses of process group {name!r} are too long")
+        return blob.raw[:length]
+
+    def connect_group(self, lane: Lane, blobs: Sequence[bytes]) -> None:
+        """Connects a lane's process group to the members whose address blobs are given."""
+        texts = (ctypes.c_char_p * len(blobs))(*blobs)
+        lengths = (ctypes.c_int * len(blobs))(*[len(blob) for blob in blobs])
+        _check(_library().tfdear_group_connect, int(lane), texts, lengths, len(blobs))
+
+    def start(self, schedule: Schedule, bucket_bytes: int, max_delay_ms: int) -> None:
+        """Hands the connected groups to the engine. Once per process."""
+        _check(
+            _library().tfdear_start,
+            int(schedule),
+            ctypes.c_int64(bucket_bytes),
+            int(max_delay_ms),
+        )
+
+    def create_layout(self, name: str, lane: Lane) -> int:
+        """Starts the description of a reduction; returns its number."""
+        return _library().tfdear_layout_create(name.encode(), int(lane))
+
+    def add_tensor(self, layout: int, data_type: int, count: int, sparse: bool) -> None:
+        """Adds a tensor of `count` elements (-1: known at run time) to a layout."""
+        _check(
+            _library().tfdear_layout_add,
+            ctypes.c_int64(layout),
+            data_type,
+            ctypes.c_int64(count),
+            int(sparse),
+        )
+
+    def set_lane(self, layout: int, lane: Lane) -> None:
+        """Moves a layout that was not used yet to another lane."""
+        _check(_library().tfdear_layout_set_lane, ctypes.c_int64(layout), int(lane))
+
+    def bucket_bytes(self, layout: int) -> list[int]:
+        """Sizes of a layout's buckets in bytes; empty before its first use."""
+        library = _library()
+        count = library.tfdear_layout_buckets(ctypes.c_int64(layout), None, 0)
+        sizes = (ctypes.c_int64 * max(count, 1))()
+        library.tfdear_layout_buckets(ctypes.c_int64(layout), sizes, count)
+        return list(sizes[:count])
+
+    def create_variable(self) -> int:
+        """Returns the number of a new variable that updates can be put off on."""
+        return _library().tfdear_variable_create()
+
+    def synchronize(self, timeout: float) -> None:
+        """Waits until no update is in flight."""
+        _check(_library().tfdear_synchronize, ctypes.c_double(timeout))
+
+    def in_flight(self) -> list[dict]:
+        """The collectives that run now, one per busy lane."""
+        library = _library()
+        running = []
+        for lane in Lane:
+            sequence = ctypes.c_uint64()
+            seconds = ctypes.c_double()
+            waiting_for = ctypes.c_int()
+            signature = ctypes.create_string_buffer(_TEXT_BYTES)
+            if library.tfdear_in_flight(
+                int(lane),
+                ctypes.byref(sequence),
+                ctypes.byref(seconds),
+                ctypes.byref(waiting_for),
+                signature,
+                _TEXT_BYTES,
+            ):
+                running.append(
+                    {
+                        "group": lane.name.lower(),
+                        "sequence": sequence.value,
+                        "signature": signature.value.decode(errors="replace"),
+                        "seconds": seconds.value,
+                        "waiting_for": waiting_for.value,
+                    }
+                )
+        return running
+
+    def failure(self) -> dict | None:
+        """A transport error that the engine holds back until its cause is known."""
+        peer = ctypes.c_int(-1)
+        message = ctypes.create_string_buffer(_TEXT_BYTES)
+        if not _library().tfdear_transport_failure(ctypes.byref(peer), message, _TEXT_BYTES):
+            return None
+        return {"message": message.value.decode(errors="replace"), "peer": peer.value}
+
+    def abort(self, kind: str, message: str) -> None:
+        """Fails everything that waits now and everything later. The first cause wins."""
+        _library().tfdear_abort(_STATUS_NAMES.index(kind), message.encode())
+
+    def aborted(self) -> str | None:
+        """The cause of the abort, or None."""
+        message = ctypes.create_string_buffer(_TEXT_BYTES)
+        if not _library().tfdear_aborted(message, _TEXT_BYTES):
+            return None
+        return message.value.decode(errors="replace")
+
+    def drain_events(self) -> list[Event]:
+        """Takes the recorded events, oldest first. Times are seconds of the steady clock."""
+        rows = np.zeros((_EVENT_CAPACITY, 6), np.int64)
+        pointer = rows.ctypes.data_as(ctypes.POINTER(ctypes.c_int64))
+        count = _library().tfdear_events_drain(pointer, ctypes.c_int64(_EVENT_CAPACITY))
+        return [
+            Event(EVENT_KINDS[kind], ticket, subject, detail, begin * 1e-6, end * 1e-6)
+            for kind, ticket, subject, detail, begin, end in rows[:count].tolist()
+        ]
+
+    def counters(self, lane: Lane) -> dict[str, int]:
+        """Collectives run and bytes sent by this rank in a lane so far."""
+        collectives = ctypes.c_uint64()
+        bytes_sent = ctypes.c_uint64()
+        _library().tfdear_counters(
+            int(lane), ctypes.byref(collectives), ctypes.byref(bytes_sent)
+        )
+        return {"collectives": collectives.value, "bytes_sent": bytes_sent.value}

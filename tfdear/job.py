@@ -1,0 +1,132 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""This process's place in the job: cluster, rendezvous, engine and monitor, started together."""
+
+
+import random
+import socket
+
+import tensorflow as tf
+
+import tfdear
+from tfdear import _tf_private
+from tfdear import cluster as cluster_module
+from tfdear import engine as engine_module
+from tfdear import monitor as monitor_module
+from tfdear import options as options_module
+from tfdear import rendezvous as rendezvous_module
+
+_Lane = engine_module.Lane
+
+
+class Job:
+    """What a strategy knows of its own process and of the others.
+
+    Args:
+        options: The strategy's options.
+        cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`, or None.
+
+    Raises:
+        TfdearError: The ranks do not fit together, or did not all come within the deadline.
+        ValueError: The environment describes no valid cluster.
+    """
+
+    def __init__(self, options: options_module.DearOptions, cluster_resolver=None):
+        self.options = options
+        self.cluster_resolver = cluster_resolver
+        self.engine = engine_module.Engine()
+        cluster = cluster_module.discover(cluster_resolver)
+        self.source = cluster.source
+        self.rank = cluster.rank
+        self.world_size = cluster.world_size
+        self.monitor = None
+        if self.world_size == 1:
+            self.local_rank = self.node_rank = 0
+            self.local_size = self.num_nodes = 1
+            return
+        self._exchanges = 0
+        self._rendezvous = rendezvous_module.connect(
+            cluster,
+            timeout=options.init_timeout,
+            heartbeat=options.heartbeat,
+            facts={
+                "tfdear": tfdear.__version__,
+                "backend": "gloo",
+                "device": "CPU",
+            },
+        )
+        self.local_rank = self._rendezvous.local_rank
+        self.local_size = self._rendezvous.local_size
+        self.node_rank = self._rendezvous.node_rank
+        self.num_nodes = self._rendezvous.num_nodes
+        self._connect_groups(_bind_address(cluster))
+        self._share_seed()
+        schedule = engine_module.Schedule[options.schedule.upper()]
+        self.engine.start(schedule, options.fusion.bytes, options.max_delay_ms)
+        self.monitor = monitor_module.Monitor(
+            self._rendezvous, self.engine, heartbeat=options.heartbeat, timeout=options.timeout
+        )
+        self.monitor.start()
+        monitor_module.install_exit_handlers(self.monitor, drain=self._drain)
+
+    def exchange(self, value: str) -> list[str]:
+        """Every rank's value, in the order of the ranks. All ranks must call it alike."""
+        self._exchanges += 1
+        return self._rendezvous.exchange(
+            f"exchange/{self._exchanges}", value, timeout=self.options.init_timeout
+        )
+
+    def exchange_integers(self, value: int) -> list[int]:
+        """As `exchange`, for integers."""
+        return [int(text) for text in self.exchange(str(value))]
+
+    def _connect_groups(self, bind_address: str) -> None:
+        places = [
+            tuple(map(int, text.split()))
+            for text in self.exchange(f"{self.node_rank} {self.local_rank}")
+        ]
+        everyone = list(range(self.world_size))
+        members = {
+            _Lane.GRADIENTS: everyone,
+            _Lane.CONTROL: everyone,
+            _Lane.INTRA_NODE: [r for r in everyone if places[r][0] == self.node_rank],
+            _Lane.INTER_NODE: [r for r in everyone if places[r][1] == self.local_rank],
+        }
+        for lane, ranks in members.items():
+            blob = self.engine.open_group(
+                lane, lane.name.lower(), ranks, self.rank, bind_address, self.options.timeout
+            )
+            blobs = [bytes.fromhex(text) for text in self.exchange(blob.hex())]
+            self.engine.connect_group(lane, [blobs[r] for r in ranks])
+
+    def _share_seed(self) -> None:
+        # Datasets are shuffled on every rank: in the same order, or examples are lost.
+        seed = self.exchange(str(random.SystemRandom().randrange(1 << 31)))[0]
+        if _tf_private.context.global_seed() is None:
+            tf.random.set_seed(int(seed))
+
+    def _drain(self) -> None:
+        self.engine.synchronize(self.options.timeout)
+
+
+def _bind_address(cluster) -> str:
+    """The address that other ranks reach this one at: the interface that leads to the others."""
+    if cluster.addresses is not None:
+        host = cluster.addresses[cluster.rank].rsplit(":", 1)[0]
+        if _is_local(host):
+            return socket.gethostbyname(host)
+        target = cluster.addresses[1 if cluster.rank == 0 else 0]
+    else:
+        target = cluster.coordinator
+    host, port = target.rsplit(":", 1)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, int(port)))  # Sends nothing: asks the routing table.
+        return probe.getsockname()[0]
+
+
+def _is_local(host: str) -> bool:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind((host, 0))
+        return True
+    except OSError:
+        return False

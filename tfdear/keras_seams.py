@@ -1,0 +1,136 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""The few places where Keras 3 decides by TensorFlow's own strategy classes.
+
+Keras meets a strategy through `tf.distribute`'s interface but for these functions, which know only
+the strategies that TensorFlow ships. Each is wrapped once, and behaves as before under any other
+strategy.
+"""
+
+import functools
+
+import keras
+import tensorflow as tf
+
+from tfdear import data
+
+_installed = False
+
+
+def _dear_strategy(strategy=None):
+    """The given or current strategy if it is a distributed `DearStrategy`, else None."""
+    strategy = strategy or tf.distribute.get_strategy()
+    extended = getattr(strategy, "extended", None)
+    return strategy if getattr(extended, "is_distributed_dear", False) else None
+
+
+def _wrap(owner, name):
+    """Replaces `owner.name` by the decorated function, which gets the original first."""
+
+    def decorate(function):
+        original = getattr(owner, name, None)
+        if original is None:
+            raise ImportError(
+                f"Keras {keras.__version__} has no `{getattr(owner, '__name__', owner)}.{name}`, "
+                "which tfdear builds on. Install a Keras version that tfdear supports: "
+                "pip install 'keras>=3.10,<3.16'"
+            )
+        setattr(owner, name, functools.wraps(original)(functools.partial(function, original)))
+
+    return decorate
+
+
+def _wrap_method(owner, name):
+    """As `_wrap`, for methods."""
+
+    def decorate(function):
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def method(self, *args, **kwargs):
+            return function(original, self, *args, **kwargs)
+
+        setattr(owner, name, method)
+
+    return decorate
+
+
+def install() -> None:
+    """Wraps Keras's functions. Does nothing when called again."""
+    global _installed
+    if _installed or keras.backend.backend() != "tensorflow":
+        return
+    _installed = True
+    _weigh_losses()
+    _share_batches()
+    _agree_on_overflow()
+
+
+def _weigh_losses() -> None:
+    # A mean loss is scaled by 1 / replicas before the sum over replicas. Weighing by the share of
+    # the examples instead makes it the mean over the global batch when ranks hold different
+    # numbers of examples. Losses with reduction="sum" are not scaled, and are right as they are.
+    from keras.src.losses import loss as loss_module
+
+    def share():
+        context = tf.distribute.get_replica_context()
+        strategy = _dear_strategy()
+        if context is None or strategy is None or not strategy.extended.weighs_examples:
+            return None
+        return context.share_of_examples()
+
+    @_wrap(loss_module, "scale_loss_for_distribution")
+    def scale(original, value):
+        weight = share()
+        return original(value) if weight is None else value * tf.cast(weight, value.dtype)
+
+    @_wrap(loss_module, "unscale_loss_for_distribution")
+    def unscale(original, value):
+        weight = share()
+        if weight is None:
+            return original(value)
+        return tf.math.divide_no_nan(value, tf.cast(weight, value.dtype))
+
+
+def _share_batches() -> None:
+    # `predict` puts the replicas' rows together only for strategies that Keras knows, and the
+    # `*_on_batch` methods hand the batch to `strategy.run` without distributing it.
+    from keras.src.backend.tensorflow import trainer
+
+    @_wrap(trainer, "reduce_per_replica")
+    def reduce_per_replica(original, values, strategy, reduction):
+        dear = _dear_strategy(strategy)
+        if dear is None or reduction != "concat":
+            return original(values, strategy, reduction)
+        return tf.nest.map_structure(lambda rows: dear.gather(rows, axis=0), values)
+
+    def on_batch(original, model, x, *args, **kwargs):
+        strategy = _dear_strategy(model.distribute_strategy)
+        if strategy is None:
+            return original(model, x, *args, **kwargs)
+
+        def mine(structure):
+            return data.slice_rows(structure, strategy.rank, strategy.world_size)
+
+        rows = {"y", "sample_weight"}
+        args = [mine(arg) if place < 2 else arg for place, arg in enumerate(args)]
+        kwargs = {name: mine(value) if name in rows else value for name, value in kwargs.items()}
+        return original(model, mine(x), *args, **kwargs)
+
+    for name in ("train_on_batch", "test_on_batch", "predict_on_batch"):
+        _wrap_method(trainer.TensorFlowTrainer, name)(on_batch)
+
+
+def _agree_on_overflow() -> None:
+    # The loss scale optimizer looks for overflows in this replica's gradients, before the
+    # reduction. With an overflow on one rank only, ranks would take different branches, one of
+    # which holds the reduction.
+    from keras.src.optimizers import loss_scale_optimizer
+
+    @_wrap_method(loss_scale_optimizer.LossScaleOptimizer, "check_finite")
+    def check_finite(original, self, grads):
+        finite = original(self, grads)
+        strategy = _dear_strategy()
+        if strategy is None or tf.distribute.get_replica_context() is None:
+            return finite
+        overflows = tf.cast(tf.logical_not(finite), tf.int32)
+        return strategy.extended.reducer.all_reduce([overflows], name="overflow flag")[0] < 1

@@ -1,0 +1,121 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""The options of a `DearStrategy`: arguments, environment variables, defaults. No TensorFlow."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+
+from tfdear import fusion as fusion_module
+
+_CHOICES = {
+    "backend": ("auto", "gloo"),
+    "schedule": ("dear", "wfbp", "sequential"),
+    "collective": ("ring",),
+    "weighting": ("examples", "replica"),
+}
+# Named in the documentation of the project, refused in words until they are built.
+_NOT_BUILT = {
+    "backend": ("nccl", "mpi"),
+    "collective": ("hierarchical", "torus2d", "tree"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class DearOptions:
+    """What a `DearStrategy` was asked for, validated.
+
+    Args:
+        backend: "gloo" or "auto" (the best that this build has: Gloo over TCP).
+        schedule: "dear", "wfbp" or "sequential".
+        fusion: A `tfdear.fusion.FixedSize`.
+        collective: "ring".
+        weighting: "examples" or "replica".
+        timeout: Seconds any collective may take.
+        init_timeout: Seconds within which all ranks must have started.
+        heartbeat: Seconds after which a silent rank counts as lost.
+        shared_seeds: Whether all ranks draw the same dropout masks.
+        max_delay_ms: Random delay injected into the engine, in milliseconds, for tests.
+
+    Raises:
+        ValueError: A value is not one of those above.
+    """
+
+    backend: str = "auto"
+    schedule: str = "dear"
+    fusion: fusion_module.FixedSize = dataclasses.field(default_factory=fusion_module.FixedSize)
+    collective: str = "ring"
+    weighting: str = "examples"
+    timeout: float = 300.0
+    init_timeout: float = 300.0
+    heartbeat: float = 10.0
+    shared_seeds: bool = False
+    max_delay_ms: int = 0
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value in _NOT_BUILT.get(name, ()):
+                raise ValueError(
+                    f"`{name}={value!r}` is not in this version of tfdear. Available: {choices}"
+                )
+            if value not in choices:
+                raise ValueError(f"`{name}` must be one of {choices}. Received: {name}={value!r}")
+        if not isinstance(self.fusion, fusion_module.FixedSize):
+            raise ValueError(
+                "`fusion` must be a planner of `tfdear.fusion`, for example "
+                f"tfdear.fusion.FixedSize(25 << 20). Received: fusion={self.fusion!r}"
+            )
+        for name in ("timeout", "init_timeout", "heartbeat"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not value > 0:
+                raise ValueError(
+                    f"`{name}` must be a positive number of seconds. Received: {name}={value!r}"
+                )
+
+
+def _flag(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("expected 0 or 1")
+    return text == "1"
+
+
+# How an option is read from its variable TFDEAR_<NAME>.
+_PARSERS = {
+    "backend": str,
+    "schedule": str,
+    "collective": str,
+    "weighting": str,
+    "timeout": float,
+    "init_timeout": float,
+    "heartbeat": float,
+    "shared_seeds": _flag,
+    "max_delay_ms": int,
+}
+
+
+def resolve(arguments: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> DearOptions:
+    """Options from the arguments that were given, else the environment, else the defaults.
+
+    Args:
+        arguments: Constructor arguments; None means not given.
+        environ: Where to look for `TFDEAR_BACKEND`, `TFDEAR_TIMEOUT` and so on.
+            `TFDEAR_BUCKET_BYTES` stands for `fusion=FixedSize(...)`.
+
+    Raises:
+        ValueError: An argument or a variable has a value that is not allowed.
+    """
+    values = {name: value for name, value in arguments.items() if value is not None}
+    for name, parse in {**_PARSERS, "bucket_bytes": int}.items():
+        variable = f"TFDEAR_{name.upper()}"
+        option = "fusion" if name == "bucket_bytes" else name
+        if option in values or variable not in environ:
+            continue
+        try:
+            value = parse(environ[variable])
+        except ValueError as error:
+            raise ValueError(
+                f"The environment variable {variable} cannot be read: {error}. "
+                f"Received: {variable}={environ[variable]!r}"
+            ) from error
+        values[option] = fusion_module.FixedSize(value) if name == "bucket_bytes" else value
+    return DearOptions(**values)

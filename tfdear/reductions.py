@@ -1,0 +1,209 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Sums over ranks as ops: contributions go into the engine, sums come out, updates wait for them.
+
+[Note: Contribute, then read or defer]
+A reduction is one op that takes a place in the order of collectives (at once, in program order),
+one op per tensor that hands the rank's share to the engine (whenever the backward pass has it), and
+one op per tensor that yields the sum. The last are stateless: where every sum goes into an
+optimizer update, the updates are put off instead (`defer`), nobody reads the sums in the graph, and
+TensorFlow prunes those ops, so the step ends without waiting for the network.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdear import _ops
+from tfdear import _tf_private
+from tfdear import deferred_update
+from tfdear import engine as engine_module
+
+# The engine's DataType, by TensorFlow's.
+_DATA_TYPES = {
+    tf.float16: 0,
+    tf.bfloat16: 1,
+    tf.float32: 2,
+    tf.float64: 3,
+    tf.int32: 4,
+    tf.int64: 5,
+}
+
+
+def check_not_xla() -> None:
+    """Raises if ops are being built for XLA."""
+    graph = None if tf.executing_eagerly() else _tf_private.ops.get_default_graph()
+    if graph is not None and _tf_private.control_flow_util.GraphOrParentsInXlaContext(graph):
+        raise ValueError(
+            "`jit_compile=True` does not work under tfdear.DearStrategy: XLA compiles a step into "
+            "one program, in which neither collectives nor updates can overlap with computation. "
+            'Pass `jit_compile=False` (or leave it at "auto") to `model.compile` or `tf.function`.'
+        )
+
+
+class Reducer:
+    """Builds reductions for one strategy.
+
+    Args:
+        engine: The started `tfdear.engine.Engine`.
+        device: Where the engine's ops run.
+    """
+
+    def __init__(self, engine: engine_module.Engine, device: str):
+        self._engine = engine
+        self.device = device
+        self._eager_layouts = {}
+        # A resource without content: ops that take a place in the order of collectives share it,
+        # so automatic control dependencies keep them in program order.
+        with tf.init_scope(), tf.device(device):
+            self._order = tf.Variable(0, trainable=False, name="tfdear_order")
+        # Traced updates, and with them what they captured, must outlive every update in flight.
+        self._deferred = []
+
+    @property
+    def order(self):
+        return self._order.handle
+
+    def all_reduce(
+        self,
+        values: Sequence[tf.Tensor | tf.IndexedSlices],
+        *,
+        name: str,
+        lane: engine_module.Lane = engine_module.Lane.CONTROL,
+        active: tf.Tensor | None = None,
+    ) -> list:
+        """Sums tensors over the ranks; gathers the rows of `tf.IndexedSlices`.
+
+        Args:
+            values: Tensors or `tf.IndexedSlices`, the same structure on all ranks.
+            name: What they are, in a word, for error messages.
+            lane: Where the reduction queues. One in the control lane whose sums are all deferred
+                moves to the gradients' lane.
+            active: Scalar bool; where false, this rank contributes nothing.
+
+        Returns:
+            The sums, in the order of `values`.
+        """
+        check_not_xla()
+        values = [_densify_unsupported(value) for value in values]
+        ops = _ops.load()
+        with tf.device(self.device):
+            if active is None:
+                active = tf.constant(True)
+            ticket = ops.dear_open_reduction(self.order, layout=self._layout(values, name, lane))
+            # Last first: the order in which the backward pass yields gradients.
+            for index in reversed(range(len(values))):
+                self._contribute(ops, ticket, index, values[index], active)
+            return [_reduced(ops, ticket, index, value) for index, value in enumerate(values)]
+
+    def _layout(self, values, name, lane) -> int:
+        specs = tuple(_spec(value) for value in values)
+        eager = tf.executing_eagerly()
+        key = (name, lane, specs)
+        if eager and key in self._eager_layouts:
+            return self._eager_layouts[key]
+        layout = self._engine.create_layout(name, lane)
+        for data_type, count, sparse in specs:
+            self._engine.add_tensor(layout, data_type, count, sparse)
+        if eager:
+            self._eager_layouts[key] = layout
+        return layout
+
+    def _contribute(self, ops, ticket, index, value, active) -> None:
+        if isinstance(value, tf.IndexedSlices):
+            rows, indices = _unique_rows(value)
+            op = ops.dear_contribute_rows(ticket, rows, indices, active, index=index)
+        else:
+            op = ops.dear_contribute(ticket, value, active, index=index)
+        if not tf.executing_eagerly():
+            # Contributions happen whenever the backward pass has them; without this they would be
+            # chained to each other as ops with side effects.
+            graph = _tf_private.ops.get_default_graph()
+            manager = getattr(graph, "experimental_acd_manager", None)
+            if manager is not None:
+                manager.run_independently(op)
+
+    def defer(self, variable, update, gradient) -> bool:
+        """Puts `update(variable, gradient)` off until the sum is there, if that is possible.
+
+        Args:
+            variable: The `DearVariable` to update.
+            update: A callable of the variable and the gradient.
+            gradient: A sum that `all_reduce` returned, untouched since.
+
+        Returns:
+            False if the update must run in its place in the program: the gradient was changed
+            after the reduction, or comes from another graph, or the update uses something that
+            could change before it runs.
+        """
+        source = _reduced_op(gradient)
+        if source is None:
+            return False
+        traced = deferred_update.trace_update(variable, update, gradient)
+        if traced is None:
+            return False
+        graph = _tf_private.ops.get_default_graph()
+        traced.function.add_to_graph(graph)
+        self._deferred.append(traced)
+        ticket = source.inputs[0]
+        layout = ticket.op.get_attr("layout")
+        self._engine.set_lane(layout, engine_module.Lane.GRADIENTS)
+        for written in traced.written:
+            written.await_updates()
+        sparse = isinstance(gradient, tf.IndexedSlices)
+        with tf.device(self.device):
+            _ops.load().dear_defer_update(
+                ticket,
+                traced.captured,
+                f=traced.function,
+                T=(gradient.values if sparse else gradient).dtype,
+                index=source.get_attr("index"),
+                sparse=sparse,
+                writes=[written.number for written in traced.written],
+            )
+        return True
+
+
+def _densify_unsupported(value):
+    value = value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
+    if value.dtype not in _DATA_TYPES:
+        supported = ", ".join(sorted(data_type.name for data_type in _DATA_TYPES))
+        raise TypeError(
+            f"tensors of type {value.dtype.name} cannot be summed over ranks. Supported: "
+            f"{supported}. Cast the tensor first. Received: {value}"
+        )
+    return value
+
+
+def _spec(value) -> tuple[int, int, bool]:
+    if isinstance(value, tf.IndexedSlices):
+        return _DATA_TYPES[value.dtype], -1, True
+    count = value.shape.num_elements()
+    return _DATA_TYPES[value.dtype], -1 if count is None else count, False
+
+
+def _unique_rows(slices: tf.IndexedSlices):
+    """One row per index: a word that occurs twice in a batch is sent once."""
+    indices = tf.cast(slices.indices, tf.int64)
+    unique, positions = tf.unique(indices)
+    return tf.math.unsorted_segment_sum(slices.values, positions, tf.shape(unique)[0]), unique
+
+
+def _reduced(ops, ticket, index, value):
+    if not isinstance(value, tf.IndexedSlices):
+        return ops.dear_reduced(ticket, T=value.dtype, index=index, shape=value.shape)
+    shape = tf.TensorShape([None]).concatenate(value.values.shape[1:])
+    rows, indices = ops.dear_reduced_rows(ticket, T=value.dtype, index=index, shape=shape)
+    return tf.IndexedSlices(rows, tf.cast(indices, value.indices.dtype), value.dense_shape)
+
+
+def _reduced_op(gradient):
+    """The op that yields the untouched sum, or None."""
+    tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    if not isinstance(tensor, tf.Tensor) or tf.executing_eagerly():
+        return None
+    if tensor.graph is not _tf_private.ops.get_default_graph():
+        return None
+    # `ReplicaContext.all_reduce` makes the sum differentiable, which wraps it in identities.
+    while tensor.op.type in ("Identity", "IdentityN"):
+        tensor = tensor.op.inputs[tensor.value_index]
+    return tensor.op if tensor.op.type in ("DearReduced", "DearReducedRows") else None

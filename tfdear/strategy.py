@@ -1,0 +1,299 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""`DearStrategy`: data-parallel training whose communication hides behind computation."""
+
+import weakref
+
+import tensorflow as tf
+
+from tfdear import _ops
+from tfdear import collectives as collectives_module
+from tfdear import engine as engine_module
+from tfdear import extended as extended_module
+from tfdear import fusion as fusion_module
+from tfdear import job as job_module
+from tfdear import keras_seams
+from tfdear import options as options_module
+from tfdear import saved_model
+from tfdear import statistics as statistics_module
+
+
+class DearStrategy(tf.distribute.MirroredStrategy):
+    """Trains one model on several processes, with gradients exchanged behind computation.
+
+    Use it in place of `tf.distribute.MultiWorkerMirroredStrategy`: create it before any other
+    TensorFlow object, build and compile the model in its `scope()`, and call `fit` with data sets
+    of the global batch size. Every process runs the same script; started alone, a process trains
+    by itself. Gradients are reduce-scattered while the backward pass runs and all-gathered while
+    the next forward pass runs; each variable's optimizer update happens as soon as its gradient is
+    there, and whatever reads the variable waits for it, so results are those of synchronous SGD.
+
+    Arguments that are None come from the environment variable `TFDEAR_<NAME>`, else the default.
+
+    Args:
+        cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to None: the
+            launcher's environment, `TF_CONFIG`, Slurm, Open MPI or torchrun variables, else one
+            process.
+        backend: "gloo" (TCP) or "auto", the best this build has. Defaults to "auto".
+        schedule: "dear" as above, "wfbp" (all-reduce under the backward pass) or "sequential"
+            (all-reduce after it). They differ in time, not in the result. Defaults to "dear".
+        fusion: How gradients are fused into buckets. Defaults to `tfdear.fusion.FixedSize(25 MiB)`.
+        collective: "ring". Defaults to "ring".
+        compression: None; compressed communication is not in this version.
+        weighting: "examples": a mean loss is the mean over the global batch, however its examples
+            are spread over the ranks; "replica": all ranks count alike, as in TensorFlow's own
+            strategies. Defaults to "examples".
+        timeout: Seconds any collective may take before every rank raises. Defaults to 300.
+        init_timeout: Seconds within which all ranks must have started. Defaults to 300.
+        heartbeat: Seconds of silence after which a rank counts as lost. Defaults to 10.
+        shared_seeds: Whether all ranks draw the same dropout masks. Defaults to False.
+
+    Raises:
+        ValueError: An argument or environment variable has a value that is not allowed.
+        TfdearError: The ranks do not fit together, or did not all start in time.
+
+    Reference: Zhang et al., "DeAR: Accelerating Distributed Deep Learning with Fine-Grained
+    All-Reduce Pipelining", ICDCS 2023, section III.
+
+    Example:
+
+    ```python
+    import keras, tfdear
+
+    strategy = tfdear.DearStrategy()
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    ```
+    """
+
+    # A MirroredStrategy to isinstance checks only (tf_keras has some): none of its code is used.
+
+    def __init__(
+        self,
+        cluster_resolver=None,
+        *,
+        backend: str | None = None,
+        schedule: str | None = None,
+        fusion: fusion_module.FixedSize | None = None,
+        collective: str | None = None,
+        compression=None,
+        weighting: str | None = None,
+        timeout: float | None = None,
+        init_timeout: float | None = None,
+        heartbeat: float | None = None,
+        shared_seeds: bool | None = None,
+    ):
+        if compression is not None:
+            raise ValueError(
+                "compressed communication is not in this version of tfdear. Pass "
+                f"`compression=None`. Received: compression={compression!r}"
+            )
+        options = options_module.resolve(
+            {
+                "backend": backend,
+                "schedule": schedule,
+                "fusion": fusion,
+                "collective": collective,
+                "weighting": weighting,
+                "timeout": timeout,
+                "init_timeout": init_timeout,
+                "heartbeat": heartbeat,
+                "shared_seeds": shared_seeds,
+            }
+        )
+        _ops.load()
+        self._job = job_module.Job(options, cluster_resolver)
+        keras_seams.install()
+        saved_model.install()
+        device = tf.config.list_logical_devices("CPU")[0].name
+        self._graph_functions = weakref.WeakKeyDictionary()
+        extended = extended_module.DearExtended(self, self._job, device)
+        tf.distribute.Strategy.__init__(self, extended)
+
+    # This process's place in the job.
+
+    @property
+    def rank(self) -> int:
+        """Number of this process, from 0."""
+        return self._job.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        return self._job.world_size
+
+    @property
+    def local_rank(self) -> int:
+        """Number of this process on its node, from 0."""
+        return self._job.local_rank
+
+    @property
+    def local_size(self) -> int:
+        """Number of processes on this node."""
+        return self._job.local_size
+
+    @property
+    def node_rank(self) -> int:
+        """Number of this node, from 0."""
+        return self._job.node_rank
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return self._job.num_nodes
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this is rank 0, which writes what is written once."""
+        return self._job.rank == 0
+
+    @property
+    def cluster_resolver(self):
+        """The cluster resolver that was passed in, or None."""
+        return self._job.cluster_resolver
+
+    # Steps.
+
+    def run(self, fn, args=(), kwargs=None, options=None):
+        """Calls `fn` on this rank's part of a step; see `tf.distribute.Strategy.run`."""
+        compiled = isinstance(fn, tf.types.experimental.PolymorphicFunction)
+        if self.world_size > 1 and compiled and tf.executing_eagerly():
+            # The call is made from a graph, so that what belongs to this step (its number of
+            # examples) is an input of `fn`'s graph and not a constant of it.
+            if fn not in self._graph_functions:
+                run = super().run
+
+                @tf.function(autograph=False, reduce_retracing=True)
+                def run_in_graph(args, kwargs):
+                    return run(fn, args, kwargs)
+
+                self._graph_functions[fn] = run_in_graph
+            return self._graph_functions[fn](args, kwargs or {})
+        return super().run(fn, args, kwargs, options)
+
+    def synchronize(self) -> None:
+        """Waits until no update is in flight.
+
+        Use it around a timed section. Reads of variables wait by themselves.
+
+        Raises:
+            TfdearError: Updates failed, or were still in flight after the strategy's timeout.
+        """
+        if self.world_size > 1:
+            self._job.engine.synchronize(self._job.options.timeout)
+
+    # Measurement.
+
+    def events(self) -> list[engine_module.Event]:
+        """Takes the engine's latest events (at most 131072), oldest first.
+
+        Use it to check or draw a schedule; `statistics()` sums them up. Both forget what they
+        return.
+        """
+        return self._job.engine.drain_events() if self.world_size > 1 else []
+
+    def statistics(self) -> dict:
+        """Sums up the communication since the last call.
+
+        Use it to see how much of the communication was hidden behind computation.
+
+        Returns:
+            A dict: `steps`, seconds of `reduce_scatter`, `all_gather`, `all_reduce`,
+            `sparse_gather`, `update`, `communication` and its `exposed` part, `overlap` (fraction
+            hidden, a lower bound; None without communication), `bytes` (payload of the gradients)
+            and `bytes_sent` (by this rank since the start, both lanes).
+        """
+        summary = statistics_module.summarize(self.events())
+        lanes = (engine_module.Lane.GRADIENTS, engine_module.Lane.CONTROL)
+        engine = self._job.engine
+        summary["bytes_sent"] = (
+            sum(engine.counters(lane)["bytes_sent"] for lane in lanes) if self.world_size > 1 else 0
+        )
+        return summary
+
+    # Collectives.
+
+    def all_reduce(self, value, group: str = "world"):
+        """Sums tensors over the ranks of a group.
+
+        Use it for values of your own, outside or inside `run`. All ranks must call it, with the
+        same shapes.
+
+        Args:
+            value: A tensor or a nested structure of tensors (floating or int32/int64).
+            group: "world", "intra_node" or "inter_node". Defaults to "world".
+
+        Returns:
+            The sums, in the structure of `value`.
+
+        Raises:
+            TypeError: A tensor's type cannot be summed.
+            tf.errors.InvalidArgumentError: Ranks called different collectives.
+        """
+        if self.world_size == 1:
+            return value
+        flat = tf.nest.flatten(value)
+        lane = collectives_module.lane(group)
+        sums = self.extended.reducer.all_reduce(flat, name=f"all_reduce in {group}", lane=lane)
+        return tf.nest.pack_sequence_as(value, sums)
+
+    def reduce_scatter(self, value: tf.Tensor, group: str = "world") -> tf.Tensor:
+        """Sums a tensor over the ranks and returns this rank's rows.
+
+        Args:
+            value: A tensor with n rows, the same shape on all ranks.
+            group: "world", "intra_node" or "inter_node". Defaults to "world".
+
+        Returns:
+            Rows [rank * n // size, (rank + 1) * n // size) of the sum.
+        """
+        if self.world_size == 1:
+            return tf.convert_to_tensor(value)
+        return self.extended.collectives.reduce_scatter(value, group)
+
+    def all_gather(self, value: tf.Tensor, group: str = "world") -> tf.Tensor:
+        """Concatenates the ranks' tensors along the first dimension, in the order of the ranks.
+
+        Args:
+            value: A tensor; ranks may have different numbers of rows.
+            group: "world", "intra_node" or "inter_node". Defaults to "world".
+        """
+        if self.world_size == 1:
+            return tf.convert_to_tensor(value)
+        return self.extended.collectives.all_gather(value, group)
+
+    def all_to_all(self, value: tf.Tensor, splits, group: str = "world"):
+        """Sends `splits[r]` consecutive rows to every rank r.
+
+        Args:
+            value: A tensor whose rows are sorted by the rank that gets them.
+            splits: Number of rows for each rank.
+            group: "world", "intra_node" or "inter_node". Defaults to "world".
+
+        Returns:
+            The rows received, in the order of the ranks, and how many came from each.
+        """
+        if self.world_size == 1:
+            return tf.convert_to_tensor(value), tf.convert_to_tensor(splits, tf.int64)
+        return self.extended.collectives.all_to_all(value, splits, group)
+
+    def broadcast(self, value: tf.Tensor, root: int = 0, group: str = "world") -> tf.Tensor:
+        """Returns the tensor of one rank on all ranks.
+
+        Args:
+            value: A tensor, the same shape on all ranks.
+            root: The rank in the group whose tensor it is. Defaults to 0.
+            group: "world", "intra_node" or "inter_node". Defaults to "world".
+        """
+        if self.world_size == 1:
+            return tf.convert_to_tensor(value)
+        return self.extended.collectives.broadcast(value, root, group)
+
+    def barrier(self, group: str = "world") -> None:
+        """Returns when every rank has come here.
+
+        Args:
+            group: "world", "intra_node" or "inter_node". Defaults to "world".
+        """
+        if self.world_size > 1:
+            self.extended.collectives.barrier(group)
