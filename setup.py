@@ -10,8 +10,12 @@ import subprocess
 import sys
 
 from setuptools import Distribution, Extension, setup
-from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # setuptools before 70.1, in a build without isolation
+    from wheel.bdist_wheel import bdist_wheel
 
 ROOT = pathlib.Path(__file__).resolve().parent
 LIBRARY = "_tfdear_ops.so"
@@ -61,16 +65,31 @@ def find_bazel() -> str | None:
 def require_system_packages() -> None:
     """Raises SystemExit naming what is missing to build, and the commands that install it."""
     gloo = pathlib.Path(os.environ.get("TFDEAR_GLOO_ROOT") or "/usr", "include/gloo/config.h")
+    compiler = os.environ.get("CC") or "g++"
     needed = [
         ("Bazel (`bazel` or `bazelisk` on PATH)", "bazel-bootstrap", find_bazel() is not None),
         (f"Gloo ({gloo})", "libgloo-dev", gloo.exists()),
-        ("a C++ compiler (`g++` on PATH)", "g++", bool(os.environ.get("CC") or shutil.which("g++"))),
+        ("a C++ compiler (`g++` on PATH)", "g++", shutil.which(compiler) is not None),
     ]
     missing = [(what, package) for what, package, present in needed if not present]
     if missing:
         what = "\n".join(f"  - {name}" for name, _ in missing)
         packages = " ".join(package for _, package in missing)
         raise SystemExit(MISSING.format(missing=what, packages=packages))
+
+
+def build_requirements() -> list[str]:
+    """Returns what pip must fetch for an isolated build, beside setuptools.
+
+    The library must be built against the TensorFlow that will load it. One that is installed
+    already is that one; only where there is none is the newest fetched for the build, which is the
+    one that pip installs afterwards.
+    """
+    if tensorflow_version(target_environment()):
+        return []
+    # Before the download rather than after it.
+    require_system_packages()
+    return [TENSORFLOW_REQUIREMENT]
 
 
 class BazelBuild(build_ext):
@@ -87,7 +106,7 @@ class BazelBuild(build_ext):
         version = tensorflow_version(environment)
         if not version:
             # An isolated build into an environment without TensorFlow: use the one that pip
-            # fetched for this build (see `setup_requires`).
+            # fetched for this build (see `build_requirements`).
             environment = dict(os.environ)
             version = tensorflow_version(environment)
         if not version:
@@ -159,8 +178,5 @@ setup(
     distclass=BinaryDistribution,
     ext_modules=[Extension("tfdear._tfdear_ops", sources=[])],
     cmdclass={"build_ext": BazelBuild, "bdist_wheel": Wheel},
-    # The library must be built against the TensorFlow that will load it. One that is installed
-    # already is that one; only where there is none does an isolated build fetch the newest, which
-    # is the one that pip installs afterwards.
-    setup_requires=[] if tensorflow_version(target_environment()) else [TENSORFLOW_REQUIREMENT],
+    setup_requires=build_requirements(),
 )

@@ -22,7 +22,7 @@ def tfdear_op_library(name, deps):
         deps = deps,
     )
 
-def tfdear_cc_tests(sources, helpers, deps, data, environment):
+def tfdear_cc_tests(sources, helpers, deps, data):
     """One googletest binary for each source file, named after it.
 
     Args:
@@ -30,7 +30,6 @@ def tfdear_cc_tests(sources, helpers, deps, data, environment):
       helpers: Headers and sources that every test may use.
       deps: Libraries under test.
       data: Files the tests read at run time.
-      environment: Variables they run with.
     """
     for source in sources:
         native.cc_test(
@@ -40,7 +39,6 @@ def tfdear_cc_tests(sources, helpers, deps, data, environment):
             srcs = [source] + helpers,
             copts = COMPILE_FLAGS,
             data = data,
-            env = environment,
             linkopts = ["-pthread"],
             linkstatic = True,
             deps = deps + ["@googletest"],

@@ -5,5 +5,8 @@ COMPILE_FLAGS = [
     "-O3",
     "-Wall",
     "-Wextra",
+    # TensorFlow's interfaces prescribe parameters, and its versions deprecate different names.
+    "-Wno-unused-parameter",
+    "-Wno-deprecated-declarations",
     "-pthread",
 ]

@@ -18,7 +18,8 @@ list_missing() {
   "$python" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
 }
 
-missing=$(list_missing | xargs)
+# Unquoted: one line of names.
+missing=$(echo $(list_missing))
 [ -n "$missing" ] || exit 0
 
 install="apt-get install -y --no-install-recommends $missing"
@@ -42,7 +43,7 @@ if ! $install -qq >/dev/null 2>&1; then
   apt-get update -qq
   $install -qq >/dev/null
 fi
-still_missing=$(list_missing | xargs)
+still_missing=$(echo $(list_missing))
 if [ -n "$still_missing" ]; then
   echo "Still missing after '$install': $still_missing." >&2
   exit 1
