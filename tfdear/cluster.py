@@ -243,7 +243,9 @@ def _from_slurm(environ: Mapping[str, str]) -> Cluster | None:
         nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
         job = environ.get("SLURM_JOB_ID", environ.get("SLURM_JOBID", ""))
         step = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", ""))
-        coordinator = f"{_first_host(nodes)}:{_derived_port(f'slurm {job}.{step}')}"
+        one_node = (environ.get("SLURM_STEP_NUM_NODES") or environ.get("SLURM_NNODES")) == "1"
+        host = "127.0.0.1" if one_node else _first_host(nodes)
+        coordinator = f"{host}:{_derived_port(f'slurm {job}.{step}')}"
     return Cluster(
         rank=_integer(environ, "SLURM_PROCID"),
         world_size=world_size,

@@ -25,7 +25,7 @@ from absl import logging
 from tfdear import diagnosis, errors, process_exit
 from tfdear.rendezvous import Rendezvous
 
-_CALL_SECONDS = 2.0  # one request to the store
+_CALL_SECONDS = 1.5  # one request to the store
 _POLL_ON_ONE_MACHINE_SECONDS = 0.2
 _POLL_SECONDS = 1.0
 _HEALTH_SECONDS = 1.0  # between two questions for dead tasks
@@ -90,6 +90,7 @@ class Monitor:
         self._unreachable_since: float | None = None
         self._refused_since: float | None = None
         self._words: dict[str, str] = {}
+        self._reached = time.monotonic()
         self._rank0_left = False
         self._store_gone = False
         self._health_checked = 0.0
@@ -197,8 +198,9 @@ class Monitor:
         now = time.monotonic()
         self._failure_since = None if failure is None else self._failure_since or now
         if not self._store_gone:
-            self._publish_stall(in_flight)
             self._read_words()
+        if self._unreachable_since is None:
+            self._publish_stall(in_flight)
         words = self._words
         if "cause" in words:
             self._abort(diagnosis.Cause.from_json(words["cause"]))
@@ -239,10 +241,11 @@ class Monitor:
                     self._rendezvous.world_size, timeout=_CALL_SECONDS
                 )
         except errors.StoreUnavailableError as error:
-            self._unreachable_since = self._unreachable_since or now
+            self._unreachable_since = self._unreachable_since or self._reached
             self._refused_since = (self._refused_since or now) if error.refused else None
             return
         self._words = words
+        self._reached = now
         self._unreachable_since = self._refused_since = None
 
     def _judge_silence_of_the_store(self, snapshot: diagnosis.Snapshot, now: float) -> None:
@@ -259,9 +262,13 @@ class Monitor:
         # A refused connection to a process on this machine, or one that comes with a closed data
         # connection, is no hiccup of the network.
         if (same_host or peer == 0) and refused > diagnosis.SECONDS_FOR_LAST_WORDS:
-            self._abort(diagnosis.lost_coordinator(snapshot, True, silent))
+            cause = diagnosis.lost_coordinator(snapshot, True, silent)
         elif silent > self._rendezvous.heartbeat:
-            self._abort(diagnosis.lost_coordinator(snapshot, False, silent))
+            cause = diagnosis.lost_coordinator(snapshot, False, silent)
+        else:
+            return
+        self._store_gone = True  # no farewell there: it would only cost time
+        self._abort(cause)
 
     def _publish_stall(self, in_flight: list[dict[str, Any]]) -> None:
         stalled = [
@@ -320,7 +327,8 @@ class Monitor:
             self._cause = cause
         # Nothing of TensorFlow can be taken down in order from here on.
         process_exit.leave_without_teardown(1)
-        logging.error("tfdear: rank %d ends: %s", self._rank, cause.message)
+        if not self._reported:
+            logging.error("tfdear: rank %d ends: %s", self._rank, cause.message)
         self._engine.abort(cause.kind, cause.message)
 
     def _see_that_the_script_ends(self) -> None:

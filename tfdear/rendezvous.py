@@ -99,8 +99,21 @@ class Rendezvous:
 
     @property
     def on_one_machine(self) -> bool:
-        """True when all ranks share a host name, so that loopback is enough for them."""
-        return len(set(self.host_names)) == 1
+        """True when the job meets on the loopback interface, so that no rank can be elsewhere."""
+        return self.world_size == 1 or _meets_on_loopback(self.cluster)
+
+    @property
+    def listen_address(self) -> str:
+        """The address of this rank that the other ranks can reach; loopback on one machine."""
+        if self.on_one_machine:
+            return "127.0.0.1"
+        # The coordinator first. Rank 0 cannot see its own interface that way (Debian maps a
+        # machine's own name to 127.0.1.1), but finds it on the way to any rank elsewhere.
+        hosts = [cluster_lib.split_address(self.cluster.coordinator, "coordinator")[0]]
+        hosts += [str(facts["address"]) for facts in self.facts_of_rank if facts.get("address")]
+        addresses = [_address_towards(host) for host in hosts]
+        outside = [a for a in addresses if a and not cluster_lib.is_loopback(a)]
+        return outside[0] if outside else "127.0.0.1"
 
     def describe(self, rank: int) -> str:
         """ "rank 2 (host h, pid 123)", for messages."""
@@ -234,6 +247,11 @@ def connect(
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "node": cluster.node_rank,
+        "address": _address_towards(
+            cluster_lib.split_address(cluster.coordinator, "coordinator")[0]
+        )
+        if cluster.world_size > 1
+        else None,
     }
     if cluster.world_size == 1:
         return Rendezvous(cluster, coordination.LocalStore(), [own], heartbeat)
@@ -382,6 +400,21 @@ class _Meeting:
             + f" The meeting point is {cluster.coordinator}. Check that the missing ranks were "
             "started, with this address, and see their logs."
         )
+
+
+def _meets_on_loopback(cluster: cluster_lib.Cluster) -> bool:
+    return cluster_lib.is_loopback(cluster_lib.split_address(cluster.coordinator, "address")[0])
+
+
+def _address_towards(host: str) -> str | None:
+    """This machine's address on the way to `host`; None when there is no way."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)  # sends nothing: it only chooses the interface
+            return probe.getsockname()[0]
+    except OSError:
+        return None
 
 
 def _who_came(came: list[int], world_size: int) -> str:

@@ -12,8 +12,9 @@ import threading
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
-from tfdear import _tf_private, coordination, errors
+from tfdear import _ops, _tf_private, coordination, errors
 from tfdear import cluster as cluster_lib
 
 
@@ -71,11 +72,16 @@ class ServerStart(threading.Thread):
     def __init__(self, cluster: cluster_lib.Cluster, heartbeat: float, register_timeout: float):
         super().__init__(name="tfdear-server-start", daemon=True)
         self.error: BaseException | None = None
+        host = cluster_lib.split_address(cluster.coordinator, "coordinator")[0]
+        # The detour below listens on 127.0.0.1, which nobody looks for at ::1.
+        self._loopback_only = cluster_lib.is_loopback(host) and host != "::1"
         self._server = _server_definition(cluster, heartbeat, register_timeout)
 
     def run(self) -> None:
         """Starts the server and waits until every rank has connected."""
         context = _tf_private.context.context()
+        if self._loopback_only:
+            _bind_to_loopback()
         original = _tf_private.pywrap_tfe.TFE_EnableCollectiveOps
         # The wrapped call keeps the interpreter locked until the last rank is there; no other
         # thread of this process could notice that the deadline is over.
@@ -134,6 +140,22 @@ def _server_definition(
         own = "127.0.0.1" if cluster_lib.is_loopback(host) else socket.gethostname()
         job.tasks[cluster.rank] = f"{own}:0"
     return definition
+
+
+def _bind_to_loopback() -> None:
+    """Keeps TensorFlow's server on the loopback interface: see [Note: loopback only] in the engine.
+
+    It has no setting for the address, and anybody who reaches its port can run code.
+    """
+    # Loads the library that is led astray, in case TensorFlow puts that off.
+    ctypes.CDLL(os.path.join(tf.sysconfig.get_lib(), "libtensorflow_cc.so.2"))
+    _ops.load()
+    library = ctypes.CDLL(str(_ops.library_path()))
+    if library.tfdear_bind_to_loopback(1) < 1:
+        logging.warning(
+            "tfdear: TensorFlow's server could not be kept on the loopback interface; its port is "
+            "open on every interface of this machine. Close it with a firewall."
+        )
 
 
 def _enable_collective_ops_unlocked(context_handle: Any, server_definition: bytes) -> None:

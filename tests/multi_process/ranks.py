@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -84,10 +85,8 @@ class Ranks:
     def __exit__(self, *_: object) -> None:
         for process in self.processes:
             # The whole session: a rank may have started processes of its own.
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             process.wait(10)
         self._directory.cleanup()
 
@@ -101,9 +100,8 @@ class Ranks:
 
     def wait(self, ranks: list[int] | None = None, timeout: float = 120.0) -> list[int]:
         """Waits until these ranks (default: all) have ended; returns their exit codes."""
-        waited = [
-            self.processes[r] for r in (range(len(self.processes)) if ranks is None else ranks)
-        ]
+        chosen = range(len(self.processes)) if ranks is None else ranks
+        waited = [self.processes[rank] for rank in chosen]
         self._until(
             lambda: all(process.poll() is not None for process in waited),
             f"the end of ranks {ranks if ranks is not None else 'all'}",

@@ -1,0 +1,122 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""One rank of three fails in every way there is; the others must say who and why, and end."""
+
+import pathlib
+import signal
+
+import pytest
+from ranks import Ranks, run_ranks
+
+pytestmark = pytest.mark.multi_process
+
+JOB = pathlib.Path(__file__).with_name("watched_job.py")
+HEARTBEAT = 4
+# Hard limit of the promise: a survivor has ended heartbeat + 5 s after the fault. The rest is
+# for a machine that is busy with other things.
+LIMIT = HEARTBEAT + 5 + 10
+
+
+def fail(victim, fault, number=None, variables=()):
+    """Runs the job; returns the exit codes and outputs after the fault."""
+    env = {"TFDEAR_HEARTBEAT": str(HEARTBEAT), **dict(variables)}
+    with Ranks(3, JOB, env, arguments=(str(victim), fault)) as ranks:
+        for rank in range(3):
+            ranks.wait_for_output(rank, "training", 90)
+        if number is not None:
+            ranks.processes[victim].send_signal(number)
+        survivors = [rank for rank in range(3) if rank != victim]
+        ranks.wait(survivors, timeout=LIMIT)
+        if number is None and fault != "busy":
+            ranks.wait(timeout=LIMIT)
+        codes = [process.poll() for process in ranks.processes]
+        return codes, [ranks.output(rank) for rank in range(3)], ranks.processes[victim].pid
+
+
+@pytest.mark.parametrize("victim", [1, 0])
+@pytest.mark.parametrize(
+    "fault, number, words",
+    [
+        ("none", signal.SIGKILL, "was lost: it was killed or crashed"),
+        ("none", signal.SIGSTOP, "stopped, or "),
+        ("exception", None, "failed: ValueError: the data set is empty"),
+        ("exit", None, "left the job (its script ended) while"),
+    ],
+    ids=["kill", "stop", "exception", "exit"],
+)
+def test_survivors_name_the_rank(victim, fault, number, words):
+    codes, outputs, pid = fail(victim, fault, number)
+    for rank in range(3):
+        if rank == victim:
+            continue
+        error = outputs[rank].rsplit("AbortedError: ", 1)[-1]
+        assert codes[rank] == 1, outputs[rank]
+        assert f"rank {victim} (host " in error and f"pid {pid})" in error
+        assert words in error or words.replace("stopped", "is stopped") in error
+        assert "all_reduce float32[10] (#" in outputs[rank]
+    if fault == "exception":
+        assert codes[victim] == 1
+        assert "ValueError: the data set is empty" in outputs[victim]
+
+
+def test_different_collectives_are_shown_to_every_rank():
+    codes, outputs, _ = fail(1, "different")
+    assert codes == [1, 1, 1]
+    for output in outputs:
+        assert "ranks call different collectives: " in output
+        assert "ranks 0, 2: all_reduce float32[10]; rank 1: all_gather float32[10] (#" in output
+
+
+def test_rank_that_does_not_come():
+    codes, outputs, _ = fail(1, "busy", variables={"JOB_TIMEOUT": "6"})
+    for rank in (0, 2):
+        assert codes[rank] == 1
+        assert "was not complete after 6 s" in outputs[rank]
+        assert "Rank 1 did not come: rank 1 is alive but waits in no collective" in outputs[rank]
+
+
+def test_rank_that_cannot_be_reached_by_an_abort_ends_itself():
+    # The busy rank sleeps in one call, as a rank does that hangs in a driver or a file system.
+    with Ranks(3, JOB, {"JOB_TIMEOUT": "4"}, arguments=("1", "busy")) as ranks:
+        assert ranks.wait(timeout=90) == [1, 70, 1]
+        assert "rank 1 did not react to the end of the job" in ranks.output(1)
+
+
+def test_job_that_ends_well_says_nothing():
+    for code, output in run_ranks(3, JOB, arguments=("-1", "done")):
+        assert code == 0, output
+        assert "tfdear" not in output.split("training")[1]
+
+
+def test_swallowed_error_still_gives_a_code():
+    script = f"""
+import os, sys, time
+sys.path.insert(0, {str(JOB.parent)!r})
+import watched_job
+meeting, engine, watch = watched_job.start()
+try:
+    if meeting.rank == 1:
+        os.kill(os.getpid(), 9)
+    while True:
+        engine.collective("all_reduce float32[10]")
+except watched_job.AbortedError:
+    print("swallowed", flush=True)
+"""
+    results = run_ranks(3, script)
+    assert [code for code, _ in results] == [1, -9, 1]
+    assert all("swallowed" in results[rank][1] for rank in (0, 2))
+
+
+def test_rank_0_may_end_long_before_the_others():
+    script = f"""
+import sys, time
+sys.path.insert(0, {str(JOB.parent)!r})
+import watched_job
+meeting, engine, watch = watched_job.start()
+engine.collective("barrier")
+if meeting.rank != 0:
+    time.sleep(16)  # evaluates, saves, ...: longer than rank 0 waits for it
+    print("finished", flush=True)
+"""
+    results = run_ranks(3, script, {"TFDEAR_HEARTBEAT": "2"})
+    assert [code for code, _ in results] == [0, 0, 0], results
+    assert all("finished" in results[rank][1] for rank in (1, 2))

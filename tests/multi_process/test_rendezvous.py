@@ -1,0 +1,198 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Rendezvous with real processes: meeting, refusing, missing ranks, what listens where."""
+
+import json
+import socket
+
+import pytest
+from ranks import Ranks, run_ranks
+
+pytestmark = pytest.mark.multi_process
+
+CONNECT = """
+import json, os, sys
+from tfdear import cluster, process_exit, rendezvous
+
+facts = {
+    "tfdear_version": os.environ.get("VERSION", "1"),
+    "tensorflow_version": "2",
+    "backend": os.environ.get("BACKEND", "gloo"),
+    "device_type": "CPU",
+}
+meeting = rendezvous.connect(
+    cluster.discover(), timeout=float(os.environ.get("TIMEOUT", "60")), facts=facts
+)
+"""
+
+
+def result(output):
+    """The object that a rank printed after "RESULT"."""
+    return json.loads(output.split("RESULT ", 1)[1].splitlines()[0])
+
+
+def test_store_and_exchange():
+    script = CONNECT + """
+rank = meeting.rank
+rounds = [meeting.exchange("number", str(10 * i + rank), 30) for i in range(3)]
+if rank == 1:
+    meeting.set("plan/1", "text of rank 1: \\u00e4")
+got = meeting.get("plan/1", 30)
+again = ""
+try:
+    meeting.set("plan/1", "other")
+except ValueError as error:
+    again = str(error)
+late = ""
+try:
+    meeting.get("nobody/sets/this", 0.3)
+except TimeoutError as error:
+    late = str(error)
+nothing = meeting.try_get("nobody/sets/this")
+meeting.exchange("end", "", 30)
+print("RESULT", json.dumps([rounds, got, again, late, nothing, meeting.dead_tasks()]))
+meeting.exchange("end", "", 30)
+"""
+    for code, output in run_ranks(3, script):
+        assert code == 0, output
+        rounds, got, again, late, nothing, dead = result(output)
+        assert rounds == [["0", "1", "2"], ["10", "11", "12"], ["20", "21", "22"]]
+        assert got == "text of rank 1: \u00e4"
+        assert "'plan/1' has a value already" in again
+        assert "'nobody/sets/this'" in late and "0.3 s" in late
+        assert (nothing, dead) == (None, {})
+
+
+def test_one_process_needs_no_network():
+    script = CONNECT + """
+import psutil
+meeting.set("key", "value")
+sockets = psutil.Process().net_connections()
+print("RESULT", json.dumps([meeting.get("key", 1), meeting.exchange("x", "v", 1), len(sockets)]))
+"""
+    with Ranks(1, script, launcher=False) as ranks:
+        assert ranks.wait() == [0], ranks.output(0)
+        assert result(ranks.output(0)) == ["value", ["v"], 0]
+
+
+def test_everything_listens_on_loopback():
+    script = CONNECT + """
+import psutil
+meeting.exchange("started", "", 30)
+listening = [c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN"]
+print("RESULT", json.dumps([listening, meeting.listen_address]))
+meeting.exchange("looked", "", 30)
+"""
+    for code, output in run_ranks(2, script):
+        assert code == 0, output
+        listening, address = result(output)
+        assert listening and {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
+        assert address == "127.0.0.1"
+
+
+def test_tf_config_and_virtual_nodes():
+    script = CONNECT + """
+places = [meeting.rank, meeting.world_size, meeting.node_rank, meeting.num_nodes,
+          meeting.local_rank, meeting.local_size]
+print("RESULT", json.dumps(places))
+meeting.exchange("end", "", 30)
+"""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    addresses = [f"localhost:{port}", "localhost:2", "localhost:3"]
+
+    def variables(rank):
+        task = {"type": "worker", "index": rank}
+        return {
+            "TF_CONFIG": json.dumps({"cluster": {"worker": addresses}, "task": task}),
+            "TFDEAR_NODE_RANK": str((0, 1, 0)[rank]),
+        }
+
+    with Ranks(3, script, variables, launcher=False) as ranks:
+        assert ranks.wait() == [0, 0, 0], ranks.output(0)
+        places = [result(ranks.output(rank)) for rank in range(3)]
+    assert places == [[0, 3, 0, 2, 0, 2], [1, 3, 1, 2, 0, 1], [2, 3, 0, 2, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    "variables, words",
+    [
+        ({1: {"VERSION": "9"}}, "tfdear version: 1 on ranks 0, 2; 9 on rank 1."),
+        ({0: {"BACKEND": "nccl"}}, "backend: nccl on rank 0; gloo on ranks 1, 2."),
+        ({2: {"TFDEAR_WORLD_SIZE": "4"}}, "world size: 3 on ranks 0, 1; 4 on rank 2."),
+    ],
+)
+def test_every_rank_refuses_a_mismatch(variables, words):
+    for code, output in run_ranks(3, CONNECT, lambda rank: variables.get(rank, {})):
+        assert code == 1
+        assert words in output
+
+
+@pytest.mark.parametrize("missing", [0, 2])
+def test_missing_rank_is_named(missing):
+    # The rank that does not come leaves before it meets anybody.
+    script = f"import os\nif os.environ['TFDEAR_RANK'] == '{missing}': os._exit(0)\n" + CONNECT
+    results = run_ranks(3, script, {"TIMEOUT": "8"})
+    for rank, (code, output) in enumerate(results):
+        if rank == missing:
+            continue
+        assert code == 1, output
+        assert "did not come together within 8 s" in output
+        if missing == 0:
+            assert "could not reach rank 0 at 127.0.0.1:" in output
+        else:
+            assert "Ranks that came: 0, 1; missing: 2." in output
+
+
+def test_two_processes_with_one_rank():
+    with Ranks(2, CONNECT, lambda rank: {"TFDEAR_RANK": "1"} if rank == 1 else {}) as ranks:
+        ranks_of = Ranks(
+            2,
+            CONNECT,
+            {
+                "TFDEAR_RANK": "1",
+                "TFDEAR_WORLD_SIZE": "2",
+                "TFDEAR_COORDINATOR": ranks.coordinator,
+            },
+            launcher=False,
+        )
+        with ranks_of as impostors:
+            impostors.wait(timeout=60)
+            outputs = [impostors.output(0), impostors.output(1), ranks.output(1)]
+    # Three processes claim rank 1; one of them is first.
+    assert sum("two processes claim rank 1" in output for output in outputs) == 2, outputs
+
+
+def test_port_in_use():
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        address = "127.0.0.1:%d" % holder.getsockname()[1]
+        variables = {
+            "TFDEAR_RANK": "0",
+            "TFDEAR_WORLD_SIZE": "2",
+            "TFDEAR_COORDINATOR": address,
+        }
+        with Ranks(1, CONNECT, variables, launcher=False) as ranks:
+            assert ranks.wait() == [1]
+            assert f"cannot listen on {address}" in ranks.output(0)
+            assert "Address already in use. Another job" in ranks.output(0)
+
+
+def test_tensorflow_must_not_be_in_use():
+    script = "import tensorflow as tf\ntf.constant(1.0)\n" + CONNECT
+    for code, output in run_ranks(2, script):
+        assert code == 1
+        assert "create tfdear.DearStrategy() first" in output
+
+
+def test_sigterm_still_ends_a_rank():
+    script = CONNECT + """
+import time
+print("connected", flush=True)
+time.sleep(100)
+"""
+    with Ranks(2, script) as ranks:
+        for rank in range(2):
+            ranks.wait_for_output(rank, "connected", 60)
+        for process in ranks.processes:
+            process.terminate()
+        assert ranks.wait(timeout=20) == [-15, -15]
