@@ -14,8 +14,8 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 
-# Above Linux's usual range of ephemeral ports (32768 to 60999), so that no outgoing connection takes
-# the port between the moment it is chosen and the moment rank 0 listens there.
+# Above Linux's usual range of ephemeral ports (32768 to 60999), so that no outgoing connection
+# takes the port between the moment it is chosen and the moment rank 0 listens there.
 _FIRST_PORT = 61440
 _LAST_PORT = 65535
 
@@ -129,8 +129,8 @@ def make_command(target: str, arguments: Sequence[str] = (), module: bool = Fals
     """Finds out how to start what the user named, before anything is started.
 
     Args:
-        target: a `.py` file, a folder with `__main__.py`, or any executable; with `module`, the name
-            of a Python module.
+        target: a `.py` file, a folder with `__main__.py`, or any executable; with `module`, the
+            name of a Python module.
         arguments: what is passed on to it.
         module: whether `target` is the name of a module, as in `python -m`. Defaults to False.
 
@@ -166,8 +166,8 @@ def make_command(target: str, arguments: Sequence[str] = (), module: bool = Fals
             f"{target} is neither a .py file nor executable. Rename it, or run: chmod +x {target}"
         )
     raise LaunchError(
-        f"there is no {target} in {here}, and no program of this name on PATH. To run a module, put "
-        f"-m in front of it: tfdear run -n ... -m {target}"
+        f"there is no {target} in {here}, and no program of this name on PATH. To run a module, "
+        f"put -m in front of it: tfdear run -n ... -m {target}"
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import pathlib
 import pty
@@ -26,13 +25,12 @@ from typing import Any, BinaryIO
 
 from tfdear.launch_plan import LaunchError, LaunchPlan, available_cores, free_port
 from tfdear.launcher_output import Relay, Sink, last_lines, tail_of_file
+from tfdear.launcher_rank import GUARD_SECONDS, Rank, signal_name
 
 _GUARD = pathlib.Path(__file__).with_name("rank_guard.py")
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Seconds after which a notice says for whom the launcher waits.
 _NOTICE_SECONDS = 1.0
-# Seconds that a guard may take beyond the time it gives its rank.
-_GUARD_SECONDS = 10.0
 # Seconds that a reader has, after the ranks ended, to take what they printed.
 _DRAIN_SECONDS = 5.0
 _TAIL_LINES = 15
@@ -47,112 +45,13 @@ def launch(plan: LaunchPlan, environ: Mapping[str, str] | None = None) -> int:
 
     Returns:
         0 when every rank returned 0; else the exit code of the rank that failed first, 128 + n if
-        signal n killed it; 128 + n, too, when signal n (SIGINT, SIGTERM, SIGHUP) ended the launcher;
-        127 when the command cannot be executed.
+        signal n killed it; 128 + n, too, when SIGINT, SIGTERM or SIGHUP ended the launcher; 127
+        when the command cannot be executed.
 
     Raises:
         LaunchError: the log folder cannot be written.
     """
     return _Job(plan, os.environ if environ is None else environ).run()
-
-
-class _Rank:
-    """One rank, its guard, and what is known of it."""
-
-    def __init__(self, number: int, guard: subprocess.Popen, channel: socket.socket):
-        self.number = number
-        self.guard = guard
-        self.channel = channel
-        self.started_at = time.monotonic()
-        self.relays: list[Relay] = []
-        self.log_path: str | None = None
-        self.pid = 0
-        self.ended_at: float | None = None
-        self.exit_code: int | None = None
-        self.error = ""
-        self.was_stopped = False
-        self.is_gone = False
-        self._received = b""
-
-    def read_events(self) -> None:
-        """Takes what the guard tells; its end is the end of the rank."""
-        try:
-            data = self.channel.recv(1 << 16)
-        except BlockingIOError:
-            return
-        except ConnectionError:
-            data = b""
-        *lines, self._received = (self._received + data).split(b"\n")
-        for line in lines:
-            self._take(json.loads(line))
-        if not data:
-            self.leave()
-
-    def _take(self, event: dict[str, Any]) -> None:
-        if "started" in event:
-            self.pid = event["started"]
-        elif "not_started" in event:
-            self.end(127, error=f"could not be started: {event['not_started']}")
-        else:
-            self.was_stopped = event["stopped"]
-            self.end(os.waitstatus_to_exitcode(event["ended"]), at=event["time"])
-
-    def end(self, exit_code: int, at: float | None = None, error: str = "") -> None:
-        """Notes the end of the rank; its guard may still be ending what it left behind."""
-        if self.exit_code is None:
-            self.exit_code = exit_code
-            self.error = error
-            self.ended_at = time.monotonic() if at is None else at
-
-    def leave(self) -> None:
-        """Notes that the guard has ended, and with it everything of this rank."""
-        try:
-            self.guard.wait(timeout=_GUARD_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.guard.kill()
-            self.guard.wait()
-        if self.exit_code is None:
-            # Somebody killed the guard; the kernel then kills the rank, and here go the others.
-            self.kill_group()
-            self.end(self.guard.returncode or 1, error="was lost: its guard process was killed")
-        for relay in self.relays:
-            relay.close()
-        self.channel.close()
-        self.is_gone = True
-
-    def signal(self, number: int) -> None:
-        """Has the guard pass on a signal."""
-        if not self.is_gone:
-            with contextlib.suppress(OSError):
-                self.channel.send(bytes([number]))
-
-    def kill_group(self) -> None:
-        """Kills the rank's process group without its guard."""
-        if self.pid:
-            with contextlib.suppress(OSError):
-                os.killpg(self.pid, signal.SIGKILL)
-
-    def __str__(self) -> str:
-        return f"rank {self.number}"
-
-    @property
-    def has_failed(self) -> bool:
-        return self.exit_code not in (None, 0)
-
-    @property
-    def code_for_shell(self) -> int:
-        code = self.exit_code or 0
-        return 128 - code if code < 0 else code
-
-    def how_it_ended(self) -> str:
-        """A phrase: "exited with code 1"."""
-        if self.error:
-            return self.error
-        code = self.exit_code or 0
-        text = f"exited with code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
-        if self.was_stopped:
-            text += " (it was stopped before, as by SIGSTOP, and did not react)"
-        return text
 
 
 class _Job:
@@ -161,7 +60,7 @@ class _Job:
     def __init__(self, plan: LaunchPlan, environ: Mapping[str, str]):
         self._plan = plan
         self._environ = environ
-        self._ranks: list[_Rank] = []
+        self._ranks: list[Rank] = []
         self._files = contextlib.ExitStack()
         self._logs: dict[int, BinaryIO] = {}
         for stream in (sys.stdout, sys.stderr):
@@ -172,7 +71,8 @@ class _Job:
         self._sinks = list({id(sink): sink for sink in (self._stdout, self._stderr)}.values())
         self._signals: list[int] = []
         self._signal = 0
-        self._first: _Rank | None = None
+        self._first: Rank | None = None
+        self._reason = ""
         self._notice_at = float("inf")
         self._terminate_at = float("inf")
         self._abandon_at = float("inf")
@@ -225,7 +125,7 @@ class _Job:
             if self._signals:
                 break
 
-    def _start_rank(self, number: int, environment: dict[str, str]) -> _Rank:
+    def _start_rank(self, number: int, environment: dict[str, str]) -> Rank:
         ours, theirs = socket.socketpair()
         with theirs, contextlib.ExitStack() as child_side:
             log = self._logs.get(number)
@@ -238,8 +138,10 @@ class _Job:
                 outputs = []
                 for sink in sinks:
                     live = number == 0
-                    terminal = live and sink is not None and sink.is_terminal
-                    source, output = _pseudo_terminal(sink) if terminal else os.pipe()
+                    if live and sink is not None and sink.is_terminal:
+                        source, output = _pseudo_terminal(sink)
+                    else:
+                        source, output = os.pipe()
                     child_side.callback(os.close, output)
                     prefix = f"[rank {number}] ".encode() if self._plan.prefix else b""
                     relays.append(Relay(source, sink, None if live else prefix, log))
@@ -257,7 +159,7 @@ class _Job:
                 start_new_session=True,
             )
         ours.setblocking(False)
-        rank = _Rank(number, guard, ours)
+        rank = Rank(number, guard, ours)
         rank.relays, rank.log_path = relays, log.name if log is not None else None
         return rank
 
@@ -323,6 +225,7 @@ class _Job:
             failed = [rank for rank in self._ranks if rank.has_failed]
             if failed:
                 self._first = min(failed, key=lambda rank: rank.ended_at or now)
+                self._reason = f"{self._first} {self._first.how_it_ended()}"
                 self._notice_at = now + _NOTICE_SECONDS
                 self._terminate_at = now + self._plan.grace
         running = [rank for rank in self._ranks if not rank.is_gone]
@@ -331,15 +234,12 @@ class _Job:
         names = _names(rank.number for rank in running)
         if now >= self._notice_at:
             self._notice_at = float("inf")
-            self._say(
-                f"{self._first} {self._first.how_it_ended()}; waiting up to "
-                f"{max(0.0, self._terminate_at - now):.0f} s for {names} to end too."
-            )
+            seconds = max(0.0, self._terminate_at - now)
+            self._say(f"{self._reason}; waiting up to {seconds:.0f} s for {names} to end too.")
         if now >= self._terminate_at:
             self._terminate_at = float("inf")
-            self._say(
-                f"{self._first} {self._first.how_it_ended()}; ending {names} (SIGTERM, SIGKILL after {self._plan.kill_after:g} s)."
-            )
+            killing = f"SIGTERM, SIGKILL after {self._plan.kill_after:g} s"
+            self._say(f"{self._reason}; ending {names} ({killing}).")
             self._signal_all(signal.SIGTERM)
         if now >= self._abandon_at:
             # Only processes in uninterruptible system calls come so far.
@@ -361,13 +261,13 @@ class _Job:
             number = signal.SIGTERM
         else:
             self._say(
-                f"{_signal_name(number)}: ending all ranks (SIGKILL after "
+                f"{signal_name(number)}: ending all ranks (SIGKILL after "
                 f"{self._plan.kill_after:g} s, or at once with a second signal)."
             )
         self._signal_all(number)
 
     def _signal_all(self, number: int) -> None:
-        self._abandon_at = time.monotonic() + self._plan.kill_after + _GUARD_SECONDS
+        self._abandon_at = time.monotonic() + self._plan.kill_after + GUARD_SECONDS
         for rank in self._ranks:
             rank.signal(number)
 
@@ -446,11 +346,12 @@ class _Job:
             poll = select.poll()
             for sink in waiting:
                 poll.register(sink.descriptor, select.POLLOUT)
-            if poll.poll(1000 * seconds):
-                # A reader that is slow but there may have all the time it needs.
-                deadline = time.monotonic() + _DRAIN_SECONDS
+            ready = {descriptor for descriptor, _ in poll.poll(1000 * seconds)}
             for sink in waiting:
-                sink.write_some()
+                if sink.descriptor in ready:
+                    sink.write_some()
+                    # A reader that is slow but there may have all the time it needs.
+                    deadline = time.monotonic() + _DRAIN_SECONDS
 
 
 def _same_file(first: int, second: int) -> bool:
@@ -473,13 +374,6 @@ def _copy_window_size(source: int, target: int) -> None:
     with contextlib.suppress(OSError):
         size = fcntl.ioctl(source, termios.TIOCGWINSZ, bytes(8))
         fcntl.ioctl(target, termios.TIOCSWINSZ, size)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _names(numbers: Iterable[int]) -> str:

@@ -16,6 +16,7 @@ the stream means that the launcher is gone. From the guard: one JSON object per 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -151,10 +152,9 @@ class Guard:
                 _signal(pid, number)
 
     def _tell(self, **event: object) -> None:
-        try:
+        # Without a launcher there is nobody to tell; `_obey` sees that it is gone.
+        with contextlib.suppress(OSError):
             self._channel.sendall(json.dumps(event).encode() + b"\n")
-        except OSError:
-            pass  # The launcher is gone, or about to be; `_obey` sees it.
 
 
 def _prctl(option: int, value: int) -> None:
@@ -163,10 +163,9 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _signal(pid: int, number: int) -> None:
-    try:
+    # It may have ended, or run as another user, whose processes only an administrator can end.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass  # It ended, or it runs as another user whom only an administrator can end.
 
 
 def _group(pid: int) -> int:

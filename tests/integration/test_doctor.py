@@ -1,0 +1,118 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""`tfdear doctor` finds this installation well, and says what is wrong with a broken one."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import psutil
+import pytest
+import tensorflow as tf
+
+import tfdear
+
+pytestmark = pytest.mark.integration
+
+PACKAGE = pathlib.Path(tfdear.__file__).resolve().parent
+
+
+def run_doctor(folder, *arguments, package=PACKAGE, **variables):
+    """Exit code and output."""
+    environment = {n: v for n, v in os.environ.items() if n.lower() not in ("http_proxy",)}
+    result = subprocess.run(
+        [sys.executable, "-m", "tfdear", "doctor", *arguments],
+        cwd=folder,
+        env=environment | {"PYTHONPATH": str(package.parent)} | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    return result.returncode, result.stdout
+
+
+@pytest.fixture
+def broken(tmp_path):
+    """A copy of the package, to be broken."""
+    copy = tmp_path / "installed" / "tfdear"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+@pytest.mark.multi_process
+def test_a_good_installation_passes_every_check(tmp_path):
+    code, output = run_doctor(tmp_path, http_proxy="http://user:secret@proxy:3128")
+    assert code == 0, output
+    assert "All checks passed." in output and "FAILED" not in output
+    assert re.search(rf"tensorflow +{re.escape(tf.__version__)}\n", output)
+    assert re.search(r"lo +up, MTU \d+: 127\.0\.0\.1", output)
+    assert re.search(r"backend gloo +built in\n", output)
+    assert re.search(r"backend nccl +not in this build\n", output)
+    assert re.search(r"cores +\d+ usable of \d+", output)
+    # Shown, because it explains many a hang; but not what is secret in it.
+    assert "http://***@proxy:3128" in output and "secret" not in output
+    for rank in (0, 1):
+        for check in ("rendezvous", "all_reduce", "reduce_scatter", "all_gather", "barrier"):
+            assert re.search(rf"ok +rank {rank} {check} +[\d.]+ ms", output), (rank, check)
+
+
+def test_a_missing_library_fails_with_the_command_to_build_it(broken, tmp_path):
+    (broken / "_tfdear_ops.so").unlink()
+    code, output = run_doctor(tmp_path, "--no-self-test", package=broken)
+    assert code == 1
+    assert "[FAILED] custom-op library" in output
+    assert "not built" in output and "make install" in output
+
+
+def test_a_library_for_another_tensorflow_names_both_versions(broken, tmp_path):
+    info = broken / "_build_info.py"
+    info.write_text(
+        re.sub(r"(?m)^TENSORFLOW_VERSION = .*$", 'TENSORFLOW_VERSION = "2.4.1"', info.read_text())
+    )
+    code, output = run_doctor(tmp_path, "--no-self-test", package=broken)
+    assert code == 1
+    assert "2.4.1" in output and tf.__version__ in output and "make install" in output
+
+
+def test_an_environment_without_sense_is_explained(tmp_path):
+    code, output = run_doctor(tmp_path, "--no-self-test", TF_CONFIG="{not JSON")
+    assert code == 1
+    assert "[FAILED] environment: TF_CONFIG must be JSON" in output
+    assert "What to do:" in output
+
+
+@pytest.mark.multi_process
+def test_wrong_values_are_found(broken, tmp_path):
+    # A rank that believes other values to be right stands for a collective that is wrong.
+    script = broken / "doctor_self_test.py"
+    text = script.read_text()
+    assert "axis=0)" in text
+    script.write_text(text.replace("axis=0)", "axis=0) + (np.arange(_ELEMENTS) == 7)"))
+    code, output = run_doctor(tmp_path, package=broken)
+    assert code == 1
+    assert "[FAILED] two ranks" in output
+    assert re.search(
+        r"FAILED rank 0 all_reduce .* 1 of \d+ elements are wrong, the first at 7", output
+    )
+    assert re.search(r"ok +rank 0 all_gather", output)
+
+
+@pytest.mark.multi_process
+def test_a_self_test_that_hangs_is_ended(broken, tmp_path):
+    script = broken / "doctor_self_test.py"
+    script.write_text("import time\nprint('I hang', flush=True)\ntime.sleep(1000)\n")
+    code, output = run_doctor(tmp_path, "--timeout", "3", package=broken)
+    assert code == 1
+    assert "not done after 3 s" in output and "--timeout" in output
+    left = [p for p in psutil.process_iter() if str(broken) in " ".join(_command(p))]
+    assert not left
+
+
+def _command(process):
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
