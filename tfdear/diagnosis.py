@@ -16,6 +16,8 @@ SECONDS_FOR_LAST_WORDS = 1.5
 # A collective that waits for a rank whose script has ended is given this long to complete with the
 # bytes that are still under way.
 SECONDS_FOR_LAST_BYTES = 1.0
+# Ranks that stall in different collectives are reported together when they do so within this time.
+SECONDS_FOR_OTHERS_TO_STALL = 3.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Snapshot:
         stalls: collectives that other ranks wait in.
         timeout: seconds a collective may take.
         heartbeat: seconds without a sign of life after which a rank is given up.
+        stall_seconds: ranks tell what they wait in when it takes longer than this.
     """
 
     rank: int
@@ -72,6 +75,7 @@ class Snapshot:
     stalls: Mapping[int, list[dict[str, Any]]] = dataclasses.field(default_factory=dict)
     timeout: float = 300.0
     heartbeat: float = 10.0
+    stall_seconds: float = 2.0
 
 
 def find_cause(snapshot: Snapshot) -> Cause | None:
@@ -159,7 +163,11 @@ def _different(snapshot: Snapshot) -> Cause | None:
             for other in items if rank in members and rank != snapshot.rank else ():
                 if (other["group"], other["sequence"]) == (own["group"], own["sequence"]):
                     ranks_of_signature.setdefault(other["signature"], []).append(rank)
-        if len(ranks_of_signature) > 1:
+        # The ranks stall at about the same time: wait for the words of those not heard of yet.
+        heard = sum(len(ranks) for ranks in ranks_of_signature.values())
+        everybody = heard == len(members)
+        patience = snapshot.stall_seconds + SECONDS_FOR_OTHERS_TO_STALL
+        if len(ranks_of_signature) > 1 and (everybody or own["seconds"] > patience):
             who = "; ".join(
                 f"{_plural(ranks)}: {signature}"
                 for signature, ranks in sorted(ranks_of_signature.items(), key=lambda p: min(p[1]))

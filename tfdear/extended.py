@@ -39,6 +39,9 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             self.reducer = reductions.Reducer(job.engine, device)
             self.collectives = collectives_module.Collectives(self.reducer)
 
+    # What Keras's functions ask (`keras_seams`), where isinstance would import in a circle.
+    is_dear = True
+
     @property
     def is_distributed_dear(self) -> bool:
         """Whether this strategy has other ranks to talk to."""

@@ -60,9 +60,34 @@ def install() -> None:
     if _installed or keras.backend.backend() != "tensorflow":
         return
     _installed = True
+    _build_from_specification()
     _weigh_losses()
     _share_batches()
     _agree_on_overflow()
+
+
+def _build_from_specification() -> None:
+    # Under a strategy Keras builds a model from a first batch that it then throws away. That runs
+    # the input pipeline once more and moves the state of every shuffle, so that the epochs differ
+    # from those of a run without a strategy. Shapes and types are all that building needs.
+    from keras.src.backend.tensorflow import trainer
+
+    @_wrap_method(trainer.TensorFlowTrainer, "_maybe_symbolic_build")
+    def maybe_symbolic_build(original, model, iterator=None, data_batch=None):
+        strategy = model._distribute_strategy
+        if not getattr(getattr(strategy, "extended", None), "is_dear", False) or iterator is None:
+            return original(model, iterator=iterator, data_batch=data_batch)
+        specification = iterator._distributed_dataset.element_spec
+        flat = tf.nest.flatten(specification)
+        if not all(
+            isinstance(spec, tf.TensorSpec)
+            and spec.shape.rank
+            and spec.shape[1:].is_fully_defined()
+            for spec in flat
+        ):
+            return original(model, iterator=iterator, data_batch=data_batch)
+        batch = [tf.TensorSpec([1, *spec.shape[1:]], spec.dtype) for spec in flat]
+        return original(model, data_batch=tf.nest.pack_sequence_as(specification, batch))
 
 
 def _weigh_losses() -> None:

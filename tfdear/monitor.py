@@ -18,6 +18,8 @@ import os
 import sys
 import threading
 import time
+import traceback
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from absl import logging
@@ -54,6 +56,8 @@ class Monitor:
     Args:
         rendezvous: where the ranks met.
         engine: what to abort.
+        heartbeat: seconds without a sign of life after which a rank is given up. Default: as
+            agreed at the rendezvous.
         timeout: seconds any collective may take. Default 300.
         stall_seconds: a collective that runs longer is compared with those of the other ranks.
             Default: TFDEAR_STALL_SECONDS, else 2.
@@ -65,6 +69,7 @@ class Monitor:
         rendezvous: Rendezvous,
         engine: WatchedEngine,
         *,
+        heartbeat: float | None = None,
         timeout: float = 300.0,
         stall_seconds: float | None = None,
         react_seconds: float = _REACT_SECONDS,
@@ -73,6 +78,7 @@ class Monitor:
             stall_seconds = float(os.environ.get("TFDEAR_STALL_SECONDS", "2"))
         self._rendezvous = rendezvous
         self._engine = engine
+        self._heartbeat = rendezvous.heartbeat if heartbeat is None else heartbeat
         self._timeout = timeout
         self._stall_seconds = stall_seconds
         self._react_seconds = react_seconds
@@ -108,6 +114,11 @@ class Monitor:
     def cause(self) -> diagnosis.Cause | None:
         """Why the job was given up, or None."""
         return self._cause
+
+    @property
+    def healthy(self) -> bool:
+        """True while neither this rank nor the job has failed."""
+        return self._cause is None and not self._reported
 
     def check_alive(self) -> None:
         """Raises JobAbortedError when the job was given up."""
@@ -218,13 +229,16 @@ class Monitor:
             dead=self._dead,
             stalls=_of_kind(words, "stall"),
             timeout=self._timeout,
-            heartbeat=self._rendezvous.heartbeat,
+            heartbeat=self._heartbeat,
+            stall_seconds=self._stall_seconds,
         )
         if self._unreachable_since is not None:
             self._judge_silence_of_the_store(snapshot, now)
             return
         if 0 in left and self._rank != 0:
             self._rank0_left = True
+        if self._reported:
+            return  # the others, who waited for this rank, tell what that did to them
         cause = diagnosis.find_cause(snapshot)
         if cause is not None:
             self._agree_and_abort(cause)
@@ -263,7 +277,7 @@ class Monitor:
         # connection, is no hiccup of the network.
         if (same_host or peer == 0) and refused > diagnosis.SECONDS_FOR_LAST_WORDS:
             cause = diagnosis.lost_coordinator(snapshot, True, silent)
-        elif silent > self._rendezvous.heartbeat:
+        elif silent > self._heartbeat:
             cause = diagnosis.lost_coordinator(snapshot, False, silent)
         else:
             return
@@ -361,7 +375,7 @@ class Monitor:
             process_exit.leave_now(process_exit.EXIT_CODE_STUCK)
 
 
-def install_exit_handlers(monitor: Monitor) -> None:
+def install_exit_handlers(monitor: Monitor, drain: Callable[[], None] | None = None) -> None:
     """Makes sure that the others hear of this rank's end before its connections close.
 
     An exception that ends the script is published at once, before its traceback is printed; the
@@ -370,15 +384,27 @@ def install_exit_handlers(monitor: Monitor) -> None:
 
     Args:
         monitor: of this process.
+        drain: waits until this rank has no work in flight; called before the farewell of a rank
+            that ends without an error.
     """
     previous = sys.excepthook
 
-    def report(kind: Any, error: Any, traceback: Any) -> None:
+    def report(kind: Any, error: Any, trace: Any) -> None:
         monitor.report_failure(f"{kind.__name__}: {error}"[:2000])
-        previous(kind, error, traceback)
+        previous(kind, error, trace)
 
     sys.excepthook = report
-    atexit.register(monitor.close)
+
+    def say_goodbye() -> None:
+        if drain is not None and monitor.healthy:
+            try:
+                drain()
+            except Exception as error:  # the script has ended: nobody is left to catch it
+                traceback.print_exc()
+                monitor.report_failure(f"{type(error).__name__}: {error}"[:2000])
+        monitor.close()
+
+    atexit.register(say_goodbye)
 
 
 def _of_kind(words: dict[str, str], kind: str) -> dict[int, Any]:

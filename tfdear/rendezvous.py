@@ -13,15 +13,16 @@ from typing import Any
 from tfdear import cluster as cluster_lib
 from tfdear import coordination, errors, process_exit
 
-# What all ranks must have in common, and what to do when they have not.
-_COMMON_FACTS = {
-    "world_size": "Start every rank of the job with the same cluster description.",
-    "tfdear_version": "Install the same version of tfdear on every machine.",
-    "tensorflow_version": "Install the same version of TensorFlow on every machine.",
+# What to do when the ranks differ in one of these.
+_ADVICE = {
+    "world size": "Start every rank of the job with the same cluster description.",
+    "tfdear": "Install the same version of tfdear on every machine.",
+    "TensorFlow": "Install the same version of TensorFlow on every machine.",
     "backend": "Give DearStrategy the same backend on every rank.",
-    "device_type": "Give every rank the same kind of device, or hide the GPUs from all of them.",
+    "device": "Give every rank the same kind of device, or hide the GPUs from all of them.",
 }
 _CALL_SECONDS = 10.0  # one request to the store; retried until the deadline of the caller
+_GRACE_SECONDS = 5.0  # ranks that do not fit together are refused after this time at the latest
 _REFUSAL_SECONDS = 10.0  # rank 0 stays so long for the others to read why the job does not start
 
 
@@ -227,8 +228,8 @@ def connect(
         timeout: seconds to wait for the last rank. Default 300.
         heartbeat: seconds without a sign of life after which a rank is given up. Default:
             TFDEAR_HEARTBEAT, else 10.
-        facts: "tfdear_version", "tensorflow_version", "backend" and "device_type" of this rank,
-            which must be the same everywhere.
+        facts: what must be the same on every rank, by name: "tfdear" (its version), "backend",
+            "device", ... The world size and TensorFlow's version are compared in any case.
 
     Returns:
         The `Rendezvous`. For a job of one process it needs no network.
@@ -242,8 +243,7 @@ def connect(
     if heartbeat is None:
         heartbeat = heartbeat_from_environment(os.environ)
     own = {
-        **facts,
-        "world_size": cluster.world_size,
+        "common": {"world size": cluster.world_size, **facts},
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "node": cluster.node_rank,
@@ -258,6 +258,7 @@ def connect(
 
     from tfdear import tf_server  # TensorFlow is not needed by the readers of this module
 
+    own["common"]["TensorFlow"] = tf_server.tensorflow_version()
     tf_server.require_fresh_context()
     if cluster.rank == 0:
         tf_server.require_free_port(cluster.coordinator)
@@ -298,6 +299,7 @@ class _Meeting:
         # Our own deadline ends the start; TensorFlow's lies behind it.
         self._server = tf_server.ServerStart(cluster, heartbeat, timeout + 60.0)
         self._came: dict[int, dict[str, Any]] = {}
+        self._mismatch_grace: coordination.Deadline | None = None
 
     def run(self, own: dict[str, Any]) -> list[dict[str, Any]]:
         rank, world_size = self._cluster.rank, self._cluster.world_size
@@ -356,12 +358,15 @@ class _Meeting:
         timeout = min(_CALL_SECONDS, self._deadline.remaining())
         entries = self.store.directory("start/rank", timeout=timeout)
         self._came = {int(rank): json.loads(text) for rank, text in entries.items()}
+        mismatch = _mismatch(self._came)
         refused = self.store.try_get("start/refused", timeout=timeout)
         if refused is not None:
-            raise errors.RendezvousError(refused)
-        mismatch = _mismatch(self._came)
+            raise (errors.MismatchError if mismatch else errors.RendezvousError)(refused)
         if mismatch:
-            raise errors.MismatchError(mismatch)
+            # The others are on their way; with them the text tells the whole story.
+            self._mismatch_grace = self._mismatch_grace or coordination.Deadline(_GRACE_SECONDS)
+            if len(self._came) >= self._cluster.world_size or self._mismatch_grace.expired():
+                raise errors.MismatchError(mismatch)
 
     def _try(self, call: Callable[[], None]) -> bool:
         try:
@@ -437,16 +442,17 @@ def ranks_in_words(ranks: list[int]) -> str:
 def _mismatch(facts_of_rank: Mapping[int, Mapping[str, Any]]) -> str | None:
     """Who has what, when the ranks that came do not fit together."""
     lines = []
-    for name, advice in _COMMON_FACTS.items():
+    for name in dict.fromkeys(name for facts in facts_of_rank.values() for name in facts["common"]):
         ranks_of_value: dict[str, list[int]] = {}
         for rank, facts in sorted(facts_of_rank.items()):
-            ranks_of_value.setdefault(str(facts.get(name)), []).append(rank)
+            ranks_of_value.setdefault(str(facts["common"].get(name)), []).append(rank)
         if len(ranks_of_value) > 1:
             who = "; ".join(
                 f"{value} on rank{'s' if len(ranks) > 1 else ''} {ranks_in_words(ranks)}"
                 for value, ranks in ranks_of_value.items()
             )
-            lines.append(f"{name.replace('_', ' ')}: {who}. {advice}")
+            advice = _ADVICE.get(name, "Make it the same everywhere.")
+            lines.append(f"{name}: {who}. {advice}")
     if not lines:
         return None
     return "the ranks of this job do not fit together. " + " ".join(lines)

@@ -18,6 +18,11 @@ from tfdear import _ops, _tf_private, coordination, errors
 from tfdear import cluster as cluster_lib
 
 
+def tensorflow_version() -> str:
+    """TensorFlow's version."""
+    return tf.__version__
+
+
 def require_fresh_context() -> None:
     """Raises when TensorFlow already runs: its devices can no longer join a cluster.
 

@@ -25,7 +25,7 @@ void SingleCollective::Start(std::shared_ptr<const Signature> signature, Body bo
   lane_->Advance();
 }
 
-bool SingleCollective::Issue(ProcessGroup* group) {
+bool SingleCollective::Issue(ProcessGroup* group, Reactions* reactions) {
   if (!started_.load()) return false;
   std::lock_guard<std::mutex> lock(mutex_);
   auto run = [signature = signature_, body = std::move(body_), events = events_,
@@ -36,7 +36,9 @@ bool SingleCollective::Issue(ProcessGroup* group) {
     return status;
   };
   // The state that the caller handed in must live until the collective is done: `done` owns it.
-  group->Run(signature_, std::move(run))->OnDone(std::move(done_));
+  auto work = group->Run(signature_, std::move(run));
+  reactions->push_back([work, done = std::move(done_)] { work->OnDone(done); });
+  done_ = nullptr;
   return true;
 }
 

@@ -28,7 +28,7 @@ class SingleCollective : public Ticket {
   void Start(std::shared_ptr<const Signature> signature, Body body,
              std::function<void(const Status&)> done);
 
-  bool Issue(ProcessGroup* group) override;
+  bool Issue(ProcessGroup* group, Reactions* reactions) override;
   bool Untouched() const override { return !started_.load(); }
   void Fail(const Status& cause) override;
 

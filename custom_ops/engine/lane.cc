@@ -18,23 +18,33 @@ void Lane::Open(std::shared_ptr<Ticket> ticket) {
   if (!failure.ok()) ticket->Fail(failure);
 }
 
-void Lane::AdvanceLocked() {
-  while (!line_.empty() && line_.front()->Issue(group_.get())) line_.pop_front();
+void Lane::AdvanceLocked(Ticket::Reactions* reactions) {
+  while (!line_.empty() && line_.front()->Issue(group_.get(), reactions)) line_.pop_front();
 }
 
 void Lane::Advance() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  AdvanceLocked();
+  Ticket::Reactions reactions;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    AdvanceLocked(&reactions);
+  }
+  for (auto& react : reactions) react();
 }
 
 bool Lane::Withdraw(Ticket* ticket) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  auto found = std::find_if(line_.begin(), line_.end(),
-                            [&](const auto& waiting) { return waiting.get() == ticket; });
-  if (found == line_.end()) return true;  // Issued all of it: nothing to withdraw.
-  if (!ticket->Untouched()) return false;
-  line_.erase(found);
-  AdvanceLocked();
+  Ticket::Reactions reactions;
+  std::shared_ptr<Ticket> withdrawn;  // Destroyed without the mutex.
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = std::find_if(line_.begin(), line_.end(),
+                              [&](const auto& waiting) { return waiting.get() == ticket; });
+    if (found == line_.end()) return true;  // Issued all of it: nothing to withdraw.
+    if (!ticket->Untouched()) return false;
+    withdrawn = *found;
+    line_.erase(found);
+    AdvanceLocked(&reactions);
+  }
+  for (auto& react : reactions) react();
   return true;
 }
 

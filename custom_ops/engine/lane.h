@@ -5,8 +5,11 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "custom_ops/engine/process_group.h"
 #include "custom_ops/engine/status.h"
@@ -21,8 +24,11 @@ class Ticket {
   virtual ~Ticket() = default;
 
   // Submits every collective that may go now, in the ticket's own order. Returns true when none is
-  // left to issue. Called with the lane's mutex held; must not block.
-  virtual bool Issue(ProcessGroup* group) = 0;
+  // left to issue. Called with the lane's mutex held: it must not block, and what reacts to the
+  // collectives' end goes into `reactions`, because a collective may end at once and a reaction
+  // may come back to the lane. The lane calls them without its mutex.
+  using Reactions = std::vector<std::function<void()>>;
+  virtual bool Issue(ProcessGroup* group, Reactions* reactions) = 0;
   // True while the ticket can be withdrawn without any rank noticing: nothing was issued.
   virtual bool Untouched() const = 0;
   // No collective of this ticket will be issued any more.
@@ -66,7 +72,7 @@ class Lane {
   void Fail(const Status& cause);
 
  private:
-  void AdvanceLocked();
+  void AdvanceLocked(Ticket::Reactions* reactions);
 
   const LaneKind kind_;
   const std::unique_ptr<ProcessGroup> group_;

@@ -213,17 +213,18 @@ Status Reduction::Arrived(int tensor) {
   return Status();
 }
 
-bool Reduction::Issue(ProcessGroup* group) {
+bool Reduction::Issue(ProcessGroup* group, Reactions* reactions) {
   while (next_step_ < layout_->steps.size()) {
     const ReductionLayout::Step& step = layout_->steps[next_step_];
     if (layout_->wait_for_all && !complete()) return false;
     if (buckets_[step.bucket].missing.load() > 0) return false;
     ++next_step_;
     const bool last = step.phase != Phase::kReduceScatter;
-    // The group's thread holds the ticket until its last collective is done.
-    Submit(group, step)->OnDone([self = shared_from_this(), bucket = step.bucket,
-                                 last](const Status& status) {
-      if (last || !status.ok()) self->Finish(bucket, status);
+    auto work = Submit(group, step);
+    reactions->push_back([self = shared_from_this(), bucket = step.bucket, last, work] {
+      work->OnDone([self, bucket, last](const Status& status) {
+        if (last || !status.ok()) self->Finish(bucket, status);
+      });
     });
   }
   return true;

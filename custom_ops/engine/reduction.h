@@ -81,7 +81,7 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   // Calls the receiver once the sum is there (at once if it is).
   void WhenReduced(int tensor, Receiver receiver);
 
-  bool Issue(ProcessGroup* group) override;
+  bool Issue(ProcessGroup* group, Reactions* reactions) override;
   bool Untouched() const override { return contributed_.load() == 0; }
   void Fail(const Status& cause) override;
   bool complete() const { return contributed_.load() == layout_->tensors.size(); }
