@@ -242,7 +242,7 @@ def connect(
     """
     if heartbeat is None:
         heartbeat = heartbeat_from_environment(os.environ)
-    own = {
+    own: dict[str, Any] = {
         "common": {"world size": cluster.world_size, **facts},
         "host": socket.gethostname(),
         "pid": os.getpid(),

@@ -13,10 +13,11 @@ import socket
 import sys
 import threading
 import time
+import zlib
 
 from tfdear import cluster, monitor, rendezvous
 
-FACTS = {"tfdear_version": "1", "tensorflow_version": "2", "backend": "b", "device_type": "CPU"}
+FACTS = {"tfdear": "1", "backend": "gloo", "device": "CPU"}
 
 
 class AbortedError(RuntimeError):
@@ -68,22 +69,30 @@ class ByteEngine:
                 "since": time.monotonic(),
                 "waiting_for": -1,
             }
+        # As in the engine, bytes of another collective are not taken for those of this one.
+        word = bytes([zlib.crc32(f"{signature} #{self._sequence}".encode()) % 256])
         # The kernel takes one byte at once; it is the peer's word that has to be waited for.
         for peer, connection in self._peers.items():
-            self._guarded(peer, lambda c=connection: c.sendall(b"x"))
+            self._guarded(peer, lambda c=connection: c.sendall(word))
         for peer, connection in self._peers.items():
             with self._lock:
                 self._running["waiting_for"] = peer
-            self._guarded(peer, lambda c=connection: self._receive(c))
+            self._guarded(peer, lambda c=connection: self._receive(c, word))
         with self._lock:
             self._running = None
 
-    def _receive(self, connection: socket.socket) -> None:
-        while not select.select([connection], [], [], 0.05)[0]:
+    def _receive(self, connection: socket.socket, word: bytes) -> None:
+        received = None
+        while received != word:
+            ready = received is None and select.select([connection], [], [], 0.05)[0]
             if self._aborted is not None:
                 raise AbortedError(self._aborted)
-        if not connection.recv(1):
-            raise ConnectionError("closed")
+            if ready:
+                received = connection.recv(1)
+                if not received:
+                    raise ConnectionError("closed")
+            elif received is not None:
+                time.sleep(0.05)
 
     def _guarded(self, peer: int, call) -> None:
         try:

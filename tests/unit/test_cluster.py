@@ -71,9 +71,10 @@ def test_tf_config_chief_is_rank_0():
         for kind, index in (("chief", 0), ("worker", 0), ("worker", "1"))
     ]
     assert ranks == [0, 1, 2]
-    assert cluster.discover(
-        environ=tf_config({"type": "worker", "index": 0}, **jobs)
-    ).coordinator == "a:1"
+    assert (
+        cluster.discover(environ=tf_config({"type": "worker", "index": 0}, **jobs)).coordinator
+        == "a:1"
+    )
 
 
 def test_tf_config_without_a_cluster_is_one_process():

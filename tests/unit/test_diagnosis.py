@@ -89,6 +89,12 @@ def test_dead_rank():
     assert "rank 2 (host h2, pid 102) has not given a sign of life for 7 s" in found.message
 
 
+def test_different_collectives_wait_for_every_rank():
+    other = {1: stall(signature="all_gather float32[4]")}
+    assert cause(in_flight=stall(seconds=2.1), stalls=other) is None
+    assert "rank 1: all_gather" in cause(in_flight=stall(seconds=5.1), stalls=other).message
+
+
 def test_different_collectives():
     other = stall(signature="all_gather float32[4]")
     found = cause(stalls={1: other, 2: stall()})
@@ -107,7 +113,7 @@ def test_collectives_at_other_places_are_not_compared(change):
 def test_groups_of_other_nodes_are_not_compared():
     item = {**ITEM, "group": "intra_node"}
     other = {**item, "signature": "all_gather float32[4]"}
-    signs = {"in_flight": [item], "stalls": {2: [other]}}
+    signs = {"in_flight": [item], "stalls": {1: [item], 2: [other]}}
     assert cause(members=lambda group: [0, 1], **signs) is None
     assert cause(members=lambda group: [0, 1, 2], **signs).kind == "invalid_argument"
 
