@@ -139,22 +139,20 @@ def check_loopback() -> Check:
 
 def check_environment(environ: Mapping[str, str] = os.environ) -> Check:
     """Whether the environment describes a job that makes sense."""
-    # gRPC sends connections between nodes through a proxy, which mostly ends in a silent wait.
-    proxies = [n for n in sorted(environ) if n.lower() in doctor_facts.PROXIES and environ[n]]
     try:
         found = cluster.discover(environ=environ)
     except ValueError as error:
         remedy = "Correct the variable, or unset it to run one process."
         return Check("environment", False, str(error), remedy)
     text = f"here a script would be rank {found.rank} of {found.world_size} ({found.source})"
-    if (
-        proxies
-        and found.world_size > 1
-        and not (environ.get("no_proxy") or environ.get("NO_PROXY"))
-    ):
+    # The coordination service speaks gRPC, which asks a proxy even for loopback: ranks then wait
+    # for each other until the deadline. `tfdear run` sets what is needed by itself.
+    proxies = [name for name in doctor_facts.PROXIES if environ.get(name)]
+    direct = next((environ[n] for n in doctor_facts.NO_PROXIES if environ.get(n)), "")
+    if found.world_size > 1 and proxies and not direct:
         remedy = (
             f"{' and '.join(proxies)} would send traffic between ranks through a proxy. Set "
-            "no_proxy to the addresses of the nodes, or unset the proxy."
+            "no_grpc_proxy to the addresses of all nodes, separated by commas, or unset the proxy."
         )
         return Check("environment", False, f"{text}, behind a proxy", remedy)
     return Check("environment", True, text)

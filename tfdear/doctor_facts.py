@@ -17,7 +17,9 @@ import tfdear
 from tfdear.launch_plan import available_cores
 
 PACKAGES = ("tensorflow", "keras", "numpy", "psutil", "scikit-optimize")
-PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+# Those that gRPC reads, in small letters only.
+PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+NO_PROXIES = ("no_grpc_proxy", "no_proxy")
 _OPTIONAL_PACKAGES = ("tf-keras", "tensorflow-text", "tf-models-official")
 # What the project knows of; a build says in BACKENDS which of them it has.
 _BACKENDS = ("gloo", "nccl", "mpi")
@@ -85,7 +87,7 @@ def describe_environment(environ: Mapping[str, str] = os.environ) -> str:
         for name, value in sorted(environ.items())
         if name in _VARIABLES
         or name.startswith(_VARIABLE_PREFIXES)
-        or name.lower() in (*PROXIES, "no_proxy")
+        or name.lower() in (*PROXIES, *NO_PROXIES)
     ]
     return _table(rows) or "none of the variables that matter is set"
 

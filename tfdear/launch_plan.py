@@ -114,6 +114,11 @@ class LaunchPlan:
             # Otherwise every rank starts a thread per core, and they get in each other's way.
             for name, least in _THREAD_VARIABLES.items():
                 result.setdefault(name, str(max(least, cores // self.num_ranks)))
+        if any(result.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
+            # The coordination service speaks gRPC, which asks a proxy even for loopback, and waits.
+            # Only gRPC reads this variable, and in place of no_proxy.
+            direct = [result.get("no_grpc_proxy") or result.get("no_proxy"), "127.0.0.1,localhost"]
+            result["no_grpc_proxy"] = ",".join(filter(None, direct))
         result |= {
             "TFDEAR_RANK": str(rank),
             "TFDEAR_WORLD_SIZE": str(self.num_ranks),

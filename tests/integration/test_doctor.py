@@ -21,7 +21,7 @@ PACKAGE = pathlib.Path(tfdear.__file__).resolve().parent
 
 def run_doctor(folder, *arguments, package=PACKAGE, **variables):
     """Exit code and output."""
-    environment = {n: v for n, v in os.environ.items() if n.lower() not in ("http_proxy",)}
+    environment = {n: v for n, v in os.environ.items() if not n.lower().endswith("_proxy")}
     result = subprocess.run(
         [sys.executable, "-m", "tfdear", "doctor", *arguments],
         cwd=folder,
@@ -82,6 +82,21 @@ def test_an_environment_without_sense_is_explained(tmp_path):
     assert code == 1
     assert "[FAILED] environment: TF_CONFIG must be JSON" in output
     assert "What to do:" in output
+
+
+def test_a_proxy_between_ranks_is_explained(tmp_path):
+    variables = {
+        "TFDEAR_RANK": "0",
+        "TFDEAR_WORLD_SIZE": "2",
+        "TFDEAR_COORDINATOR": "192.0.2.1:61500",
+        "https_proxy": "http://proxy:3128",
+    }
+    code, output = run_doctor(tmp_path, "--no-self-test", **variables)
+    assert code == 1
+    assert "[FAILED] environment: here a script would be rank 0 of 2" in output
+    assert "https_proxy would send traffic" in output and "no_grpc_proxy" in output
+    code, output = run_doctor(tmp_path, "--no-self-test", **variables, no_proxy="192.0.2.1")
+    assert code == 0, output
 
 
 @pytest.mark.multi_process

@@ -67,6 +67,16 @@ def test_what_the_user_set_is_kept_and_what_would_contradict_is_not():
     assert given["TF_CONFIG"] == "{}"
 
 
+def test_ranks_talk_past_a_proxy():
+    assert "no_grpc_proxy" not in environment(0, num_ranks=2)
+    proxy = {"http_proxy": "http://proxy:3128"}
+    variables = environment(0, environ=proxy, num_ranks=2)
+    assert variables["no_grpc_proxy"] == "127.0.0.1,localhost"
+    variables = environment(0, environ=proxy | {"no_proxy": "example.org"}, num_ranks=2)
+    assert variables["no_grpc_proxy"] == "example.org,127.0.0.1,localhost"
+    assert variables["no_proxy"] == "example.org"
+
+
 @pytest.mark.parametrize(
     "values, words",
     [
