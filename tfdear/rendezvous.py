@@ -318,7 +318,9 @@ class _Meeting:
         if rank != 0:
             self._server.start()
         while self._server.is_alive():
-            self._server.join(min(0.05, self._deadline.remaining()))
+            # Somebody may still refuse (two processes with one rank): then TensorFlow on rank 0
+            # would wait in vain.
+            self._try(self._look_who_came)
             self._wait_a_little()
         self._check_server()
         return [self._came[r] for r in range(world_size)]
