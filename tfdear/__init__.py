@@ -4,6 +4,8 @@
 import importlib
 from typing import TYPE_CHECKING
 
+from tfdear import _build_check
+
 if TYPE_CHECKING:
     from tfdear import fusion
     from tfdear.errors import TfdearError
@@ -13,6 +15,9 @@ __version__ = "0.1.0"
 __all__ = ["DearStrategy", "TfdearError", "fusion"]
 
 _HOMES = {"DearStrategy": "tfdear.strategy", "TfdearError": "tfdear.errors"}
+
+
+_build_check.check_installed()
 
 
 def __getattr__(name: str):

@@ -6,25 +6,18 @@ from __future__ import annotations
 import functools
 import importlib
 import pathlib
-import sys
 import types
 
 import tensorflow as tf
 
-_LIBRARY = "_tfdear_ops.so"
+from tfdear import _build_check
 
-_REBUILD = """Rebuild it in tfdear's source tree:
-    make install TF={minor}                               (environment in .venv, or VENV=...)
-    {python} -m pip install --force-reinstall --no-deps .    (this environment)"""
+_LIBRARY = "_tfdear_ops.so"
 
 _MISSING = """tfdear's custom-op library is not built: there is no {path}.
 It is made by Bazel from the source tree of tfdear, and installed with the package. {rebuild}
 If this is the source tree and the package is installed elsewhere, start Python in another
 folder."""
-
-_OTHER_TENSORFLOW = """tfdear's custom-op library was built against TensorFlow {built},
-but TensorFlow {running} is installed here ({python}).
-The library works only with the minor version that it was built against. {rebuild}"""
 
 _NOT_LOADABLE = """TensorFlow {running} cannot load {path},
 which was built against TensorFlow {built} with Gloo {gloo}:
@@ -77,36 +70,27 @@ def load() -> types.ModuleType:
             than the one installed, or cannot be loaded. The message has the command that mends it.
     """
     built = build_info()
-    facts = {
-        "built": built.TENSORFLOW_VERSION,
-        "python": sys.executable,
-        "rebuild": _rebuild(),
-        "running": tf.__version__,
-    }
     # Before loading: with another minor the loader stops at some mangled symbol, or, worse, does
     # not, and the kernels see objects of another layout.
-    if _minor(built.TENSORFLOW_VERSION) != _minor(tf.__version__):
-        raise ImportError(_OTHER_TENSORFLOW.format(**facts))
+    _build_check.check_tensorflow(built.TENSORFLOW_VERSION, tf.__version__)
     path = library_path()
     try:
         return tf.load_op_library(str(path))
     except tf.errors.NotFoundError as error:
-        facts.update(error=error.message, gloo=built.GLOO_VERSION, path=path)
-        raise ImportError(_NOT_LOADABLE.format(**facts)) from error
+        message = _NOT_LOADABLE.format(
+            running=tf.__version__,
+            path=path,
+            built=built.TENSORFLOW_VERSION,
+            gloo=built.GLOO_VERSION,
+            error=error.message,
+            rebuild=_build_check.how_to_rebuild(tf.__version__),
+        )
+        raise ImportError(message) from error
 
 
 def _require(name: str) -> pathlib.Path:
     """Returns the path of a built file; it lies beside this module or nowhere."""
     path = pathlib.Path(__file__).resolve().with_name(name)
     if not path.exists():
-        raise ImportError(_MISSING.format(path=path, rebuild=_rebuild()))
+        raise ImportError(_MISSING.format(path=path, rebuild=_build_check.how_to_rebuild(tf.__version__)))
     return path
-
-
-def _minor(version: str) -> str:
-    """Returns "2.21" for "2.21.0" or "2.21.0-rc1"."""
-    return ".".join(version.split(".")[:2])
-
-
-def _rebuild() -> str:
-    return _REBUILD.format(minor=_minor(tf.__version__), python=sys.executable)

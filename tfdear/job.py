@@ -3,7 +3,6 @@
 
 
 import random
-import socket
 
 import tensorflow as tf
 
@@ -58,7 +57,7 @@ class Job:
         self.local_size = self._rendezvous.local_size
         self.node_rank = self._rendezvous.node_rank
         self.num_nodes = self._rendezvous.num_nodes
-        self._connect_groups(_bind_address(cluster))
+        self._connect_groups(self._rendezvous.listen_address)
         self._share_seed()
         schedule = engine_module.Schedule[options.schedule.upper()]
         self.engine.start(schedule, options.fusion.bytes, options.max_delay_ms)
@@ -106,27 +105,3 @@ class Job:
 
     def _drain(self) -> None:
         self.engine.synchronize(self.options.timeout)
-
-
-def _bind_address(cluster) -> str:
-    """The address that other ranks reach this one at: the interface that leads to the others."""
-    if cluster.addresses is not None:
-        host = cluster.addresses[cluster.rank].rsplit(":", 1)[0]
-        if _is_local(host):
-            return socket.gethostbyname(host)
-        target = cluster.addresses[1 if cluster.rank == 0 else 0]
-    else:
-        target = cluster.coordinator
-    host, port = target.rsplit(":", 1)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, int(port)))  # Sends nothing: asks the routing table.
-        return probe.getsockname()[0]
-
-
-def _is_local(host: str) -> bool:
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.bind((host, 0))
-        return True
-    except OSError:
-        return False

@@ -31,7 +31,9 @@ absl::Status ToAbsl(const Status& status) {
     case StatusCode::kOk: return absl::OkStatus();
     case StatusCode::kInvalidArgument: return absl::InvalidArgumentError(status.message());
     case StatusCode::kDeadlineExceeded: return absl::DeadlineExceededError(status.message());
-    case StatusCode::kUnavailable: return absl::UnavailableError(status.message());
+    // TensorFlow rewrites "unavailable" of ops that it does not know as communication into an
+    // internal error with words of its own; "aborted" arrives as it is.
+    case StatusCode::kUnavailable: return absl::AbortedError(status.message());
     case StatusCode::kAborted: return absl::AbortedError(status.message());
     case StatusCode::kInternal: return absl::InternalError(status.message());
   }

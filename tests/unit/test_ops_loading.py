@@ -17,7 +17,7 @@ import tensorflow as tf
 import tfdear
 
 INSTALLED = pathlib.Path(tfdear.__file__).parent
-FILES = ("_ops.py", "_build_info.py", "_tfdear_ops.so")
+FILES = ("_ops.py", "_build_check.py", "_build_info.py", "_tfdear_ops.so")
 
 
 @pytest.fixture
@@ -67,6 +67,18 @@ print(_ops.build_info().TENSORFLOW_VERSION)
     returncode, stdout, stderr = run(package, code)
     assert returncode == 0, stderr
     assert stdout.split() == [str(package.resolve() / "_tfdear_ops.so"), tf.__version__]
+
+
+@pytest.mark.smoke
+def test_importing_the_package_is_refused_with_both_versions_named(package):
+    shutil.copyfile(INSTALLED / "__init__.py", package / "__init__.py")
+    set_built_version(package, "2.4.1")
+    returncode, _, stderr = run(package, "")
+    assert returncode == 1
+    message = stderr[stderr.index("ImportError:") :]
+    assert "built against TensorFlow 2.4.1" in message
+    assert tf.__version__ in message
+    assert "make install TF=" in message
 
 
 @pytest.mark.smoke

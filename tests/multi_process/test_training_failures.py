@@ -1,0 +1,56 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""When one rank fails in the middle of training, all others end with an error that names it."""
+
+import pathlib
+import time
+
+import pytest
+import ranks as ranks_module
+
+_JOB = pathlib.Path(__file__).parent / "jobs" / "failing_training.py"
+_WORLD_SIZE = 3
+_HEARTBEAT = 5
+
+# What the survivors' error says, by the way the victim fails.
+_WORDS = {
+    "kill": "killed or crashed",
+    "stop": "",
+    "raise": "the disk is full",
+    "exit": "left",
+}
+
+
+@pytest.mark.multi_process
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("kind", "victim"),
+    [("kill", 1), ("kill", 0), ("stop", 2), ("stop", 0), ("raise", 0), ("exit", 1), ("exit", 0)],
+)
+def test_survivors_end_with_the_victims_name(kind, victim):
+    job = ranks_module.Ranks(
+        _WORLD_SIZE, _JOB, {"TFDEAR_HEARTBEAT": str(_HEARTBEAT)}, (kind, str(victim))
+    )
+    with job:
+        job.wait_for_output(victim, "fails now", 60)
+        failed = time.monotonic()
+        survivors = [rank for rank in range(_WORLD_SIZE) if rank != victim]
+        codes = job.wait(survivors, timeout=_HEARTBEAT + 5 + 15)
+        print(f"{kind} of rank {victim}: survivors ended after {time.monotonic() - failed:.1f} s")
+        for rank, code in zip(survivors, codes, strict=True):
+            output = job.output(rank)
+            assert code != 0, output
+            assert "trained to the end" not in output
+            assert f"rank {victim}" in output, output
+            assert _WORDS[kind] in output, output
+
+
+@pytest.mark.multi_process
+@pytest.mark.timeout(120)
+def test_ranks_that_call_different_collectives_all_hear_who_sent_what():
+    results = ranks_module.run_ranks(
+        _WORLD_SIZE, _JOB, {"TFDEAR_HEARTBEAT": str(_HEARTBEAT)}, 90, ("other_collective", "1")
+    )
+    for code, output in results:
+        assert code != 0, output
+        assert "rank 1: all_gather float[?,4]" in output, output
+        assert "all_reduce" in output, output
