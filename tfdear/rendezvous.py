@@ -329,14 +329,16 @@ class _Meeting:
         """Tells the others why this rank does not start; rank 0 stays until they have read it."""
         try:
             self.store.insert("start/refused", reason, timeout=2.0)
-            self.store.insert(f"start/read/{self._cluster.rank}", "", timeout=2.0)
+            me = f"{socket.gethostname()} {os.getpid()}"  # two processes may claim one rank
+            self.store.insert(f"start/read/{me}", "", timeout=2.0)
             deadline = coordination.Deadline(_REFUSAL_SECONDS)
             while self._cluster.rank == 0 and not deadline.expired():
-                came = self.store.directory("start/rank", timeout=2.0)
-                read = self.store.directory("start/read", timeout=2.0)
+                came = self.store.directory("start/rank", timeout=2.0).values()
+                names = {f"{own['host']} {own['pid']}" for own in map(json.loads, came)}
+                told = names <= set(self.store.directory("start/read", timeout=2.0))
                 # Ranks may still be on their way, unless they are the reason of the refusal.
-                expected = len(came) if self._deadline.expired() else self._cluster.world_size
-                if len(read) >= expected:
+                all_here = len(names) >= self._cluster.world_size or self._deadline.expired()
+                if told and all_here:
                     break
                 deadline.pause()
         except errors.StoreUnavailableError:

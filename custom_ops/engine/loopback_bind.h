@@ -6,12 +6,12 @@
 #define TFDEAR_ENGINE_LOOPBACK_BIND_H_
 
 // [Note: loopback only]
-// TensorFlow's gRPC server always listens on every interface of the machine ("0.0.0.0:port"), has no
-// authentication and runs the graphs it is sent; there is no setting for the address. A job whose
-// ranks are all on one machine needs none of that, so the calls of bind(2) that TensorFlow's library
-// makes are led through a function that replaces a wildcard address by the loopback address. Only
-// the one entry of that library's import table is changed; other libraries of the process, and
-// sockets for other addresses, are not concerned.
+// TensorFlow's gRPC server always listens on every interface of the machine ("0.0.0.0:port"), has
+// no authentication and runs the graphs it is sent; there is no setting for the address. A job
+// whose ranks are all on one machine needs none of that, so the calls of bind(2) that TensorFlow's
+// library makes are led through a function that replaces a wildcard address by the loopback
+// address. Only the one entry of that library's import table is changed; other libraries of the
+// process, and sockets for other addresses, are not concerned.
 //
 // enable != 0: from now on; 0: bind is TensorFlow's own again. Returns the number of import table
 // entries that lead through this function, 0 when TensorFlow's library was not found (or was built
