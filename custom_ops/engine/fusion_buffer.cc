@@ -2,59 +2,86 @@
 #include "custom_ops/engine/fusion_buffer.h"
 
 #include <cstdlib>
-#include <cstring>
+#include <iterator>
 #include <new>
 
 namespace tfdear {
 namespace {
 
-// Idle memory that the pool keeps at most. Two steps of a large language model fit; one-off sizes
-// (the last batch of an evaluation) do not pile up.
-constexpr size_t kMaxFreeBytes = size_t{1} << 30;
+// What is allocated for a buffer of `size` bytes: eight sizes between one power of two and the
+// next.
+size_t CapacityFor(size_t size) {
+  size_t step = kSlotAlignment;
+  while (step < size / 16) step *= 2;
+  return size == 0 ? step : (size + step - 1) / step * step;
+}
 
 }  // namespace
 
 std::shared_ptr<FusionBuffer> FusionBufferPool::Take(size_t size) {
+  const size_t capacity = CapacityFor(size);
   FusionBuffer* buffer = nullptr;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    auto found = free_.find(size);
-    if (found != free_.end()) {
-      buffer = found->second;
-      free_.erase(found);
-      free_bytes_ -= size;
+    auto found = by_capacity_.find(capacity);
+    if (found != by_capacity_.end()) {
+      buffer = *found->second;
+      idle_.erase(found->second);
+      by_capacity_.erase(found);
+      idle_bytes_ -= capacity;
+    } else {
+      ++allocations_;
     }
   }
   if (buffer == nullptr) {
-    const size_t allocated = AlignUp(size == 0 ? 1 : size);
-    void* data = std::aligned_alloc(kSlotAlignment, allocated);
+    void* data = std::aligned_alloc(kSlotAlignment, capacity);
     if (data == nullptr) throw std::bad_alloc();
-    std::memset(data, 0, allocated);
     buffer = new FusionBuffer;
     buffer->data_ = static_cast<char*>(data);
-    buffer->size_ = size;
+    buffer->capacity_ = capacity;
   }
+  buffer->size_ = size;
   // The pool outlives its buffers: the deleter owns a reference to it.
   return std::shared_ptr<FusionBuffer>(
       buffer, [pool = shared_from_this()](FusionBuffer* returned) { pool->Return(returned); });
 }
 
 void FusionBufferPool::Return(FusionBuffer* buffer) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (free_bytes_ + buffer->size_ > kMaxFreeBytes) {
-    std::free(buffer->data_);
-    delete buffer;
-    return;
+  IdleList evicted;  // Freed without the mutex: giving back pages takes a while.
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    idle_.push_front(buffer);
+    by_capacity_.emplace(buffer->capacity_, idle_.begin());
+    idle_bytes_ += buffer->capacity_;
+    while (idle_bytes_ > max_idle_bytes_) {
+      const auto oldest = std::prev(idle_.end());
+      auto entry = by_capacity_.lower_bound((*oldest)->capacity_);
+      while (entry->second != oldest) ++entry;
+      by_capacity_.erase(entry);
+      idle_bytes_ -= (*oldest)->capacity_;
+      evicted.splice(evicted.end(), idle_, oldest);
+    }
   }
-  free_bytes_ += buffer->size_;
-  free_.emplace(buffer->size_, buffer);
+  for (FusionBuffer* old : evicted) Free(old);
+}
+
+void FusionBufferPool::Free(FusionBuffer* buffer) {
+  std::free(buffer->data_);
+  delete buffer;
+}
+
+size_t FusionBufferPool::idle_bytes() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return idle_bytes_;
+}
+
+int64_t FusionBufferPool::allocations() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return allocations_;
 }
 
 FusionBufferPool::~FusionBufferPool() {
-  for (auto& [size, buffer] : free_) {
-    std::free(buffer->data_);
-    delete buffer;
-  }
+  for (FusionBuffer* buffer : idle_) Free(buffer);
 }
 
 }  // namespace tfdear

@@ -3,6 +3,8 @@
 #define TFDEAR_ENGINE_FUSION_BUFFER_H_
 
 #include <cstddef>
+#include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -29,24 +31,39 @@ class FusionBuffer {
   friend class FusionBufferPool;
   char* data_ = nullptr;
   size_t size_ = 0;
+  size_t capacity_ = 0;
 };
 
-// Recycles fusion buffers by exact size: the buckets of every step have the same sizes, and fresh
-// pages cost more than the copy into them. Thread safe.
+// Recycles fusion buffers: the buckets of every step have the same sizes, and fresh pages cost more
+// than the copy into them. Sizes are rounded up by at most an eighth, so that the rows of an
+// embedding, which differ from step to step, find a buffer too. Thread safe.
 class FusionBufferPool : public std::enable_shared_from_this<FusionBufferPool> {
  public:
-  // Gaps between slots are zero in a new buffer and stay finite afterwards, because only sums of
-  // gaps are ever written there.
+  // `max_idle_bytes`: memory that may lie idle; past it the buffers that lay idle longest are
+  // freed. The default holds two steps of a large language model.
+  explicit FusionBufferPool(size_t max_idle_bytes = size_t{1} << 30)
+      : max_idle_bytes_(max_idle_bytes) {}
+
+  // A buffer of this size; its bytes are what its last user left there.
   std::shared_ptr<FusionBuffer> Take(size_t size);
+  size_t idle_bytes() const;
+  // Buffers that had to be allocated so far, because none that lay idle would do.
+  int64_t allocations() const;
 
   ~FusionBufferPool();
 
  private:
-  void Return(FusionBuffer* buffer);
+  using IdleList = std::list<FusionBuffer*>;
 
-  std::mutex mutex_;
-  std::multimap<size_t, FusionBuffer*> free_;
-  size_t free_bytes_ = 0;
+  void Return(FusionBuffer* buffer);
+  static void Free(FusionBuffer* buffer);
+
+  const size_t max_idle_bytes_;
+  mutable std::mutex mutex_;
+  IdleList idle_;  // The one returned last is in front.
+  std::multimap<size_t, IdleList::iterator> by_capacity_;
+  size_t idle_bytes_ = 0;
+  int64_t allocations_ = 0;
 };
 
 }  // namespace tfdear

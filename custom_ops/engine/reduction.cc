@@ -15,20 +15,28 @@ namespace {
 
 const char* Name(Phase phase) {
   switch (phase) {
-    case Phase::kReduceScatter: return "reduce_scatter";
-    case Phase::kAllGather: return "all_gather";
-    case Phase::kAllReduce: return "all_reduce";
-    case Phase::kSparseGather: return "sparse_gather";
+    case Phase::kReduceScatter:
+      return "reduce_scatter";
+    case Phase::kAllGather:
+      return "all_gather";
+    case Phase::kAllReduce:
+      return "all_reduce";
+    case Phase::kSparseGather:
+      return "sparse_gather";
   }
   return "unknown";
 }
 
 EventKind KindOf(Phase phase) {
   switch (phase) {
-    case Phase::kReduceScatter: return EventKind::kReduceScatter;
-    case Phase::kAllGather: return EventKind::kAllGather;
-    case Phase::kAllReduce: return EventKind::kAllReduce;
-    case Phase::kSparseGather: return EventKind::kSparseGather;
+    case Phase::kReduceScatter:
+      return EventKind::kReduceScatter;
+    case Phase::kAllGather:
+      return EventKind::kAllGather;
+    case Phase::kAllReduce:
+      return EventKind::kAllReduce;
+    case Phase::kSparseGather:
+      return EventKind::kSparseGather;
   }
   return EventKind::kCollective;
 }
@@ -90,8 +98,8 @@ std::shared_ptr<const ReductionLayout> ReductionLayout::Make(std::string name,
   }
   auto add = [&](Phase phase, int bucket) {
     std::shared_ptr<const Signature> signature;
-    const bool sized_at_run_time =
-        !layout->buckets[bucket].sparse && layout->tensors[layout->buckets[bucket].tensors[0]].count < 0;
+    const bool sized_at_run_time = !layout->buckets[bucket].sparse &&
+                                   layout->tensors[layout->buckets[bucket].tensors[0]].count < 0;
     if (!sized_at_run_time) {
       signature = std::make_shared<Signature>(
           Describe(*layout, phase, bucket, layout->buckets[bucket].count));
@@ -101,8 +109,10 @@ std::shared_ptr<const ReductionLayout> ReductionLayout::Make(std::string name,
   const int count = static_cast<int>(layout->buckets.size());
   for (int b = 0; b < count; ++b) {
     const bool sparse = layout->buckets[b].sparse;
-    add(sparse ? Phase::kSparseGather
-               : schedule == Schedule::kDear ? Phase::kReduceScatter : Phase::kAllReduce, b);
+    add(sparse                        ? Phase::kSparseGather
+        : schedule == Schedule::kDear ? Phase::kReduceScatter
+                                      : Phase::kAllReduce,
+        b);
   }
   if (schedule == Schedule::kDear) {
     // The next forward pass reads the first variables first.
@@ -155,20 +165,25 @@ Status Reduction::Contribute(int tensor, const void* data, const std::vector<int
   const auto [bucket, slot] = layout_->place_of_tensor[tensor];
   const size_t elements = ElementsOf(shape);
   if (spec.sparse || (spec.count >= 0 && static_cast<size_t>(spec.count) != elements)) {
-    return Status(StatusCode::kInvalidArgument,
-                  "tensor " + std::to_string(tensor) + " of '" + layout_->name + "' was announced " +
-                      (spec.sparse ? "as sparse" : "with " + std::to_string(spec.count) + " elements") +
-                      " when its function was traced, but came with " + std::to_string(elements));
+    return Status(
+        StatusCode::kInvalidArgument,
+        "tensor " + std::to_string(tensor) + " of '" + layout_->name + "' was announced " +
+            (spec.sparse ? "as sparse" : "with " + std::to_string(spec.count) + " elements") +
+            " when its function was traced, but came with " + std::to_string(elements));
   }
   const int64_t begin = EventRecord::NowMicros();
   FusionBuffer* buffer = BufferOf(bucket, spec.count < 0 ? elements : buckets_[bucket].count);
   const size_t element = SizeOf(spec.type);
   char* target = buffer->data() + layout_->buckets[bucket].offsets[slot] * element;
-  if (data != nullptr) {
-    std::memcpy(target, data, elements * element);
-  } else {
-    std::memset(target, 0, elements * element);
+  const size_t bytes = elements * element;
+  if (data == nullptr) {
+    std::memset(target, 0, bytes);
+  } else if (bytes > 0) {
+    std::memcpy(target, data, bytes);
   }
+  // The gap before the next slot is summed too. What a former user of the buffer left there would
+  // grow with every step, up to infinities, subnormals (slow) or overflows.
+  if (spec.count >= 0) std::memset(target + bytes, 0, AlignUp(bytes) - bytes);
   buckets_[bucket].shapes[slot] = shape;
   RecordContribution(tensor, begin);
   return Arrived(tensor);
@@ -235,35 +250,38 @@ std::shared_ptr<Work> Reduction::Submit(ProcessGroup* group, const ReductionLayo
   const DataType type = layout_->buckets[step.bucket].type;
   auto signature = step.signature;
   if (signature == nullptr) {
-    signature = std::make_shared<Signature>(Describe(*layout_, step.phase, step.bucket, state->count));
+    signature =
+        std::make_shared<Signature>(Describe(*layout_, step.phase, step.bucket, state->count));
   }
-  return group->Run(signature, [self = shared_from_this(), this, state, type, signature,
-                                phase = step.phase, bucket = step.bucket](
-                                   CollectiveBackend* backend, uint64_t sequence) {
-    InjectDelay(max_delay_ms_);
-    const int64_t begin = EventRecord::NowMicros();
-    Status status;
-    switch (phase) {
-      case Phase::kReduceScatter:
-        status = backend->ReduceScatter(state->buffer->data(), state->count, type, *signature,
-                                        sequence);
-        break;
-      case Phase::kAllGather:
-        status = backend->AllGather(state->buffer->data(), state->count, type, *signature, sequence);
-        break;
-      case Phase::kAllReduce:
-        status = backend->AllReduce(state->buffer->data(), state->count, type, *signature, sequence);
-        break;
-      case Phase::kSparseGather:
-        status = GatherRows(backend, sequence, signature->text(), state, type);
-        break;
-    }
-    const int64_t bytes = static_cast<int64_t>(state->buffer->size());
-    const bool gradients = lane_->kind() == LaneKind::kGradients;
-    events_->Add({gradients ? KindOf(phase) : EventKind::kCollective, number(), bucket, bytes, begin,
-                  EventRecord::NowMicros()});
-    return status;
-  });
+  return group->Run(
+      signature, [self = shared_from_this(), this, state, type, signature, phase = step.phase,
+                  bucket = step.bucket](CollectiveBackend* backend, uint64_t sequence) {
+        InjectDelay(max_delay_ms_);
+        const int64_t begin = EventRecord::NowMicros();
+        Status status;
+        switch (phase) {
+          case Phase::kReduceScatter:
+            status = backend->ReduceScatter(state->buffer->data(), state->count, type, *signature,
+                                            sequence);
+            break;
+          case Phase::kAllGather:
+            status =
+                backend->AllGather(state->buffer->data(), state->count, type, *signature, sequence);
+            break;
+          case Phase::kAllReduce:
+            status =
+                backend->AllReduce(state->buffer->data(), state->count, type, *signature, sequence);
+            break;
+          case Phase::kSparseGather:
+            status = GatherRows(backend, sequence, signature->text(), state, type);
+            break;
+        }
+        const int64_t bytes = static_cast<int64_t>(state->buffer->size());
+        const bool gradients = lane_->kind() == LaneKind::kGradients;
+        events_->Add({gradients ? KindOf(phase) : EventKind::kCollective, number(), bucket, bytes,
+                      begin, EventRecord::NowMicros()});
+        return status;
+      });
 }
 
 Status Reduction::GatherRows(CollectiveBackend* backend, uint64_t sequence, const std::string& text,
