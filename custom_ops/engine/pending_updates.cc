@@ -30,6 +30,7 @@ void PendingUpdates::Finish(const std::vector<int64_t>& variables, const Status&
   std::vector<std::pair<Reader, Status>> wake;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (first_error_.ok()) first_error_ = status;
     for (int64_t id : variables) {
       Variable& variable = Get(id);
       ++variable.applied;
@@ -69,10 +70,10 @@ Status PendingUpdates::WaitAll(std::chrono::milliseconds timeout) {
   const bool idle =
       idle_.wait_for(lock, timeout, [&] { return in_flight_ == 0 || !failure_.ok(); });
   if (!failure_.ok()) return failure_;
-  if (idle) return Status();
-  return Status(StatusCode::kDeadlineExceeded,
-                std::to_string(in_flight_) + " variable updates were still in flight after " +
-                    std::to_string(timeout.count() / 1000.0) + " s");
+  if (idle) return first_error_;
+  return Status(StatusCode::kDeadlineExceeded, std::to_string(in_flight_) +
+                                                   " variable updates were still in flight after " +
+                                                   std::to_string(timeout.count() / 1000.0) + " s");
 }
 
 void PendingUpdates::Fail(const Status& cause) {

@@ -29,7 +29,8 @@ class PendingUpdates {
   // Calls `done` once nothing is in flight on the variable: at once in the caller's thread, or in
   // the thread that finishes the last update.
   void Await(int64_t variable, std::function<void(const Status&)> done);
-  // Waits until nothing is in flight on any variable.
+  // Waits until nothing is in flight on any variable; the error of the first update that failed,
+  // if any did.
   Status WaitAll(std::chrono::milliseconds timeout);
   // Every read that waits now or later fails with this cause.
   void Fail(const Status& cause);
@@ -55,7 +56,8 @@ class PendingUpdates {
   std::condition_variable idle_;
   std::vector<std::unique_ptr<Variable>> variables_;
   int64_t in_flight_ = 0;
-  Status failure_;
+  Status failure_;      // Of everything.
+  Status first_error_;  // Of one update.
 };
 
 }  // namespace tfdear
