@@ -6,6 +6,7 @@ import tensorflow as tf
 from tfdear import _tf_private
 from tfdear import collectives as collectives_module
 from tfdear import data
+from tfdear import empty_batch
 from tfdear import reductions
 from tfdear import replica_context
 from tfdear import variable as variable_module
@@ -150,12 +151,14 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             if not self.is_distributed_dear:
                 with _LocalReplicaContext(strategy, 0):
                     return fn(*args, **kwargs)
-            examples = _number_of_examples((args, kwargs))
+            examples = number_of_examples((args, kwargs))
             context = replica_context.DearReplicaContext(strategy, self._job.rank, examples)
+            if examples is not None:
+                args, kwargs = empty_batch.fill((args, kwargs), examples)
             with context:
                 outputs = fn(*args, **kwargs)
                 context.finish()
-                return outputs
+            return outputs if examples is None else empty_batch.cut(outputs, examples)
 
     def _use_merge_call(self):
         return False
@@ -219,7 +222,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         if not self.is_distributed_dear:
             return value
         value = tf.nest.map_structure(tf.convert_to_tensor, value)
-        return self._reduce_flat(reduce_op, value)
+        return self._reduce_flat(reduce_op, value, empty_batch.counts(value))
 
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
         values = [value for value, _ in value_destination_pairs]
@@ -326,7 +329,7 @@ def _reconciliation(arguments, initial_value):
     return _Reconciliation.NONE
 
 
-def _number_of_examples(arguments):
+def number_of_examples(arguments):
     """Rows of the first batched tensor among a step's arguments, or None if there is none."""
     for value in tf.nest.flatten(arguments):
         if isinstance(value, tf.RaggedTensor):

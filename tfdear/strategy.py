@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfdear import _ops
 from tfdear import collectives as collectives_module
+from tfdear import empty_batch
 from tfdear import engine as engine_module
 from tfdear import extended as extended_module
 from tfdear import fusion as fusion_module
@@ -168,8 +169,12 @@ class DearStrategy(tf.distribute.MirroredStrategy):
                     return run(fn, args, kwargs)
 
                 self._graph_functions[fn] = run_in_graph
-            return self._graph_functions[fn](args, kwargs or {})
-        return super().run(fn, args, kwargs, options)
+            outputs = self._graph_functions[fn](args, kwargs or {})
+        else:
+            outputs = super().run(fn, args, kwargs, options)
+        if self.world_size > 1:
+            empty_batch.mark(outputs, extended_module.number_of_examples((args, kwargs)))
+        return outputs
 
     def synchronize(self) -> None:
         """Waits until no update is in flight.

@@ -1,0 +1,75 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""A rank that has no example in a step computes on one made of zeros, which counts for nothing.
+
+Such a rank must run the whole step, or it would not take part in the step's collectives. Not every
+kernel and not every model takes a batch without rows (oneDNN's fused convolution returns a wrong
+shape, `tf.reshape` cannot infer a dimension), so the step sees one row. Its gradients and its
+changes of metrics are left out of the sums, and it is cut off what the step returns.
+"""
+
+import tensorflow as tf
+
+_COUNTS = "_tfdear_counts"
+
+
+def fill(arguments, examples):
+    """Gives a step's arguments one row of zeros if they have none.
+
+    Args:
+        arguments: Nested structure of a step's arguments.
+        examples: Scalar int64, the number of rows.
+
+    Returns:
+        The same structure.
+    """
+    flat = tf.nest.flatten(arguments)
+    places = [place for place, value in enumerate(flat) if _may_be_empty(value)]
+    if not places:
+        return arguments
+    given = [flat[place] for place in places]
+    filled = tf.cond(examples > 0, lambda: given, lambda: [_one_row(value) for value in given])
+    for place, value, old in zip(places, filled, given, strict=True):
+        value.set_shape([None, *old.shape[1:]])
+        flat[place] = value
+    return tf.nest.pack_sequence_as(arguments, flat)
+
+
+def cut(outputs, examples):
+    """Cuts the row of zeros off the batches that a step returned."""
+
+    def without(value):
+        if not isinstance(value, tf.Tensor) or not value.shape.rank:
+            return value
+        if tf.executing_eagerly():
+            return value[:0] if value.shape[0] == 1 and int(examples) == 0 else value
+        if value.shape[0] is not None:
+            return value
+        return value[: tf.where(examples > 0, tf.shape(value, tf.int64)[0], 0)]
+
+    return tf.nest.map_structure(without, outputs)
+
+
+def mark(outputs, examples) -> None:
+    """Remembers with what a step returned whether it counts, for `strategy.reduce`."""
+    for value in tf.nest.flatten(outputs) if examples is not None else ():
+        if isinstance(value, tf.Tensor):
+            setattr(value, _COUNTS, examples > 0)
+
+
+def counts(values) -> tf.Tensor | None:
+    """Scalar bool: whether a step's results count; None if they are not known to be results."""
+    for value in tf.nest.flatten(values):
+        flag = getattr(value, _COUNTS, None)
+        if flag is not None:
+            same_graph = tf.executing_eagerly() or getattr(flag, "graph", None) is value.graph
+            return flag if same_graph else None
+    return None
+
+
+def _may_be_empty(value) -> bool:
+    return isinstance(value, tf.Tensor) and bool(value.shape.rank) and not value.shape[0]
+
+
+def _one_row(value):
+    shape = tf.concat([[1], tf.shape(value)[1:]], 0)
+    return tf.fill(shape, "") if value.dtype == tf.string else tf.zeros(shape, value.dtype)
