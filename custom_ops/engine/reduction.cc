@@ -171,6 +171,7 @@ Status Reduction::Contribute(int tensor, const void* data, const std::vector<int
             (spec.sparse ? "as sparse" : "with " + std::to_string(spec.count) + " elements") +
             " when its function was traced, but came with " + std::to_string(elements));
   }
+  TFDEAR_RETURN_IF_ERROR(Accept(tensor));
   const int64_t begin = EventRecord::NowMicros();
   FusionBuffer* buffer = BufferOf(bucket, spec.count < 0 ? elements : buckets_[bucket].count);
   const size_t element = SizeOf(spec.type);
@@ -186,7 +187,8 @@ Status Reduction::Contribute(int tensor, const void* data, const std::vector<int
   if (spec.count >= 0) std::memset(target + bytes, 0, AlignUp(bytes) - bytes);
   buckets_[bucket].shapes[slot] = shape;
   RecordContribution(tensor, begin);
-  return Arrived(tensor);
+  Arrived(tensor);
+  return Status();
 }
 
 Status Reduction::ContributeRows(int tensor, const void* values, const int64_t* indices,
@@ -196,6 +198,7 @@ Status Reduction::ContributeRows(int tensor, const void* values, const int64_t* 
     return Status(StatusCode::kInvalidArgument, "tensor " + std::to_string(tensor) + " of '" +
                                                     layout_->name + "' was announced as dense");
   }
+  TFDEAR_RETURN_IF_ERROR(Accept(tensor));
   const int bucket = layout_->place_of_tensor[tensor].bucket;
   const int64_t begin = EventRecord::NowMicros();
   const size_t bytes = ElementsOf(shape) * SizeOf(spec.type);
@@ -209,7 +212,8 @@ Status Reduction::ContributeRows(int tensor, const void* values, const int64_t* 
     if (shape[0] > 0) std::memcpy(state.indices->data(), indices, shape[0] * sizeof(int64_t));
   }
   RecordContribution(tensor, begin);
-  return Arrived(tensor);
+  Arrived(tensor);
+  return Status();
 }
 
 void Reduction::RecordContribution(int tensor, int64_t begin_us) {
@@ -218,14 +222,18 @@ void Reduction::RecordContribution(int tensor, int64_t begin_us) {
                 begin_us, EventRecord::NowMicros()});
 }
 
-Status Reduction::Arrived(int tensor) {
+// Before anything is written: a second contribution must not touch bytes that may be on the line.
+Status Reduction::Accept(int tensor) {
   if (arrived_[tensor].exchange(true)) {
     return Status(StatusCode::kInternal, "tensor " + std::to_string(tensor) + " of '" +
                                              layout_->name + "' was contributed twice in one step");
   }
+  return Status();
+}
+
+void Reduction::Arrived(int tensor) {
   contributed_.fetch_add(1);
   if (buckets_[layout_->place_of_tensor[tensor].bucket].missing.fetch_sub(1) == 1) lane_->Advance();
-  return Status();
 }
 
 bool Reduction::Issue(ProcessGroup* group, Reactions* reactions) {
@@ -287,19 +295,29 @@ std::shared_ptr<Work> Reduction::Submit(ProcessGroup* group, const ReductionLayo
 Status Reduction::GatherRows(CollectiveBackend* backend, uint64_t sequence, const std::string& text,
                              BucketState* bucket, DataType type) {
   std::vector<int64_t>& shape = bucket->shapes[0];
-  std::vector<int64_t> rows(world_size_, 0);
-  rows[rank_] = shape[0];
-  Status status = backend->AllGather(rows.data(), rows.size(), DataType::kInt64,
+  size_t row_bytes = SizeOf(type);
+  for (size_t d = 1; d < shape.size(); ++d) row_bytes *= static_cast<size_t>(shape[d]);
+  // Of each rank: its rows, and their length, because rows of two lengths must not be put together.
+  std::vector<int64_t> facts(2 * world_size_, 0);
+  facts[2 * rank_] = shape[0];
+  facts[2 * rank_ + 1] = static_cast<int64_t>(row_bytes);
+  Status status = backend->AllGather(facts.data(), facts.size(), DataType::kInt64,
                                      Signature(text + " counts"), sequence);
   if (!status.ok()) return status;
   int64_t total = 0;
-  size_t row_bytes = SizeOf(type);
-  for (size_t d = 1; d < shape.size(); ++d) row_bytes *= static_cast<size_t>(shape[d]);
   std::vector<size_t> index_bytes(world_size_), value_bytes(world_size_);
   for (int r = 0; r < world_size_; ++r) {
-    total += rows[r];
-    index_bytes[r] = rows[r] * sizeof(int64_t);
-    value_bytes[r] = rows[r] * row_bytes;
+    if (facts[2 * r + 1] != facts[1]) {
+      return Status(StatusCode::kInvalidArgument,
+                    text + ": rank 0 of the process group sent rows of " +
+                        std::to_string(facts[1]) + " bytes, rank " + std::to_string(r) +
+                        " rows of " + std::to_string(facts[2 * r + 1]) +
+                        "; the shape of a sparse gradient may differ between ranks in its first "
+                        "dimension only");
+    }
+    total += facts[2 * r];
+    index_bytes[r] = facts[2 * r] * sizeof(int64_t);
+    value_bytes[r] = facts[2 * r] * row_bytes;
   }
   auto all_indices = pool_->Take(total * sizeof(int64_t));
   auto all_values = pool_->Take(total * row_bytes);

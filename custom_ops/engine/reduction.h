@@ -90,7 +90,7 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
  private:
   struct BucketState {
     std::shared_ptr<FusionBuffer> buffer;
-    std::shared_ptr<FusionBuffer> indices;  // Sparse.
+    std::shared_ptr<FusionBuffer> indices;     // Sparse.
     std::vector<std::vector<int64_t>> shapes;  // Of each slot.
     std::atomic<int> missing{0};
     size_t count = 0;
@@ -101,7 +101,8 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
 
   FusionBuffer* BufferOf(int bucket, size_t count);
   void RecordContribution(int tensor, int64_t begin_us);
-  Status Arrived(int tensor);
+  Status Accept(int tensor);
+  void Arrived(int tensor);
   std::shared_ptr<Work> Submit(ProcessGroup* group, const ReductionLayout::Step& step);
   Status GatherRows(CollectiveBackend* backend, uint64_t sequence, const std::string& text,
                     BucketState* bucket, DataType type);
