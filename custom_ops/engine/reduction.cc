@@ -173,7 +173,8 @@ Status Reduction::Contribute(int tensor, const void* data, const std::vector<int
   }
   TFDEAR_RETURN_IF_ERROR(Accept(tensor));
   const int64_t begin = EventRecord::NowMicros();
-  FusionBuffer* buffer = BufferOf(bucket, spec.count < 0 ? elements : buckets_[bucket].count);
+  FusionBuffer* buffer =
+      BufferOf(bucket, spec.count < 0 ? elements : layout_->buckets[bucket].count);
   const size_t element = SizeOf(spec.type);
   char* target = buffer->data() + layout_->buckets[bucket].offsets[slot] * element;
   const size_t bytes = elements * element;
