@@ -23,6 +23,7 @@ _ADVICE = {
 }
 _CALL_SECONDS = 10.0  # one request to the store; retried until the deadline of the caller
 _GRACE_SECONDS = 5.0  # ranks that do not fit together are refused after this time at the latest
+_GO = "go"  # the verdict that all ranks start; any other verdict is the reason why not
 _REFUSAL_SECONDS = 10.0  # rank 0 stays so long for the others to read why the job does not start
 
 
@@ -300,6 +301,7 @@ class _Meeting:
         self._server = tf_server.ServerStart(cluster, heartbeat, timeout + 60.0)
         self._came: dict[int, dict[str, Any]] = {}
         self._mismatch_grace: coordination.Deadline | None = None
+        self._member = False
 
     def run(self, own: dict[str, Any]) -> list[dict[str, Any]]:
         rank, world_size = self._cluster.rank, self._cluster.world_size
@@ -308,19 +310,16 @@ class _Meeting:
         # A server takes a moment to listen, and rank 0 may start much later than this rank.
         while not self._try(lambda: self._announce(own)):
             self._wait_a_little()
+        self._member = True
         self._came[rank] = own
-        while len(self._came) < world_size:
-            self._try(self._look_who_came)
-            if len(self._came) < world_size:
-                self._wait_a_little()
+        while not self._try(self._agree):
+            self._wait_a_little()
         # TensorFlow connects only after everybody agreed: its own words on a rank that does not
         # belong to the job would not tell a user what to change.
         if rank != 0:
             self._server.start()
         while self._server.is_alive():
-            # Somebody may still refuse (two processes with one rank): then TensorFlow on rank 0
-            # would wait in vain.
-            self._try(self._look_who_came)
+            self._try(self._look_for_failed_connect)
             self._wait_a_little()
         self._check_server()
         return [self._came[r] for r in range(world_size)]
@@ -328,7 +327,9 @@ class _Meeting:
     def refuse(self, reason: str) -> None:
         """Tells the others why this rank does not start; rank 0 stays until they have read it."""
         try:
-            self.store.insert("start/refused", reason, timeout=2.0)
+            # A process that comes too much, after the ranks have agreed, is alone with its error.
+            if not self.store.insert("start/verdict", reason, timeout=2.0) and self._member:
+                self.store.insert("start/failed", reason, timeout=2.0)
             me = f"{socket.gethostname()} {os.getpid()}"  # two processes may claim one rank
             self.store.insert(f"start/read/{me}", "", timeout=2.0)
             deadline = coordination.Deadline(_REFUSAL_SECONDS)
@@ -344,38 +345,56 @@ class _Meeting:
         except errors.StoreUnavailableError:
             pass  # nobody can be told any more
 
-    def _announce(self, own: dict[str, Any]) -> None:
+    def _announce(self, own: dict[str, Any]) -> bool:
         rank = self._cluster.rank
         timeout = min(_CALL_SECONDS, self._deadline.remaining())
         if self.store.insert(f"start/rank/{rank}", json.dumps(own), timeout=timeout):
-            return
+            return True
         other = json.loads(self.store.try_get(f"start/rank/{rank}", timeout=timeout) or "{}")
         if (other.get("pid"), other.get("host")) == (own["pid"], own["host"]):
-            return  # an earlier try of ours arrived after all
+            return True  # an earlier try of ours arrived after all
         raise errors.RendezvousError(
             f"two processes claim rank {rank} of the job at {self._cluster.coordinator}: pid "
             f"{other.get('pid')} on host {other.get('host')}, and pid {own['pid']} on host "
             f"{own['host']}. Give every process a rank of its own ({self._cluster.source})."
         )
 
-    def _look_who_came(self) -> None:
+    def _agree(self) -> bool:
+        """True when all ranks start. The first to write the key "start/verdict" decides."""
+        self._look_who_came()
+        timeout = min(_CALL_SECONDS, self._deadline.remaining())
+        verdict = self.store.try_get("start/verdict", timeout=timeout)
+        if verdict is None and self._cluster.rank == 0:
+            if len(self._came) == self._cluster.world_size:
+                self.store.insert("start/verdict", _GO, timeout=timeout)
+        elif verdict is not None and verdict != _GO:
+            mismatch = _mismatch(self._came)
+            raise (errors.MismatchError if mismatch else errors.RendezvousError)(verdict)
+        return verdict == _GO
+
+    def _look_for_failed_connect(self) -> bool:
+        timeout = min(_CALL_SECONDS, self._deadline.remaining())
+        reason = self.store.try_get("start/failed", timeout=timeout)
+        if reason is not None:
+            raise errors.RendezvousError(reason)
+        return True
+
+    def _look_who_came(self) -> bool:
         timeout = min(_CALL_SECONDS, self._deadline.remaining())
         entries = self.store.directory("start/rank", timeout=timeout)
         self._came = {int(rank): json.loads(text) for rank, text in entries.items()}
         mismatch = _mismatch(self._came)
-        refused = self.store.try_get("start/refused", timeout=timeout)
-        if refused is not None:
-            raise (errors.MismatchError if mismatch else errors.RendezvousError)(refused)
         if mismatch:
             # The others are on their way; with them the text tells the whole story.
             self._mismatch_grace = self._mismatch_grace or coordination.Deadline(_GRACE_SECONDS)
             if len(self._came) >= self._cluster.world_size or self._mismatch_grace.expired():
                 raise errors.MismatchError(mismatch)
+        return not mismatch
 
-    def _try(self, call: Callable[[], None]) -> bool:
+    def _try(self, call: Callable[[], bool]) -> bool:
+        """The call's answer, False when rank 0 does not answer (yet)."""
         try:
-            call()
-            return True
+            return call()
         except errors.StoreUnavailableError:
             return False
 

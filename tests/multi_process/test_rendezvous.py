@@ -156,12 +156,40 @@ def test_missing_rank_is_named(missing):
 
 
 def test_two_processes_with_one_rank():
-    def variables(rank):
-        return {"TFDEAR_RANK": str(min(rank, 1)), "TFDEAR_WORLD_SIZE": "2"}
+    def variables(rank):  # rank 2 is never started, so that the others cannot be done before
+        return {"TFDEAR_RANK": str(min(rank, 1))}
 
     for code, output in run_ranks(3, CONNECT, variables):
         assert code == 1
         assert "two processes claim rank 1 of the job at 127.0.0.1:" in output
+
+
+def test_late_process_does_not_disturb_the_job(tmp_path):
+    script = (
+        CONNECT
+        + """
+import time
+print("connected", flush=True)
+while not os.path.exists(os.environ["DONE"]):
+    time.sleep(0.1)
+meeting.exchange("end", "", 30)
+"""
+    )
+    done = tmp_path / "done"
+    with Ranks(2, script, {"DONE": str(done)}) as job:
+        for rank in range(2):
+            job.wait_for_output(rank, "connected", 60)
+        late = {
+            "TFDEAR_RANK": "1",
+            "TFDEAR_WORLD_SIZE": "2",
+            "TFDEAR_COORDINATOR": job.coordinator,
+            "DONE": str(done),
+        }
+        with Ranks(1, script, late, launcher=False) as latecomer:
+            assert latecomer.wait() == [1]
+            assert "two processes claim rank 1" in latecomer.output(0)
+        done.touch()
+        assert job.wait() == [0, 0], job.output(0)
 
 
 def test_port_in_use():
