@@ -1,7 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """The network of digits.py, trained by a loop of its own with `strategy.run`.
 
-    tfdear run -n 2 examples/custom_loop.py
+Start it with `tfdear run -n 2 examples/custom_loop.py`, or as digits.py in any other way.
 """
 
 import argparse
