@@ -75,8 +75,14 @@ def _build_from_specification() -> None:
     @_wrap_method(trainer.TensorFlowTrainer, "_maybe_symbolic_build")
     def maybe_symbolic_build(original, model, iterator=None, data_batch=None):
         strategy = model._distribute_strategy
-        if not getattr(getattr(strategy, "extended", None), "is_dear", False) or iterator is None:
+        if not getattr(getattr(strategy, "extended", None), "is_dear", False):
             return original(model, iterator=iterator, data_batch=data_batch)
+        if type(model).call is keras.Model.call:
+            # A model that only has a `train_step`, such as a GAN: its parts are built already, and
+            # its optimizers make their variables when the step is traced, as without a strategy.
+            return None
+        if iterator is None:
+            return original(model, data_batch=data_batch)
         specification = iterator._distributed_dataset.element_spec
         flat = tf.nest.flatten(specification)
         if not all(

@@ -12,6 +12,7 @@ from tfdear import engine as engine_module
 from tfdear import extended as extended_module
 from tfdear import fusion as fusion_module
 from tfdear import job as job_module
+from tfdear import keras_files
 from tfdear import keras_seams
 from tfdear import options as options_module
 from tfdear import saved_model
@@ -105,6 +106,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         _ops.load()
         self._job = job_module.Job(options, cluster_resolver)
         keras_seams.install()
+        keras_files.install()
         saved_model.install()
         device = tf.config.list_logical_devices("CPU")[0].name
         self._graph_functions = weakref.WeakKeyDictionary()

@@ -80,11 +80,14 @@ class ServerStart(threading.Thread):
         host = cluster_lib.split_address(cluster.coordinator, "coordinator")[0]
         # The detour below listens on 127.0.0.1, which nobody looks for at ::1.
         self._loopback_only = cluster_lib.is_loopback(host) and host != "::1"
+        addresses = [cluster.coordinator, *(cluster.addresses or ())]
+        self._hosts = {cluster_lib.split_address(text, "address")[0] for text in addresses}
         self._server = _server_definition(cluster, heartbeat, register_timeout)
 
     def run(self) -> None:
         """Starts the server and waits until every rank has connected."""
         context = _tf_private.context.context()
+        _talk_directly(self._hosts)
         if self._loopback_only:
             _bind_to_loopback()
         original = _tf_private.pywrap_tfe.TFE_EnableCollectiveOps
@@ -98,6 +101,16 @@ class ServerStart(threading.Thread):
             self.error = error
         finally:
             _tf_private.pywrap_tfe.TFE_EnableCollectiveOps = original
+
+
+def _talk_directly(hosts: set[str]) -> None:
+    """Keeps proxies for web pages out of the way: gRPC would ask them even for loopback, and wait.
+
+    Only gRPC reads this variable, in place of `no_proxy`.
+    """
+    direct = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy") or ""
+    known = set(filter(None, direct.split(",")))
+    os.environ["no_grpc_proxy"] = ",".join(sorted(known | hosts))
 
 
 def restore_signal_handlers() -> None:

@@ -1,0 +1,69 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Lets all ranks save to one path: Keras 3's callbacks know no chief.
+
+All ranks hold the same values, so a file that several of them write is the same whoever was last,
+provided that nobody ever sees half of it: each rank writes a file of its own beside the target and
+renames it.
+"""
+
+import contextlib
+import functools
+import os
+import pathlib
+
+import keras
+
+_ATTEMPTS = 5
+
+_installed = False
+
+
+def install() -> None:
+    """Wraps Keras's functions that write files. Does nothing when called again."""
+    global _installed
+    if _installed or keras.backend.backend() != "tensorflow":
+        return
+    _installed = True
+    from keras.src.callbacks.backup_and_restore import BackupAndRestore
+    from keras.src.legacy.saving import legacy_h5_format
+    from keras.src.saving import saving_lib
+
+    # Only what writes a single file: folders and sharded weights are written in place.
+    for module, name, one_file in (
+        (saving_lib, "save_model", lambda *_, zipped=True, **__: zipped),
+        (saving_lib, "save_weights_only", lambda max_shard_size=None, *_, **__: not max_shard_size),
+        (legacy_h5_format, "save_model_to_hdf5", lambda *_, **__: True),
+    ):
+        setattr(module, name, _renamed_into_place(getattr(module, name), one_file))
+    # Every rank backs up into one folder and removes it when training ends, while another may still
+    # be writing its last backup.
+    for name in ("_save_model", "on_train_end"):
+        setattr(BackupAndRestore, name, _again_if_removed(getattr(BackupAndRestore, name)))
+
+
+def _renamed_into_place(save, one_file):
+    @functools.wraps(save)
+    def save_and_rename(model, filepath, *args, **kwargs):
+        strategy = getattr(model, "distribute_strategy", None)
+        is_dear = getattr(getattr(strategy, "extended", None), "is_distributed_dear", False)
+        is_path = isinstance(filepath, (str, os.PathLike)) and "://" not in str(filepath)
+        if not is_dear or not is_path or not one_file(*args, **kwargs):
+            return save(model, filepath, *args, **kwargs)
+        target = pathlib.Path(filepath)
+        own = target.with_name(f".rank{strategy.rank}.{target.name}")
+        result = save(model, str(own), *args, **kwargs)
+        os.replace(own, target)
+        return result
+
+    return save_and_rename
+
+
+def _again_if_removed(method):
+    @functools.wraps(method)
+    def call(self, *args, **kwargs):
+        for _ in range(_ATTEMPTS - 1):
+            with contextlib.suppress(FileNotFoundError):
+                return method(self, *args, **kwargs)
+        return method(self, *args, **kwargs)
+
+    return call
