@@ -92,5 +92,7 @@ def _require(name: str) -> pathlib.Path:
     """Returns the path of a built file; it lies beside this module or nowhere."""
     path = pathlib.Path(__file__).resolve().with_name(name)
     if not path.exists():
-        raise ImportError(_MISSING.format(path=path, rebuild=_build_check.how_to_rebuild(tf.__version__)))
+        raise ImportError(
+            _MISSING.format(path=path, rebuild=_build_check.how_to_rebuild(tf.__version__))
+        )
     return path

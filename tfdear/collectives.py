@@ -3,9 +3,8 @@
 
 import tensorflow as tf
 
-from tfdear import _ops
+from tfdear import _ops, reductions
 from tfdear import engine as engine_module
-from tfdear import reductions
 
 GROUPS = {
     "world": engine_module.Lane.CONTROL,

@@ -96,22 +96,11 @@ def trace_update(variable, update, gradient) -> DeferredUpdate | None:
     owned = [variable]
     while True:
         trace = UpdateTrace(outer, owned)
-
-        def body(values, indices=None):
-            if indices is not None:
-                values = _sum_duplicate_rows(values, indices, gradient)
-            _state.trace = trace  # noqa: B023: the body is traced in this iteration
-            try:
-                update(variable, values)
-            finally:
-                _state.trace = None
-
         try:
-            function = tf.function(body, autograph=False).get_concrete_function(*signature)
+            function = _trace(trace, variable, update, gradient, signature)
+            break
         except _MeetsForeignWrite as met:
             owned.append(met.variable)
-            continue
-        break
 
     written = list(trace.written.values())
     for captured in function.captured_inputs:
@@ -121,6 +110,19 @@ def trace_update(variable, update, gradient) -> DeferredUpdate | None:
         if used is None or not trace.owns(used):
             return None
     return DeferredUpdate(function, written) if written else None
+
+
+def _trace(trace, variable, update, gradient, signature):
+    def body(values, indices=None):
+        if indices is not None:
+            values = _sum_duplicate_rows(values, indices, gradient)
+        _state.trace = trace
+        try:
+            update(variable, values)
+        finally:
+            _state.trace = None
+
+    return tf.function(body, autograph=False).get_concrete_function(*signature)
 
 
 def _variable_of(handle):

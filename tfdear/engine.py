@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfdear import _ops
-from tfdear import errors
+from tfdear import _ops, errors
 
 _TEXT_BYTES = 4096
 _LARGEST_ADDRESS_BLOB = 1 << 22
@@ -227,7 +226,5 @@ class Engine:
         """Collectives run and bytes sent by this rank in a lane so far."""
         collectives = ctypes.c_uint64()
         bytes_sent = ctypes.c_uint64()
-        _library().tfdear_counters(
-            int(lane), ctypes.byref(collectives), ctypes.byref(bytes_sent)
-        )
+        _library().tfdear_counters(int(lane), ctypes.byref(collectives), ctypes.byref(bytes_sent))
         return {"collectives": collectives.value, "bytes_sent": bytes_sent.value}

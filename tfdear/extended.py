@@ -3,12 +3,8 @@
 
 import tensorflow as tf
 
-from tfdear import _tf_private
+from tfdear import _tf_private, data, empty_batch, reductions, replica_context
 from tfdear import collectives as collectives_module
-from tfdear import data
-from tfdear import empty_batch
-from tfdear import reductions
-from tfdear import replica_context
 from tfdear import variable as variable_module
 
 _Reconciliation = variable_module.Reconciliation

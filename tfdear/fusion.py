@@ -34,6 +34,5 @@ class FixedSize:
     def __post_init__(self) -> None:
         if not isinstance(self.bytes, int) or self.bytes < 1:
             raise ValueError(
-                "`bytes` must be a positive number of bytes. Received: "
-                f"bytes={self.bytes!r}"
+                f"`bytes` must be a positive number of bytes. Received: bytes={self.bytes!r}"
             )

@@ -1,7 +1,6 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """This process's place in the job: cluster, rendezvous, engine and monitor, started together."""
 
-
 import random
 
 import tensorflow as tf

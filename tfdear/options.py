@@ -3,7 +3,8 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from tfdear import fusion as fusion_module
 
@@ -80,7 +81,7 @@ def _flag(text: str) -> bool:
 
 
 # How an option is read from its variable TFDEAR_<NAME>.
-_PARSERS = {
+_PARSERS: dict[str, Callable[[str], Any]] = {
     "backend": str,
     "schedule": str,
     "collective": str,
@@ -90,10 +91,13 @@ _PARSERS = {
     "heartbeat": float,
     "shared_seeds": _flag,
     "max_delay_ms": int,
+    "bucket_bytes": int,  # Stands for `fusion`.
 }
 
 
-def resolve(arguments: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> DearOptions:
+def resolve(
+    arguments: Mapping[str, object], environ: Mapping[str, str] = os.environ
+) -> DearOptions:
     """Options from the arguments that were given, else the environment, else the defaults.
 
     Args:
@@ -104,8 +108,8 @@ def resolve(arguments: Mapping[str, object], environ: Mapping[str, str] = os.env
     Raises:
         ValueError: An argument or a variable has a value that is not allowed.
     """
-    values = {name: value for name, value in arguments.items() if value is not None}
-    for name, parse in {**_PARSERS, "bucket_bytes": int}.items():
+    values: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
+    for name, parse in _PARSERS.items():
         variable = f"TFDEAR_{name.upper()}"
         option = "fusion" if name == "bucket_bytes" else name
         if option in values or variable not in environ:

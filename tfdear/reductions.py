@@ -13,9 +13,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdear import _ops
-from tfdear import _tf_private
-from tfdear import deferred_update
+from tfdear import _ops, _tf_private, deferred_update
 from tfdear import engine as engine_module
 
 # The engine's DataType, by TensorFlow's.
@@ -51,13 +49,13 @@ class Reducer:
     def __init__(self, engine: engine_module.Engine, device: str):
         self._engine = engine
         self.device = device
-        self._eager_layouts = {}
+        self._eager_layouts: dict[tuple, int] = {}
         # A resource without content: ops that take a place in the order of collectives share it,
         # so automatic control dependencies keep them in program order.
         with tf.init_scope(), tf.device(device):
             self._order = tf.Variable(0, trainable=False, name="tfdear_order")
         # Traced updates, and with them what they captured, must outlive every update in flight.
-        self._deferred = []
+        self._deferred: list[deferred_update.DeferredUpdate] = []
 
     @property
     def order(self):

@@ -120,7 +120,7 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         return variable if read_value else None
 
     def settle(self, variable) -> None:
-        """Before a read: adds up the ranks' changes, of all metrics at once, if this one has any."""
+        """Before a read: adds up the ranks' changes of all metrics, if this one has any."""
         if id(variable) not in self._changes:
             return
         pending = list(self._changes.values())

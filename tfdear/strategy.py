@@ -5,17 +5,13 @@ import weakref
 
 import tensorflow as tf
 
-from tfdear import _ops
+from tfdear import _ops, empty_batch, keras_files, keras_seams, saved_model
 from tfdear import collectives as collectives_module
-from tfdear import empty_batch
 from tfdear import engine as engine_module
 from tfdear import extended as extended_module
 from tfdear import fusion as fusion_module
 from tfdear import job as job_module
-from tfdear import keras_files
-from tfdear import keras_seams
 from tfdear import options as options_module
-from tfdear import saved_model
 from tfdear import statistics as statistics_module
 
 
@@ -109,7 +105,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         keras_files.install()
         saved_model.install()
         device = tf.config.list_logical_devices("CPU")[0].name
-        self._graph_functions = weakref.WeakKeyDictionary()
+        self._graph_functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         extended = extended_module.DearExtended(self, self._job, device)
         tf.distribute.Strategy.__init__(self, extended)
 

@@ -108,9 +108,10 @@ def _talk_directly(hosts: set[str]) -> None:
 
     Only gRPC reads this variable, in place of `no_proxy`.
     """
-    direct = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy") or ""
+    variable = "no_grpc_proxy"
+    direct = os.environ.get(variable) or os.environ.get("no_proxy") or ""
     known = set(filter(None, direct.split(",")))
-    os.environ["no_grpc_proxy"] = ",".join(sorted(known | hosts))
+    os.environ[variable] = ",".join(sorted(known | hosts))
 
 
 def restore_signal_handlers() -> None:

@@ -7,9 +7,7 @@ import threading
 
 import tensorflow as tf
 
-from tfdear import _ops
-from tfdear import _tf_private
-from tfdear import deferred_update
+from tfdear import _ops, _tf_private, deferred_update
 
 _state = threading.local()
 
@@ -99,12 +97,11 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         trace = deferred_update.current_trace()
         if trace is not None and not trace.owns(self):
             return trace.read_by_value(lambda: self._read_variable_op(no_copy))
-        if trace is None and self._number is not None:
-            if not getattr(_state, "raw", False):
-                replica_context = _reconciling_context(self)
-                if replica_context is not None:
-                    replica_context.settle(self)
-                self.await_updates()
+        if trace is None and self._number is not None and not getattr(_state, "raw", False):
+            replica_context = _reconciling_context(self)
+            if replica_context is not None:
+                replica_context.settle(self)
+            self.await_updates()
         with raw_handles():
             return super()._read_variable_op(no_copy)
 

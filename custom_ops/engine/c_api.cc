@@ -86,8 +86,8 @@ int tfdear_start(int schedule, int64_t bucket_bytes, int max_delay_ms, char* err
   for (int i = 0; i < kNumLanes; ++i) {
     StartingGroup& starting = StartingGroups()[i];
     if (starting.backend == nullptr) continue;
-    groups[i] = std::make_unique<ProcessGroup>(starting.name, starting.ranks,
-                                               std::move(starting.backend));
+    groups[i] =
+        std::make_unique<ProcessGroup>(starting.name, starting.ranks, std::move(starting.backend));
   }
   Engine::Options options;
   options.schedule = static_cast<tfdear::Schedule>(schedule);
@@ -169,8 +169,12 @@ int64_t tfdear_events_drain(int64_t* out, int64_t capacity) {
   const size_t first = events.size() - static_cast<size_t>(count);
   for (int64_t i = 0; i < count; ++i) {
     const tfdear::Event& event = events[first + i];
-    const int64_t row[6] = {static_cast<int64_t>(event.kind), event.ticket,   event.subject,
-                            event.detail,                     event.begin_us, event.end_us};
+    const int64_t row[6] = {static_cast<int64_t>(event.kind),
+                            event.ticket,
+                            event.subject,
+                            event.detail,
+                            event.begin_us,
+                            event.end_us};
     std::memcpy(out + 6 * i, row, sizeof(row));
   }
   return count;

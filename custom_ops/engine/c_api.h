@@ -13,7 +13,8 @@
 
 extern "C" {
 
-// Start-up: create every lane's process group, listen, exchange the addresses (the caller does), connect, start.
+// Start-up: create every lane's process group, listen, exchange the addresses (the caller does),
+// connect, start.
 TFDEAR_EXPORT int tfdear_group_create(int lane, const char* name, const int* ranks, int size,
                                       int rank_in_group, const char* bind_address,
                                       double timeout_seconds, char* error, int error_size);

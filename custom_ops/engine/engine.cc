@@ -28,8 +28,8 @@ void SingleCollective::Start(std::shared_ptr<const Signature> signature, Body bo
 bool SingleCollective::Issue(ProcessGroup* group, Reactions* reactions) {
   if (!started_.load()) return false;
   std::lock_guard<std::mutex> lock(mutex_);
-  auto run = [signature = signature_, body = std::move(body_), events = events_,
-              number = number()](CollectiveBackend* backend, uint64_t sequence) {
+  auto run = [signature = signature_, body = std::move(body_), events = events_, number = number()](
+                 CollectiveBackend* backend, uint64_t sequence) {
     const int64_t begin = EventRecord::NowMicros();
     Status status = body(backend, *signature, sequence);
     events->Add({EventKind::kCollective, number, 0, 0, begin, EventRecord::NowMicros()});
@@ -96,8 +96,8 @@ Status Engine::Find(int64_t layout, bool open_to_change, LayoutEntry** entry) {
   }
   *entry = layouts_[layout].get();
   if (open_to_change && (*entry)->fixed != nullptr) {
-    return Status(StatusCode::kInternal, "reduction layout '" + (*entry)->name +
-                                             "' was changed after its first use");
+    return Status(StatusCode::kInternal,
+                  "reduction layout '" + (*entry)->name + "' was changed after its first use");
   }
   return Status();
 }
@@ -147,7 +147,8 @@ Status Engine::Open(int64_t layout, std::shared_ptr<Reduction>* reduction, Lane*
       // Outside the gradients' lane somebody waits for the sums: nothing to put off.
       const Schedule schedule =
           entry->lane == LaneKind::kGradients ? options_.schedule : Schedule::kWfbp;
-      entry->fixed = ReductionLayout::Make(entry->name, entry->tensors, options_.bucket_bytes, schedule);
+      entry->fixed =
+          ReductionLayout::Make(entry->name, entry->tensors, options_.bucket_bytes, schedule);
     }
     fixed = entry->fixed;
   }

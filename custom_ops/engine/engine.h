@@ -46,7 +46,8 @@ class SingleCollective : public Ticket {
 
 // What kernels talk to: takes gradients, keeps the order of collectives, knows which variables have
 // updates in flight, and turns the first failure into an error on everything that waits. One per
-// process, because TensorFlow's kernels have no other way to find it; started once, by the strategy.
+// process, because TensorFlow's kernels have no other way to find it; started once, by the
+// strategy.
 class Engine {
  public:
   struct Options {
@@ -58,8 +59,7 @@ class Engine {
   static Engine* Get();
 
   // Takes the lanes' process groups. Lanes may be null (a rank alone has none).
-  Status Start(const Options& options,
-               std::array<std::unique_ptr<ProcessGroup>, kNumLanes> groups);
+  Status Start(const Options& options, std::array<std::unique_ptr<ProcessGroup>, kNumLanes> groups);
   bool started() const;
 
   // Layouts are described tensor by tensor while a function is traced and fixed by their first use.
@@ -71,7 +71,8 @@ class Engine {
 
   // Takes the next place in the layout's lane. `lane` is where to advance or withdraw.
   Status Open(int64_t layout, std::shared_ptr<Reduction>* reduction, Lane** lane);
-  Status OpenCollective(LaneKind lane, std::shared_ptr<SingleCollective>* collective, Lane** opened);
+  Status OpenCollective(LaneKind lane, std::shared_ptr<SingleCollective>* collective,
+                        Lane** opened);
 
   int64_t CreateVariable() { return next_variable_++; }
   PendingUpdates* pending() { return &pending_; }

@@ -7,15 +7,24 @@ namespace tfdear {
 
 const char* Name(EventKind kind) {
   switch (kind) {
-    case EventKind::kContribute: return "contribute";
-    case EventKind::kReduceScatter: return "reduce_scatter";
-    case EventKind::kAllGather: return "all_gather";
-    case EventKind::kAllReduce: return "all_reduce";
-    case EventKind::kSparseGather: return "sparse_gather";
-    case EventKind::kCollective: return "collective";
-    case EventKind::kUpdate: return "update";
-    case EventKind::kAwait: return "await";
-    case EventKind::kRead: return "read";
+    case EventKind::kContribute:
+      return "contribute";
+    case EventKind::kReduceScatter:
+      return "reduce_scatter";
+    case EventKind::kAllGather:
+      return "all_gather";
+    case EventKind::kAllReduce:
+      return "all_reduce";
+    case EventKind::kSparseGather:
+      return "sparse_gather";
+    case EventKind::kCollective:
+      return "collective";
+    case EventKind::kUpdate:
+      return "update";
+    case EventKind::kAwait:
+      return "await";
+    case EventKind::kRead:
+      return "read";
   }
   return "unknown";
 }

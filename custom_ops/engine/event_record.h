@@ -10,15 +10,15 @@
 namespace tfdear {
 
 enum class EventKind : int {
-  kContribute,      // A gradient was copied into its bucket: progress of the backward pass.
-  kReduceScatter,   // A collective was on the line (begin to end).
+  kContribute,     // A gradient was copied into its bucket: progress of the backward pass.
+  kReduceScatter,  // A collective was on the line (begin to end).
   kAllGather,
   kAllReduce,
   kSparseGather,
-  kCollective,      // Any collective outside the gradients' lane.
-  kUpdate,          // A deferred update function ran.
-  kAwait,           // A read was held back until the updates in flight on its variable were done.
-  kRead,            // A read passed: progress of the forward pass.
+  kCollective,  // Any collective outside the gradients' lane.
+  kUpdate,      // A deferred update function ran.
+  kAwait,       // A read was held back until the updates in flight on its variable were done.
+  kRead,        // A read passed: progress of the forward pass.
 };
 
 const char* Name(EventKind kind);

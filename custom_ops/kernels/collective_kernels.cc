@@ -54,7 +54,8 @@ char* Bytes(Tensor* tensor) { return const_cast<char*>(tensor->tensor_data().dat
 
 // What must agree on all ranks, in words: the type and every dimension but the first.
 std::string RowWords(const char* collective, const Tensor& tensor) {
-  std::string text = std::string(collective) + " " + tensorflow::DataTypeString(tensor.dtype()) + "[?";
+  std::string text =
+      std::string(collective) + " " + tensorflow::DataTypeString(tensor.dtype()) + "[?";
   for (int d = 1; d < tensor.dims(); ++d) text += "," + std::to_string(tensor.dim_size(d));
   return text + "]";
 }
@@ -112,8 +113,9 @@ class CollectiveOp : public tensorflow::AsyncOpKernel {
  protected:
   static absl::Status CheckRows(const Call& call) {
     if (call.input.dims() < 1) {
-      return absl::InvalidArgumentError("the input of this collective needs at least one dimension: "
-                                        "its first dimension is what ranks exchange");
+      return absl::InvalidArgumentError(
+          "the input of this collective needs at least one dimension: "
+          "its first dimension is what ranks exchange");
     }
     if (!tensorflow::DataTypeCanUseMemcpy(call.input.dtype())) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -133,16 +135,15 @@ class AllGatherOp : public CollectiveOp {
   Status Run(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
              Call* call) const override {
     std::vector<int64_t> rows;
-    Status status =
-        GatherRowCounts(backend, signature, sequence, call->input.dim_size(0), &rows);
+    Status status = GatherRowCounts(backend, signature, sequence, call->input.dim_size(0), &rows);
     if (!status.ok()) return status;
     const size_t row_bytes = RowBytes(call->input);
     std::vector<size_t> bytes;
     for (int64_t count : rows) bytes.push_back(count * row_bytes);
     const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
     Tensor output(call->input.dtype(), WithRows(call->input, total));
-    status = backend->AllGatherV(call->input.tensor_data().data(), Bytes(&output), bytes,
-                                 signature, sequence);
+    status = backend->AllGatherV(call->input.tensor_data().data(), Bytes(&output), bytes, signature,
+                                 sequence);
     call->outputs = {output};
     return status;
   }
@@ -200,10 +201,10 @@ class AllToAllOp : public CollectiveOp {
       negative = negative || splits(i) < 0;
     }
     if (splits.size() != size || negative || total != call.input.dim_size(0)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "splits must hold one non-negative number of rows per rank (", size,
-          ") that add up to the rows of the input (", call.input.dim_size(0), "). Received splits ",
-          call.splits.SummarizeValue(16)));
+      return absl::InvalidArgumentError(
+          absl::StrCat("splits must hold one non-negative number of rows per rank (", size,
+                       ") that add up to the rows of the input (", call.input.dim_size(0),
+                       "). Received splits ", call.splits.SummarizeValue(16)));
     }
     return absl::OkStatus();
   }

@@ -28,26 +28,38 @@ class FusionBufferSlice : public tensorflow::TensorBuffer {
 
 absl::Status ToAbsl(const Status& status) {
   switch (status.code()) {
-    case StatusCode::kOk: return absl::OkStatus();
-    case StatusCode::kInvalidArgument: return absl::InvalidArgumentError(status.message());
-    case StatusCode::kDeadlineExceeded: return absl::DeadlineExceededError(status.message());
+    case StatusCode::kOk:
+      return absl::OkStatus();
+    case StatusCode::kInvalidArgument:
+      return absl::InvalidArgumentError(status.message());
+    case StatusCode::kDeadlineExceeded:
+      return absl::DeadlineExceededError(status.message());
     // TensorFlow rewrites "unavailable" of ops that it does not know as communication into an
     // internal error with words of its own; "aborted" arrives as it is.
-    case StatusCode::kUnavailable: return absl::AbortedError(status.message());
-    case StatusCode::kAborted: return absl::AbortedError(status.message());
-    case StatusCode::kInternal: return absl::InternalError(status.message());
+    case StatusCode::kUnavailable:
+      return absl::AbortedError(status.message());
+    case StatusCode::kAborted:
+      return absl::AbortedError(status.message());
+    case StatusCode::kInternal:
+      return absl::InternalError(status.message());
   }
   return absl::InternalError(status.message());
 }
 
 DataType ToEngine(tensorflow::DataType type) {
   switch (type) {
-    case tensorflow::DT_HALF: return DataType::kFloat16;
-    case tensorflow::DT_BFLOAT16: return DataType::kBFloat16;
-    case tensorflow::DT_DOUBLE: return DataType::kFloat64;
-    case tensorflow::DT_INT32: return DataType::kInt32;
-    case tensorflow::DT_INT64: return DataType::kInt64;
-    default: return DataType::kFloat32;  // The ops' type constraints admit nothing else.
+    case tensorflow::DT_HALF:
+      return DataType::kFloat16;
+    case tensorflow::DT_BFLOAT16:
+      return DataType::kBFloat16;
+    case tensorflow::DT_DOUBLE:
+      return DataType::kFloat64;
+    case tensorflow::DT_INT32:
+      return DataType::kInt32;
+    case tensorflow::DT_INT64:
+      return DataType::kInt64;
+    default:
+      return DataType::kFloat32;  // The ops' type constraints admit nothing else.
   }
 }
 

@@ -40,8 +40,7 @@ class ContributeOp : public tensorflow::OpKernel {
     const Tensor& tensor = context->input(1);
     const bool active = context->input(2).scalar<bool>()();
     const void* data = active ? tensor.tensor_data().data() : nullptr;
-    OP_REQUIRES_OK(context,
-                   ToAbsl(reduction->Contribute(index_, data, ToEngine(tensor.shape()))));
+    OP_REQUIRES_OK(context, ToAbsl(reduction->Contribute(index_, data, ToEngine(tensor.shape()))));
   }
 
  private:
@@ -59,17 +58,17 @@ class ContributeRowsOp : public tensorflow::OpKernel {
     if (reduction == nullptr) return;
     const Tensor& values = context->input(1);
     const Tensor& indices = context->input(2);
-    OP_REQUIRES(context,
-                values.dims() >= 1 && indices.dims() == 1 &&
-                    values.dim_size(0) == indices.dim_size(0),
-                absl::InvalidArgumentError(absl::StrCat(
-                    "values and indices must have the same number of rows. Received shapes ",
-                    values.shape().DebugString(), " and ", indices.shape().DebugString())));
+    OP_REQUIRES(
+        context,
+        values.dims() >= 1 && indices.dims() == 1 && values.dim_size(0) == indices.dim_size(0),
+        absl::InvalidArgumentError(
+            absl::StrCat("values and indices must have the same number of rows. Received shapes ",
+                         values.shape().DebugString(), " and ", indices.shape().DebugString())));
     std::vector<int64_t> shape = ToEngine(values.shape());
     if (!context->input(3).scalar<bool>()()) shape[0] = 0;
-    OP_REQUIRES_OK(context, ToAbsl(reduction->ContributeRows(
-                                index_, values.tensor_data().data(),
-                                indices.flat<int64_t>().data(), shape)));
+    OP_REQUIRES_OK(context,
+                   ToAbsl(reduction->ContributeRows(index_, values.tensor_data().data(),
+                                                    indices.flat<int64_t>().data(), shape)));
   }
 
  private:
@@ -86,21 +85,21 @@ class ReducedOp : public tensorflow::AsyncOpKernel {
     auto reduction = GetTicket<Reduction>(context);
     if (reduction == nullptr) return done();
     const auto type = context->expected_output_dtype(0);
-    reduction->WhenReduced(index_, [context, done = std::move(done), type](const Status& status,
-                                                                           const Reduced& sum) {
-      if (status.ok()) {
-        const auto shape = ToTensorShape(sum.shape);
-        context->set_output(0, Alias(sum.owner, sum.data, shape, type));
-        if (sum.indices != nullptr || context->num_outputs() > 1) {
-          context->set_output(
-              1, Alias(sum.indices_owner, sum.indices, tensorflow::TensorShape({shape.dim_size(0)}),
-                       tensorflow::DT_INT64));
-        }
-      } else {
-        context->SetStatus(ToAbsl(status));
-      }
-      done();
-    });
+    reduction->WhenReduced(
+        index_, [context, done = std::move(done), type](const Status& status, const Reduced& sum) {
+          if (status.ok()) {
+            const auto shape = ToTensorShape(sum.shape);
+            context->set_output(0, Alias(sum.owner, sum.data, shape, type));
+            if (sum.indices != nullptr || context->num_outputs() > 1) {
+              context->set_output(
+                  1, Alias(sum.indices_owner, sum.indices,
+                           tensorflow::TensorShape({shape.dim_size(0)}), tensorflow::DT_INT64));
+            }
+          } else {
+            context->SetStatus(ToAbsl(status));
+          }
+          done();
+        });
   }
 
  private:

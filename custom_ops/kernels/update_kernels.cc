@@ -59,8 +59,8 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     engine->pending()->Defer(writes_);
     // The receiver owns all it needs: the step that called this op may long be over.
     auto receiver = [engine, runtime, handle, arguments, writes = writes_, sparse = sparse_,
-                     type = type_, ticket = reduction->number()](const Status& status,
-                                                                 const Reduced& sum) {
+                     type = type_,
+                     ticket = reduction->number()](const Status& status, const Reduced& sum) {
       if (!status.ok()) return engine->pending()->Finish(writes, status);
       std::vector<Tensor> inputs;
       inputs.reserve(arguments->size() + 2);
@@ -68,14 +68,13 @@ class DeferUpdateOp : public tensorflow::OpKernel {
       inputs.push_back(Alias(sum.owner, sum.data, shape, type));
       if (sparse) {
         inputs.push_back(Alias(sum.indices_owner, sum.indices,
-                               tensorflow::TensorShape({shape.dim_size(0)}),
-                               tensorflow::DT_INT64));
+                               tensorflow::TensorShape({shape.dim_size(0)}), tensorflow::DT_INT64));
       }
       inputs.insert(inputs.end(), arguments->begin(), arguments->end());
-      UpdateThreads()->Schedule([engine, runtime, handle, writes, ticket,
-                                 inputs = std::move(inputs)] {
-        Run(engine, runtime, handle, ticket, inputs, writes);
-      });
+      UpdateThreads()->Schedule(
+          [engine, runtime, handle, writes, ticket, inputs = std::move(inputs)] {
+            Run(engine, runtime, handle, ticket, inputs, writes);
+          });
     };
     reduction->WhenReduced(index_, std::move(receiver));
   }
@@ -102,7 +101,8 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     struct State {
       explicit State(int64_t step)
           : container(step, [](const std::string&) {}),
-            runner([](std::function<void()> work) { UpdateThreads()->Schedule(std::move(work)); }) {}
+            runner([](std::function<void()> work) { UpdateThreads()->Schedule(std::move(work)); }) {
+      }
       tensorflow::CancellationManager cancellation;
       tensorflow::ScopedStepContainer container;
       std::function<void(std::function<void()>)> runner;

@@ -38,7 +38,9 @@ class Failure(keras.callbacks.Callback):
 KIND, VICTIM = sys.argv[1], int(sys.argv[2])
 STRATEGY = tfdear.DearStrategy()
 with STRATEGY.scope():
-    model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(1)])
+    model = keras.Sequential(
+        [keras.layers.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(1)]
+    )
     model.compile("adam", "mse")
 inputs = np.random.RandomState(0).randn(6000, 8).astype("float32")
 callbacks = [Failure(KIND)] if STRATEGY.rank == VICTIM else []

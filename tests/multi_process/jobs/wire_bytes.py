@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Counts the bytes that this rank's network device sends per collective: wire_bytes.py DEVICE OUT."""
+"""Counts the bytes that a rank's network device sends per collective: wire_bytes.py DEVICE OUT."""
 
 import json
 import pathlib
@@ -17,7 +17,12 @@ COUNTER = pathlib.Path(f"/sys/class/net/{DEVICE}/statistics/tx_bytes")
 strategy = tfdear.DearStrategy()
 rows = PAYLOAD // 4
 whole = tf.ones([rows])
-shard = tf.ones([(strategy.rank + 1) * rows // strategy.world_size - strategy.rank * rows // strategy.world_size])
+shard = tf.ones(
+    [
+        (strategy.rank + 1) * rows // strategy.world_size
+        - strategy.rank * rows // strategy.world_size
+    ]
+)
 collectives = {
     "reduce_scatter": lambda: strategy.reduce_scatter(whole),
     "all_gather": lambda: strategy.all_gather(shard),
