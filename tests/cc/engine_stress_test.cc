@@ -165,11 +165,9 @@ class StressedRank {
             }
             pending_.Finish({variable}, status);
             ++calls_;
-            {
-              // Under the mutex: `running` is gone once the last receiver is counted.
-              std::lock_guard<std::mutex> lock(mutex_);
-              ++running->received;
-            }
+            // All of it under the mutex: the rank may end once its last receiver is counted.
+            std::lock_guard<std::mutex> lock(mutex_);
+            ++running->received;
             changed_.notify_all();
           });
     }
@@ -198,7 +196,8 @@ class StressedRank {
     const int64_t count = CountOf(spec, step);
     ASSERT_EQ(sum.shape, std::vector<int64_t>{count});
     const auto expected = MakeData(spec.type, count, [&](size_t) { return total; });
-    EXPECT_EQ(std::memcmp(sum.data, expected.data(), expected.size()), 0)
+    const char* data = static_cast<const char*>(sum.data);
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), data))
         << "step " << index << ", tensor " << tensor;
   }
 

@@ -33,7 +33,7 @@ class Line {
 };
 
 // A ticket with one all-reduce of one number, which all ranks must call at the same place.
-class SumTicket : public Ticket {
+class SumTicket : public Ticket, public std::enable_shared_from_this<SumTicket> {
  public:
   using Done = std::function<void(const Status&, int64_t sum)>;
 
@@ -50,13 +50,15 @@ class SumTicket : public Ticket {
 
   bool Issue(ProcessGroup* group, Reactions* reactions) override {
     if (!ready_) return false;
-    issued_ = true;
-    auto work = group->Run(signature_, [this](CollectiveBackend* backend, uint64_t sequence) {
-      line_->Add(number());
-      return backend->AllReduce(&value_, 1, DataType::kInt64, *signature_, sequence);
+    issued = true;
+    auto self = shared_from_this();
+    auto work = group->Run(signature_, [self](CollectiveBackend* backend, uint64_t sequence) {
+      self->line_->Add(self->number());
+      return backend->AllReduce(&self->value_, 1, DataType::kInt64, *self->signature_, sequence);
     });
-    reactions->push_back(
-        [this, work] { work->OnDone([this](const Status& status) { done_(status, value_); }); });
+    reactions->push_back([self, work] {
+      work->OnDone([self](const Status& status) { self->done_(status, self->value_); });
+    });
     return true;
   }
   bool Untouched() const override { return !ready_; }
@@ -66,7 +68,7 @@ class SumTicket : public Ticket {
   }
 
   std::atomic<int> failures{0};
-  std::atomic<bool> issued_{false};
+  std::atomic<bool> issued{false};
 
  private:
   const std::shared_ptr<const Signature> signature_;
@@ -116,7 +118,7 @@ TEST(Lane, DataOfTheSecondTicketWaitForTheFirst) {
       if (rank->rank() == 0) first->Give(1, rank->lane());
       second->Give(10, rank->lane());
       if (rank->rank() != 0) {
-        EXPECT_FALSE(second->issued_) << "its turn has not come";
+        EXPECT_FALSE(second->issued) << "its turn has not come";
         first->Give(1, rank->lane());
       }
       ASSERT_TRUE(Eventually([&] { return done == 2; }));
@@ -166,7 +168,7 @@ TEST(Lane, WithdrawnTicketLetsTheNextGo) {
     rank->lane()->Open(given_up);
     rank->lane()->Open(next);
     next->Give(1, rank->lane());
-    EXPECT_FALSE(next->issued_);
+    EXPECT_FALSE(next->issued);
     EXPECT_TRUE(rank->lane()->Withdraw(given_up.get()));
     ASSERT_TRUE(outcomes.Reach(1));
     EXPECT_EQ(outcomes.good, 1);

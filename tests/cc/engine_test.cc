@@ -1,0 +1,209 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+// The engine that kernels talk to. There is one per process and it is started once, so every test
+// runs in a process of its own.
+
+#include "custom_ops/engine/engine.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+
+#include "tests/cc/engine_testing.h"
+
+namespace tfdear {
+namespace {
+
+const Status kLost(StatusCode::kUnavailable, "rank 1 was lost");
+
+std::array<std::unique_ptr<ProcessGroup>, kNumLanes> LonelyGroups() {
+  std::array<std::unique_ptr<ProcessGroup>, kNumLanes> groups;
+  for (LaneKind kind : {LaneKind::kGradients, LaneKind::kControl}) {
+    std::unique_ptr<GlooBackend> backend;
+    TFDEAR_EXPECT_OK(GlooBackend::Create(0, 1, "127.0.0.1", kTestTimeout, &backend));
+    groups[static_cast<int>(kind)] =
+        std::make_unique<ProcessGroup>("alone", std::vector<int>{0}, std::move(backend));
+  }
+  return groups;
+}
+
+void StartAlone(Schedule schedule = Schedule::kDear, size_t bucket_bytes = 1) {
+  Engine::Options options;
+  options.schedule = schedule;
+  options.bucket_bytes = bucket_bytes;
+  TFDEAR_EXPECT_OK(Engine::Get()->Start(options, LonelyGroups()));
+}
+
+int64_t LayoutOf(LaneKind lane, std::vector<int64_t> counts) {
+  const int64_t layout = Engine::Get()->CreateLayout("gradients", lane);
+  for (int64_t count : counts) {
+    TFDEAR_EXPECT_OK(Engine::Get()->AddTensor(layout, {DataType::kFloat32, count, false}));
+  }
+  return layout;
+}
+
+// Runs `body` in a child of its own. Its failures are on stderr; here only whether there were any.
+void InItsOwnProcess(const std::function<void()>& body) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(120);
+    body();
+    std::_Exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "wait status " << status;
+}
+
+TEST(Engine, RefusesUseBeforeItsStartAndASecondStart) {
+  InItsOwnProcess([] {
+    Engine* engine = Engine::Get();
+    EXPECT_FALSE(engine->started());
+    const int64_t layout = LayoutOf(LaneKind::kGradients, {8});
+    std::shared_ptr<Reduction> reduction;
+    std::shared_ptr<SingleCollective> collective;
+    Lane* lane = nullptr;
+    EXPECT_EQ(engine->Open(layout, &reduction, &lane).code(), StatusCode::kInternal);
+    EXPECT_EQ(engine->OpenCollective(LaneKind::kControl, &collective, &lane).code(),
+              StatusCode::kInternal);
+    StartAlone();
+    EXPECT_TRUE(engine->started());
+    const Status again = engine->Start(Engine::Options(), LonelyGroups());
+    EXPECT_EQ(again.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(again.message().find("started before"), std::string::npos) << again.message();
+    // A lane whose group this rank does not have.
+    EXPECT_EQ(engine->OpenCollective(LaneKind::kInterNode, &collective, &lane).code(),
+              StatusCode::kInternal);
+    TFDEAR_EXPECT_OK(engine->Open(layout, &reduction, &lane));
+  });
+}
+
+TEST(Engine, LayoutsAreFixedByTheirFirstUse) {
+  InItsOwnProcess([] {
+    StartAlone(Schedule::kDear, 256);
+    Engine* engine = Engine::Get();
+    const int64_t layout = LayoutOf(LaneKind::kControl, {64, 1, 16});
+    EXPECT_TRUE(engine->BucketBytes(layout).empty()) << "no plan yet";
+    TFDEAR_EXPECT_OK(engine->SetLane(layout, LaneKind::kGradients));
+    std::shared_ptr<Reduction> reduction;
+    Lane* lane = nullptr;
+    TFDEAR_EXPECT_OK(engine->Open(layout, &reduction, &lane));
+    EXPECT_EQ(lane->kind(), LaneKind::kGradients);
+    EXPECT_EQ(engine->BucketBytes(layout), (std::vector<size_t>{128, 256}));
+    EXPECT_EQ(engine->AddTensor(layout, {DataType::kFloat32, 8, false}).code(),
+              StatusCode::kInternal);
+    EXPECT_EQ(engine->SetLane(layout, LaneKind::kControl).code(), StatusCode::kInternal);
+    TFDEAR_EXPECT_OK(engine->SetLane(layout, LaneKind::kGradients));
+    for (int64_t unknown : {int64_t{-1}, layout + 1}) {
+      EXPECT_EQ(engine->Open(unknown, &reduction, &lane).code(), StatusCode::kInvalidArgument);
+      EXPECT_TRUE(engine->BucketBytes(unknown).empty());
+    }
+  });
+}
+
+TEST(Engine, OnlyGradientsAreSplitInTwoPhases) {
+  InItsOwnProcess([] {
+    StartAlone(Schedule::kDear);
+    for (LaneKind kind : {LaneKind::kGradients, LaneKind::kControl}) {
+      std::shared_ptr<Reduction> reduction;
+      Lane* lane = nullptr;
+      TFDEAR_EXPECT_OK(Engine::Get()->Open(LayoutOf(kind, {8, 8}), &reduction, &lane));
+      const bool gradients = kind == LaneKind::kGradients;
+      EXPECT_EQ(reduction->layout().steps.size(), gradients ? 4u : 2u);
+      EXPECT_EQ(reduction->layout().steps[0].phase,
+                gradients ? Phase::kReduceScatter : Phase::kAllReduce);
+    }
+  });
+}
+
+TEST(Engine, SingleCollectivesRunInTheirTurn) {
+  InItsOwnProcess([] {
+    StartAlone();
+    Engine* engine = Engine::Get();
+    std::shared_ptr<SingleCollective> first, second;
+    Lane* lane = nullptr;
+    TFDEAR_EXPECT_OK(engine->OpenCollective(LaneKind::kControl, &first, &lane));
+    TFDEAR_EXPECT_OK(engine->OpenCollective(LaneKind::kControl, &second, &lane));
+    std::mutex mutex;
+    std::vector<std::string> line;
+    auto start = [&](SingleCollective* collective, const std::string& name) {
+      auto note = [&, name](const std::string& what) {
+        std::lock_guard<std::mutex> lock(mutex);
+        line.push_back(what + " " + name);
+      };
+      collective->Start(
+          std::make_shared<Signature>(name),
+          [note](CollectiveBackend* backend, const Signature& signature, uint64_t sequence) {
+            note("runs");
+            return backend->Barrier(signature, sequence);
+          },
+          [note](const Status& status) { note(status.ok() ? "done" : status.message()); });
+    };
+    EXPECT_TRUE(first->Untouched());
+    start(second.get(), "b");
+    EXPECT_FALSE(second->Untouched());
+    start(first.get(), "a");
+    EXPECT_TRUE(Eventually([&] {
+      std::lock_guard<std::mutex> lock(mutex);
+      return line.size() == 4;
+    }));
+    EXPECT_EQ(line, (std::vector<std::string>{"runs a", "done a", "runs b", "done b"}));
+    // A failed body ends with its own words, and the group stays usable.
+    TFDEAR_EXPECT_OK(engine->OpenCollective(LaneKind::kControl, &first, &lane));
+    std::atomic<bool> done{false};
+    first->Start(
+        std::make_shared<Signature>("c"),
+        [](CollectiveBackend*, const Signature&, uint64_t) {
+          return Status(StatusCode::kInvalidArgument, "bad sizes");
+        },
+        [&](const Status& status) {
+          EXPECT_EQ(status.message(), "bad sizes");
+          done = true;
+        });
+    EXPECT_TRUE(Eventually([&] { return done.load(); }));
+  });
+}
+
+TEST(Engine, AbortEndsAllThatWaitsAndAllThatComes) {
+  InItsOwnProcess([] {
+    StartAlone();
+    Engine* engine = Engine::Get();
+    std::shared_ptr<Reduction> reduction;
+    std::shared_ptr<SingleCollective> waiting, unstarted;
+    Lane* lane = nullptr;
+    const int64_t layout = LayoutOf(LaneKind::kGradients, {8});
+    TFDEAR_EXPECT_OK(engine->Open(layout, &reduction, &lane));
+    TFDEAR_EXPECT_OK(engine->OpenCollective(LaneKind::kGradients, &waiting, &lane));
+    TFDEAR_EXPECT_OK(engine->OpenCollective(LaneKind::kControl, &unstarted, &lane));
+    Received received;
+    received.ListenTo(reduction.get());
+    std::vector<std::string> words;
+    auto note = [&](const Status& status) { words.push_back(status.message()); };
+    auto never = [](CollectiveBackend*, const Signature&, uint64_t) -> Status {
+      ADD_FAILURE() << "a collective ran after the abort";
+      return Status();
+    };
+    waiting->Start(std::make_shared<Signature>("waits for the reduction"), never, note);
+    const int64_t variable = engine->CreateVariable();
+    engine->pending()->Defer({variable});
+    engine->pending()->Await(variable, note);
+
+    engine->Abort(kLost);
+    engine->Abort(Status(StatusCode::kAborted, "a second cause"));
+    EXPECT_EQ(engine->failure().message(), kLost.message());
+    EXPECT_EQ(received.Get(0).status.message(), kLost.message());
+    unstarted->Start(std::make_shared<Signature>("late"), never, note);
+    EXPECT_EQ(words, std::vector<std::string>(3, kLost.message()));
+    EXPECT_EQ(engine->Open(layout, &reduction, &lane).message(), kLost.message());
+    EXPECT_EQ(engine->OpenCollective(LaneKind::kControl, &waiting, &lane).message(),
+              kLost.message());
+    EXPECT_EQ(engine->pending()->WaitAll(kTestTimeout).message(), kLost.message());
+  });
+}
+
+}  // namespace
+}  // namespace tfdear
