@@ -151,7 +151,10 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             context = replica_context.DearReplicaContext(strategy, self._job.rank, examples)
             if examples is not None:
                 args, kwargs = empty_batch.fill((args, kwargs), examples)
-            with context:
+            # A step that finds its data set at the end must fail before it takes a place in the order
+            # of collectives: what was opened and never filled would wait for ever.
+            data_ready = [] if tf.executing_eagerly() else _first_tensor((args, kwargs))
+            with context, tf.control_dependencies(data_ready):
                 outputs = fn(*args, **kwargs)
                 context.finish()
             return outputs if examples is None else empty_batch.cut(outputs, examples)
@@ -323,6 +326,11 @@ def _reconciliation(arguments, initial_value):
     if arguments.get("trainable") is False and tf.as_dtype(dtype).is_floating and averaged:
         return _Reconciliation.MEAN
     return _Reconciliation.NONE
+
+
+def _first_tensor(arguments):
+    tensors = [value for value in tf.nest.flatten(arguments) if isinstance(value, tf.Tensor)]
+    return tensors[:1]
 
 
 def number_of_examples(arguments):
