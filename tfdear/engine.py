@@ -66,6 +66,7 @@ class Event:
     detail: int
     begin: float
     end: float
+    computation: float = 0.0
 
 
 @functools.cache
@@ -214,12 +215,12 @@ class Engine:
 
     def drain_events(self) -> list[Event]:
         """Takes the recorded events, oldest first. Times are seconds of the steady clock."""
-        rows = np.zeros((_EVENT_CAPACITY, 6), np.int64)
+        rows = np.zeros((_EVENT_CAPACITY, 7), np.int64)
         pointer = rows.ctypes.data_as(ctypes.POINTER(ctypes.c_int64))
         count = _library().tfdear_events_drain(pointer, ctypes.c_int64(_EVENT_CAPACITY))
         return [
-            Event(EVENT_KINDS[kind], ticket, subject, detail, begin * 1e-6, end * 1e-6)
-            for kind, ticket, subject, detail, begin, end in rows[:count].tolist()
+            Event(EVENT_KINDS[kind], ticket, subject, detail, *(micros * 1e-6 for micros in times))
+            for kind, ticket, subject, detail, *times in rows[:count].tolist()
         ]
 
     def counters(self, lane: Lane) -> dict[str, int]:

@@ -203,7 +203,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         Returns:
             A dict: `steps`, seconds of `reduce_scatter`, `all_gather`, `all_reduce`,
             `sparse_gather`, `update`, `communication` and its `exposed` part, `overlap` (fraction
-            hidden, a lower bound; None without communication), `bytes` (payload of the gradients)
+            hidden; None without communication), `bytes` (payload of the gradients)
             and `bytes_sent` (by this rank since the start, both lanes).
         """
         summary = statistics_module.summarize(self.events())

@@ -169,13 +169,14 @@ int64_t tfdear_events_drain(int64_t* out, int64_t capacity) {
   const size_t first = events.size() - static_cast<size_t>(count);
   for (int64_t i = 0; i < count; ++i) {
     const tfdear::Event& event = events[first + i];
-    const int64_t row[6] = {static_cast<int64_t>(event.kind),
+    const int64_t row[7] = {static_cast<int64_t>(event.kind),
                             event.ticket,
                             event.subject,
                             event.detail,
                             event.begin_us,
-                            event.end_us};
-    std::memcpy(out + 6 * i, row, sizeof(row));
+                            event.end_us,
+                            event.computation_us};
+    std::memcpy(out + 7 * i, row, sizeof(row));
   }
   return count;
 }

@@ -45,8 +45,8 @@ TFDEAR_EXPORT void tfdear_abort(int status_code, const char* message);
 // The cause of the abort. Returns 0 if there was none, else 1 + StatusCode.
 TFDEAR_EXPORT int tfdear_aborted(char* message, int capacity);
 
-// Moves up to `capacity` events into `out`, six numbers each: kind, ticket, subject, detail,
-// begin and end in microseconds. Returns how many.
+// Moves up to `capacity` events into `out`, seven numbers each: kind, ticket, subject, detail,
+// begin, end and computation in microseconds. Returns how many.
 TFDEAR_EXPORT int64_t tfdear_events_drain(int64_t* out, int64_t capacity);
 TFDEAR_EXPORT int64_t tfdear_now_micros();
 TFDEAR_EXPORT int tfdear_counters(int lane, uint64_t* collectives, uint64_t* bytes_sent);

@@ -26,7 +26,8 @@ const char* Name(EventKind kind);
 // One thing that happened. Meaning of `subject`: the bucket of a collective, the tensor of a
 // contribution, the variable of an update or a read. `ticket` is the place of its reduction in the
 // order of collectives; for reads, how many updates had been put off and `detail` how many of them
-// had been applied when the read passed.
+// had been applied when the read passed. `computation_us`, for collectives of gradients: processor
+// time that the process spent on anything but communication meanwhile.
 struct Event {
   EventKind kind;
   int64_t ticket;
@@ -34,6 +35,7 @@ struct Event {
   int64_t detail;
   int64_t begin_us;
   int64_t end_us;
+  int64_t computation_us = 0;
 };
 
 // The last events of this rank, in a ring of fixed size: always on, because the summary of overlap

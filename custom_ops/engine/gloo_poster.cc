@@ -13,6 +13,8 @@
 #include <exception>
 #include <utility>
 
+#include "custom_ops/engine/communication_threads.h"
+
 namespace tfdear {
 
 GlooPoster::GlooPoster(std::shared_ptr<gloo::transport::tcp::Device> device, ErrorHandler on_error)
@@ -54,6 +56,7 @@ void GlooPoster::Discard(std::vector<std::unique_ptr<gloo::transport::UnboundBuf
 }
 
 void GlooPoster::handleEvents(int) {
+  RegisterCommunicationThread();
   uint64_t count;
   const ssize_t taken = read(event_fd_, &count, sizeof(count));
   (void)taken;  // nothing there: an earlier wake-up was enough

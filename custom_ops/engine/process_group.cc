@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "custom_ops/engine/communication_threads.h"
 #include "custom_ops/engine/signal_mask.h"
 
 namespace tfdear {
@@ -144,6 +145,7 @@ void ProcessGroup::Abort(const Status& cause) {
 }
 
 void ProcessGroup::Loop() {
+  RegisterCommunicationThread();
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "custom_ops/engine/communication_threads.h"
 #include "custom_ops/engine/shard.h"
 
 namespace tfdear {
@@ -266,6 +267,8 @@ std::shared_ptr<Work> Reduction::Submit(ProcessGroup* group, const ReductionLayo
       signature, [self = shared_from_this(), this, state, type, signature, phase = step.phase,
                   bucket = step.bucket](CollectiveBackend* backend, uint64_t sequence) {
         InjectDelay(max_delay_ms_);
+        const bool gradients = lane_->kind() == LaneKind::kGradients;
+        const int64_t computation = gradients ? ComputationMicros() : 0;
         const int64_t begin = EventRecord::NowMicros();
         Status status;
         switch (phase) {
@@ -286,9 +289,9 @@ std::shared_ptr<Work> Reduction::Submit(ProcessGroup* group, const ReductionLayo
             break;
         }
         const int64_t bytes = static_cast<int64_t>(state->buffer->size());
-        const bool gradients = lane_->kind() == LaneKind::kGradients;
         events_->Add({gradients ? KindOf(phase) : EventKind::kCollective, number(), bucket, bytes,
-                      begin, EventRecord::NowMicros()});
+                      begin, EventRecord::NowMicros(),
+                      gradients ? ComputationMicros() - computation : 0});
         return status;
       });
 }
