@@ -65,6 +65,17 @@ void PendingUpdates::Await(int64_t id, std::function<void(const Status&)> done) 
   done(status);
 }
 
+bool PendingUpdates::Idle(const std::vector<int64_t>& variables) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (int64_t id : variables) {
+    const Variable& variable = Get(id);
+    if (variable.applied < variable.deferred) return false;
+    if (variable.deferred > 0 && (!failure_.ok() || !variable.status.ok())) return false;
+  }
+  for (int64_t id : variables) RecordPass(id, Get(id), 0);
+  return true;
+}
+
 Status PendingUpdates::WaitAll(std::chrono::milliseconds timeout) {
   std::unique_lock<std::mutex> lock(mutex_);
   const bool idle =

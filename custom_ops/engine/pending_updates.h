@@ -29,6 +29,8 @@ class PendingUpdates {
   // Calls `done` once nothing is in flight on the variable: at once in the caller's thread, or in
   // the thread that finishes the last update.
   void Await(int64_t variable, std::function<void(const Status&)> done);
+  // True if reads of all these variables may pass now, without an error; they then count as passed.
+  bool Idle(const std::vector<int64_t>& variables);
   // Waits until nothing is in flight on any variable; the error of the first update that failed,
   // if any did.
   Status WaitAll(std::chrono::milliseconds timeout);

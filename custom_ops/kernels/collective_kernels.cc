@@ -7,6 +7,7 @@
 
 #include "custom_ops/engine/engine.h"
 #include "custom_ops/engine/shard.h"
+#include "custom_ops/kernels/cancellable.h"
 #include "custom_ops/kernels/conversions.h"
 #include "custom_ops/kernels/ticket.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -93,20 +94,19 @@ class CollectiveOp : public tensorflow::AsyncOpKernel {
     if (context->num_inputs() > 1) call->input = context->input(1);
     if (context->num_inputs() > 2) call->splits = context->input(2);
     OP_REQUIRES_OK_ASYNC(context, Check(*call), done);
+    auto op = Cancellable::Start(context, std::move(done));
     collective->Start(
         std::make_shared<Signature>(Words(*call)),
         [this, call](CollectiveBackend* backend, const Signature& signature, uint64_t sequence) {
           return Run(backend, signature, sequence, call.get());
         },
-        [context, call, done = std::move(done)](const Status& status) {
-          if (status.ok()) {
+        [op, call](const Status& status) {
+          op->End([&](OpKernelContext* ended) {
+            if (!status.ok()) return ended->SetStatus(ToAbsl(status));
             for (size_t i = 0; i < call->outputs.size(); ++i) {
-              context->set_output(i, call->outputs[i]);
+              ended->set_output(i, call->outputs[i]);
             }
-          } else {
-            context->SetStatus(ToAbsl(status));
-          }
-          done();
+          });
         });
   }
 

@@ -1,5 +1,6 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/engine.h"
+#include "custom_ops/kernels/cancellable.h"
 #include "custom_ops/kernels/conversions.h"
 #include "custom_ops/kernels/ticket.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -85,21 +86,19 @@ class ReducedOp : public tensorflow::AsyncOpKernel {
     auto reduction = GetTicket<Reduction>(context);
     if (reduction == nullptr) return done();
     const auto type = context->expected_output_dtype(0);
-    reduction->WhenReduced(
-        index_, [context, done = std::move(done), type](const Status& status, const Reduced& sum) {
-          if (status.ok()) {
-            const auto shape = ToTensorShape(sum.shape);
-            context->set_output(0, Alias(sum.owner, sum.data, shape, type));
-            if (sum.indices != nullptr || context->num_outputs() > 1) {
-              context->set_output(
-                  1, Alias(sum.indices_owner, sum.indices,
-                           tensorflow::TensorShape({shape.dim_size(0)}), tensorflow::DT_INT64));
-            }
-          } else {
-            context->SetStatus(ToAbsl(status));
-          }
-          done();
-        });
+    const bool sparse = context->num_outputs() > 1;
+    auto op = Cancellable::Start(context, std::move(done));
+    reduction->WhenReduced(index_, [op, type, sparse](const Status& status, const Reduced& sum) {
+      op->End([&](OpKernelContext* ended) {
+        if (!status.ok()) return ended->SetStatus(ToAbsl(status));
+        const auto shape = ToTensorShape(sum.shape);
+        ended->set_output(0, Alias(sum.owner, sum.data, shape, type));
+        if (!sparse) return;
+        ended->set_output(
+            1, Alias(sum.indices_owner, sum.indices, tensorflow::TensorShape({shape.dim_size(0)}),
+                     tensorflow::DT_INT64));
+      });
+    });
   }
 
  private:

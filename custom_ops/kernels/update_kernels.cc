@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "custom_ops/engine/engine.h"
+#include "custom_ops/kernels/cancellable.h"
 #include "custom_ops/kernels/conversions.h"
 #include "custom_ops/kernels/ticket.h"
 #include "tensorflow/core/framework/cancellation.h"
@@ -150,13 +151,8 @@ class AwaitOp : public tensorflow::AsyncOpKernel {
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     PendingUpdates* pending = Engine::Get()->pending();
-    if (variables_.size() == 1) {
-      pending->Await(variables_[0], [context, done = std::move(done)](const Status& status) {
-        if (!status.ok()) context->SetStatus(ToAbsl(status));
-        done();
-      });
-      return;
-    }
+    // Most reads find nothing in flight.
+    if (pending->Idle(variables_)) return done();
     struct Join {
       std::atomic<size_t> missing;
       tensorflow::mutex mutex;
@@ -164,15 +160,17 @@ class AwaitOp : public tensorflow::AsyncOpKernel {
     };
     auto join = std::make_shared<Join>();
     join->missing = variables_.size();
+    auto op = Cancellable::Start(context, std::move(done));
     for (int64_t variable : variables_) {
-      pending->Await(variable, [context, done, join](const Status& status) {
+      pending->Await(variable, [op, join](const Status& status) {
         if (!status.ok()) {
           tensorflow::mutex_lock lock(join->mutex);
           join->status = status;
         }
         if (join->missing.fetch_sub(1) > 1) return;
-        if (!join->status.ok()) context->SetStatus(ToAbsl(join->status));
-        done();
+        op->End([&](OpKernelContext* ended) {
+          if (!join->status.ok()) ended->SetStatus(ToAbsl(join->status));
+        });
       });
     }
   }
