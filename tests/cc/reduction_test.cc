@@ -519,6 +519,27 @@ TEST(Reduction, LaneFailureReachesEveryReceiverOnce) {
   });
 }
 
+TEST(Reduction, SumsThatWereThereBeforeAFailureStay) {
+  const auto layout = Make({Dense(8), Dense(8)}, 1, Schedule::kWfbp);
+  RunEngines(1, [&](EngineRank* rank) {
+    auto reduction = rank->Open(layout);
+    Received before, after;
+    before.ListenTo(reduction.get());
+    const std::vector<float> data(8, 3.0f);
+    TFDEAR_EXPECT_OK(reduction->Contribute(1, data.data(), {8}));
+    ASSERT_TRUE(before.WaitFor(1));
+    rank->lane()->Fail(kLost);
+    ASSERT_TRUE(before.WaitFor(2));
+    after.ListenTo(reduction.get());
+    for (Received* received : {&before, &after}) {
+      EXPECT_EQ(received->Get(0).status.message(), kLost.message());
+      TFDEAR_EXPECT_OK(received->Get(1).status);
+      EXPECT_EQ(received->Get(1).calls, 1);
+      EXPECT_EQ(static_cast<float*>(received->Get(1).sum.data)[7], 3.0f);
+    }
+  });
+}
+
 TEST(Reduction, LaneFailureEndsACollectiveInProgress) {
   const auto layout = Make({Dense(8), Dense(8)}, 1, Schedule::kDear);
   RunEngines(2, [&](EngineRank* rank) {
