@@ -1,0 +1,75 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Features of `fit`, `evaluate` and `predict` on 3 ranks, against plain Keras."""
+
+import case_reports
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+
+TOLERANCES = {
+    "run_eagerly": 1e-5,
+    "on_batch": 1e-5,
+    "accumulation": 1e-5,
+    "moving_average": 1e-5,
+    "loss_scale": 1e-5,
+    "jit_compile": 0.0,
+    "example_weights": 1e-5,
+    "dict_inputs": 1e-5,
+    "subclassed": 1e-5,
+    "callbacks": 1e-4,
+    "data_forms": 1e-5,
+    "extra_losses": 1e-5,
+    "summed_loss": 1e-4,
+    "many_metrics": 1e-4,
+    "mixed_precision": 1e-2,
+    "fit_again": 1e-3,
+    "recurrent": 1e-4,
+}
+# What plain Keras does on whole batches is something else here, by design.
+ONLY_BETWEEN_RANKS = ("clipping", "normalization", "dropout")
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    return case_reports.run_job("surface_job.py", None, tmp_path_factory.mktemp("plain"))[0]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    return case_reports.run_job("surface_job.py", 3, tmp_path_factory.mktemp("ranks"), timeout=400)
+
+
+@pytest.mark.parametrize("case", TOLERANCES)
+def test_as_in_one_process(reports, reference, case):
+    case_reports.check_ranks_equal(reports, case)
+    tolerance = TOLERANCES[case]
+    case_reports.check_close(reports[0], reference, case, tolerance, ignore=("ranks only",))
+
+
+@pytest.mark.parametrize("case", ONLY_BETWEEN_RANKS)
+def test_between_ranks(reports, case):
+    case_reports.check_ranks_equal(reports, case, ignore=("mask",))
+    for key, value in reports[0][case].items():
+        if value.dtype.kind == "f":
+            assert np.isfinite(value).all(), key
+
+
+def test_refuses_xla(reports):
+    assert all(report["jit_compile"]["refused"] for report in reports)
+
+
+def test_skips_the_step_that_overflows(reports):
+    # Two epochs of five steps, one of which overflows each time.
+    assert reports[0]["loss_scale"]["steps"] == 8
+
+
+def test_dropout_masks_differ(reports):
+    masks = [report["dropout"]["mask"] for report in reports]
+    assert not (masks[0] == masks[1]).all() and not (masks[1] == masks[2]).all()
+
+
+def test_callbacks_stopped_early(reports):
+    result = reports[0]["callbacks"]
+    assert 0 < result["stopped"] < 11 and result["rates"][-1] < result["rates"][0]
+    assert "backup" not in result["files"] and {"best.keras", "log.csv"} <= set(result["files"])

@@ -1,0 +1,102 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""What a job saves loads in a process that cannot import tfdear; TensorFlow's tutorial script."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import case_reports
+import numpy as np
+import pytest
+from ranks import Ranks, free_port
+
+pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+
+_JOBS = pathlib.Path(__file__).parent / "jobs"
+
+
+def run_without_tfdear(script, *arguments):
+    """Runs a script in a process of its own in which `import tfdear` fails."""
+    refuse = "import sys; sys.modules['tfdear'] = None\n"
+    done = subprocess.run(
+        [sys.executable, "-c", refuse + textwrap.dedent(script), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd="/",
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("saved")
+    return directory, case_reports.run_job("saving_job.py", 2, directory, timeout=180)
+
+
+def test_ranks_load_what_they_saved(saved):
+    _, reports = saved
+    for case in ("saving", "custom_loop"):
+        case_reports.check_ranks_equal(reports, case)
+
+
+def test_files_load_without_tfdear(saved):
+    directory, _ = saved
+    run_without_tfdear(
+        """
+        import keras, numpy as np, tensorflow as tf
+        directory = sys.argv[1]
+        ranks = np.load(directory + "/rank_0.npz")
+        x, expected = ranks["saving|x"], ranks["saving|expected"]
+        for name in ("all.keras", "all.h5", "chief.keras"):
+            loaded = keras.models.load_model(f"{directory}/{name}")
+            np.testing.assert_allclose(loaded.predict(x, verbose=0), expected, rtol=1e-5, atol=1e-6)
+        loaded.load_weights(directory + "/all.weights.h5")
+        loaded.fit(x, expected, verbose=0)
+        for name in ("exported_all", "exported_chief"):
+            module = tf.saved_model.load(f"{directory}/{name}")
+            served = module.serve(tf.constant(x))
+            np.testing.assert_allclose(served, expected, rtol=1e-5, atol=1e-6)
+        module = tf.saved_model.load(directory + "/module")
+        inferred = module.infer(tf.constant(x))
+        np.testing.assert_allclose(inferred, ranks["custom_loop|expected"], rtol=1e-5, atol=1e-6)
+        left = [name for name in __import__("os").listdir(directory) if "tmp" in name.lower()]
+        assert not left, left
+        """,
+        directory,
+    )
+
+
+def test_tutorial_of_multi_worker_training(tmp_path):
+    workers = [f"localhost:{free_port()}" for _ in range(2)]
+
+    def variables(rank):
+        task = {"type": "worker", "index": rank}
+        return {"TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task})}
+
+    script = str(_JOBS / "tutorial_worker.py")
+    with Ranks(2, script, variables, (str(tmp_path),), launcher=False) as ranks:
+        codes = ranks.wait(timeout=150)
+        assert codes == [0, 0], ranks.output(0)[-4000:] + ranks.output(1)[-4000:]
+    assert (tmp_path / "checkpoint.keras").exists()
+    assert not (tmp_path / "backup").exists() or not list((tmp_path / "backup").iterdir())
+    assert not (tmp_path / "workertemp_1").exists()
+    losses = np.load(tmp_path / "expected.npz")["loss"]
+    assert losses[-1] < losses[0]
+    run_without_tfdear(
+        """
+        import keras, numpy as np, tensorflow as tf
+        directory = sys.argv[1]
+        stored = np.load(directory + "/expected.npz")
+        for name in ("model.keras", "checkpoint.keras"):
+            y = keras.models.load_model(f"{directory}/{name}").predict(stored["x"], verbose=0)
+            np.testing.assert_allclose(y, stored["y"], rtol=1e-5, atol=1e-6)
+        module = tf.saved_model.load(directory + "/exported")
+        served = module.serve(stored["x"])
+        np.testing.assert_allclose(served, stored["y"], rtol=1e-5, atol=1e-6)
+        """,
+        tmp_path,
+    )

@@ -1,0 +1,147 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Schedules and bucket sizes change when things happen, not what comes out."""
+
+import collections
+
+import case_reports
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+
+TRAININGS = "single_steps,several_steps,adversaries,adversaries_in_a_loop"
+# World size, schedule, bucket bytes, most milliseconds of delay before a collective.
+SETTINGS = {
+    "dear": ("dear", 4096, 5),
+    "wfbp": ("wfbp", 4096, 5),
+    "sequential": ("sequential", 4096, 0),
+    "1 byte": ("dear", 1, 0),
+    "1 KiB": ("wfbp", 1024, 5),
+    "1 GiB": ("dear", 1 << 30, 0),
+    "wide": ("dear", 1 << 20, 0),
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    done = {}
+
+    def run_once(world_size, setting, cases=TRAININGS):
+        key = (world_size, setting, cases)
+        if key not in done:
+            schedule, bucket_bytes, delay = SETTINGS[setting]
+            env = {
+                "TFDEAR_SCHEDULE": schedule,
+                "TFDEAR_BUCKET_BYTES": str(bucket_bytes),
+                "TFDEAR_MAX_DELAY_MS": str(delay),
+            }
+            directory = tmp_path_factory.mktemp("job")
+            done[key] = case_reports.run_job(
+                "schedule_job.py", world_size, directory, cases=cases, env=env
+            )
+        return done[key]
+
+    return run_once
+
+
+@pytest.mark.parametrize("setting", ["wfbp", "sequential", "1 byte", "1 KiB", "1 GiB"])
+def test_two_ranks_get_the_same_bits(run, setting):
+    reference, reports = run(2, "dear"), run(2, setting)
+    for case in TRAININGS.split(","):
+        case_reports.check_ranks_equal(reports, case)
+        case_reports.check_identical(reports[0], reference[0], case)
+
+
+@pytest.mark.parametrize("setting", ["wfbp", "sequential"])
+def test_four_ranks_with_the_same_buckets_get_the_same_bits(run, setting):
+    reference, reports = run(4, "dear"), run(4, setting)
+    for case in TRAININGS.split(","):
+        case_reports.check_ranks_equal(reports, case)
+        case_reports.check_identical(reports[0], reference[0], case)
+
+
+def test_three_ranks_and_bucket_sizes(run):
+    cases = "several_steps,adversaries_in_a_loop"
+    reference, reports = run(3, "1 byte", cases), run(3, "1 GiB", cases)
+    for case in cases.split(","):
+        case_reports.check_ranks_equal(reports, case)
+        for key, value in reference[0][case].items():
+            if "digests" not in key:
+                np.testing.assert_allclose(
+                    reports[0][case][key], value, rtol=1e-6, atol=1e-7, err_msg=f"{case}: {key}"
+                )
+
+
+Event = collections.namedtuple("Event", "kind ticket subject detail begin end")
+COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce")
+
+
+def record(report):
+    """The events of a rank."""
+    stored = report["events"]
+    return [
+        Event(str(kind), int(numbers[0]), int(numbers[1]), int(numbers[2]), *numbers[3:])
+        for kind, numbers in zip(stored["kind"], stored["numbers"], strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def records(run):
+    return [record(report) for report in run(2, "wide", "events")]
+
+
+def test_every_rank_has_the_same_order_of_collectives(records):
+    orders = [
+        [(e.kind, e.ticket, e.subject) for e in events if e.kind in COLLECTIVES]
+        for events in records
+    ]
+    assert len(orders[0]) > 20
+    assert orders[0] == orders[1]
+
+
+def test_no_read_sees_a_value_before_its_update(records):
+    for events in records:
+        reads = [event for event in events if event.kind == "read"]
+        assert any(event.ticket > 0 for event in reads)
+        assert all(event.ticket == event.detail for event in reads)
+
+
+def test_reduce_scatters_begin_before_the_backward_pass_ends(records):
+    for events in records:
+        steps = collections.defaultdict(lambda: ([], []))
+        for event in events:
+            if event.kind == "contribute":
+                steps[event.ticket][0].append(event.end)
+            elif event.kind == "reduce_scatter":
+                steps[event.ticket][1].append(event.begin)
+        gradients = [step for step in steps.values() if step[1]]
+        assert len(gradients) == 10
+        early = [min(begins) < max(ends) for ends, begins in gradients]
+        assert sum(early) >= len(early) // 2, early
+
+
+def test_all_gathers_overlap_the_next_forward_pass(records):
+    for events in records:
+        tickets = sorted({event.ticket for event in events if event.kind == "all_gather"})
+        last_gather = {
+            ticket: max(e.end for e in events if e.kind == "all_gather" and e.ticket == ticket)
+            for ticket in tickets
+        }
+        first_contribution = {
+            ticket: min(e.end for e in events if e.kind == "contribute" and e.ticket == ticket)
+            for ticket in tickets
+        }
+        # A read after the last gradient of step i and before the first of step i + 1 belongs to
+        # the forward pass of step i + 1.
+        overlapped = 0
+        for ticket, following in zip(tickets, tickets[1:], strict=False):
+            backward_end = max(
+                e.end for e in events if e.kind == "contribute" and e.ticket == ticket
+            )
+            overlapped += any(
+                e.kind == "read"
+                and backward_end < e.end < last_gather[ticket]
+                and e.end < first_contribution[following]
+                for e in events
+            )
+        assert overlapped >= (len(tickets) - 1) // 2, (overlapped, len(tickets))
