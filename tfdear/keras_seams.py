@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfdear import data
+from tfdear import variable as variable_module
 
 _installed = False
 
@@ -64,6 +65,8 @@ def install() -> None:
     _weigh_losses()
     _share_batches()
     _agree_on_overflow()
+    _accumulate_all_gradients()
+    _require_variables_of_the_scope()
 
 
 def _build_from_specification() -> None:
@@ -122,6 +125,20 @@ def _weigh_losses() -> None:
         return tf.math.divide_no_nan(value, tf.cast(weight, value.dtype))
 
 
+    # The loss of each output is logged by a tracker for which every call counts alike: one per step
+    # in one process. The ranks' parts of a step must count as one together.
+    from keras.src.trainers import compile_utils
+
+    @_wrap_method(compile_utils.CompileLoss, "build")
+    def build(original, self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        for tracker in filter(None, self.metrics):
+            tracker.update_state = functools.partial(update_tracker, tracker.update_state)
+
+    def update_tracker(update_state, values, sample_weight=None):
+        return update_state(values, share() if sample_weight is None else sample_weight)
+
+
 def _share_batches() -> None:
     # `predict` puts the replicas' rows together only for strategies that Keras knows, and the
     # `*_on_batch` methods hand the batch to `strategy.run` without distributing it.
@@ -161,7 +178,71 @@ def _agree_on_overflow() -> None:
     def check_finite(original, self, grads):
         finite = original(self, grads)
         strategy = _dear_strategy()
-        if strategy is None or tf.distribute.get_replica_context() is None:
+        context = tf.distribute.get_replica_context()
+        if strategy is None or context is None:
             return finite
         overflows = tf.cast(tf.logical_not(finite), tf.int32)
-        return strategy.extended.reducer.all_reduce([overflows], name="overflow flag")[0] < 1
+        total = strategy.extended.reducer.all_reduce(
+            [overflows], name="overflow flag", active=context.has_examples
+        )
+        return total[0] < 1
+
+    # The scale is the same on all ranks: not a value to average.
+    for name in ("_stateful_handle_finite_grads", "_stateful_handle_non_finite_grads"):
+        _wrap_method(loss_scale_optimizer.LossScaleOptimizer, name)(_as_update)
+
+
+def _as_update(original, optimizer, *args, **kwargs):
+    context = tf.distribute.get_replica_context()
+    if _dear_strategy() is None or context is None:
+        return original(optimizer, *args, **kwargs)
+    with context.updating():
+        return original(optimizer, *args, **kwargs)
+
+
+def _accumulate_all_gradients() -> None:
+    # With gradient accumulation the reduction moves sums over several batches: a rank without
+    # examples in the last one still has those of the others. What a batch without examples adds is
+    # taken out where it comes in.
+    from keras.src.optimizers import base_optimizer
+
+    @_wrap_method(base_optimizer.BaseOptimizer, "apply")
+    def apply(original, optimizer, grads, trainable_variables=None):
+        context = tf.distribute.get_replica_context()
+        if (
+            _dear_strategy() is None
+            or not optimizer.gradient_accumulation_steps
+            or not getattr(context, "reconciles", False)
+        ):
+            return original(optimizer, grads, trainable_variables)
+        grads = [context.gate_gradient(gradient) for gradient in grads]
+        with context.contributing():
+            return original(optimizer, grads, trainable_variables)
+
+
+def _require_variables_of_the_scope() -> None:
+    # A variable from outside the scope would stay this rank's own: ranks would drift apart, and
+    # callbacks that look at a metric would decide differently on each.
+    from keras.src.backend.tensorflow import trainer
+
+    def check(original, model, *args, **kwargs):
+        if _dear_strategy(model.distribute_strategy) is not None:
+            optimizer = getattr(model, "optimizer", None)
+            # What training writes. Constants, such as what `Normalization.adapt` found, may be from
+            # anywhere.
+            variables = [*model.trainable_variables, *model.metrics_variables]
+            variables += optimizer.variables if optimizer is not None else []
+            for variable in variables:
+                value = getattr(variable, "value", variable)
+                if isinstance(value, tf.Variable) and not isinstance(
+                    value, variable_module.DearVariable
+                ):
+                    raise ValueError(
+                        f"The variable `{variable.path}` of model `{model.name}` was created "
+                        "outside `strategy.scope()`, so it would have another value on every rank. "
+                        "Create the model, its metrics, losses and optimizer inside the scope."
+                    )
+        return original(model, *args, **kwargs)
+
+    for name in ("make_train_function", "make_test_function", "make_predict_function"):
+        _wrap_method(trainer.TensorFlowTrainer, name)(check)
