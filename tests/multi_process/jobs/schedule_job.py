@@ -80,12 +80,12 @@ def adversarial_step(
         )
         judged = loss(labels, logits)
     variables = discriminator.trainable_variables
-    discriminator_optimizer.apply_gradients(zip(tape.gradient(judged, variables), variables))
+    discriminator_optimizer.apply_gradients(zip(tape.gradient(judged, variables), variables, strict=True))
     with tf.GradientTape() as tape:
         logits = discriminator(generator(noise))
         fooled = loss(tf.ones_like(logits), logits)
     variables = generator.trainable_variables
-    generator_optimizer.apply_gradients(zip(tape.gradient(fooled, variables), variables))
+    generator_optimizer.apply_gradients(zip(tape.gradient(fooled, variables), variables, strict=True))
     return {"judged": judged, "fooled": fooled}
 
 
