@@ -72,7 +72,7 @@ def distribute(dataset: tf.data.Dataset, rank: int, world_size: int) -> tf.data.
         ValueError: The dataset asks for a sharding policy that is not supported, or shuffles in an
             order that the ranks do not share.
     """
-    if getattr(dataset, _DISTRIBUTED, False):
+    if _is_distributed(dataset):
         return dataset
     policies = tf.data.experimental.AutoShardPolicy
     policy = dataset.options().experimental_distribute.auto_shard_policy
@@ -87,8 +87,9 @@ def distribute(dataset: tf.data.Dataset, rank: int, world_size: int) -> tf.data.
         shared = _split_batches(dataset, world_size)
     else:
         _check_shuffle_seeds(dataset)
+        whole = _is_tuple(dataset)
         shared = dataset.map(
-            lambda *batch: slice_rows(batch if len(batch) > 1 else batch[0], rank, world_size),
+            lambda *batch: slice_rows(batch if whole else batch[0], rank, world_size),
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
@@ -101,11 +102,26 @@ def mark_distributed(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset
 
 
+def _is_distributed(dataset) -> bool:
+    """Whether the dataset was made from one that is a rank's own already."""
+    if getattr(dataset, _DISTRIBUTED, False):
+        return True
+    inputs = getattr(dataset, "_inputs", None)
+    return callable(inputs) and any(_is_distributed(source) for source in inputs())
+
+
+def _is_tuple(dataset) -> bool:
+    """Whether `map` hands the elements over as several arguments."""
+    return type(dataset.element_spec) is tuple
+
+
 def _split_batches(dataset, world_size):
     """AutoShardPolicy.OFF: every rank sees all of its own data, in batches of the ranks' size."""
 
+    whole = _is_tuple(dataset)
+
     def split(*batch):
-        batch = batch if len(batch) > 1 else batch[0]
+        batch = batch if whole else batch[0]
         parts = [slice_rows(batch, rank, world_size) for rank in range(world_size)]
         pieces = tf.data.Dataset.from_tensors(parts[0])
         for part in parts[1:]:
@@ -144,12 +160,23 @@ def same_length(dataset: tf.data.Dataset, exchange) -> tf.data.Dataset:
         exchange: Callable that takes an int and returns every rank's.
 
     Returns:
-        The dataset, lengthened if other ranks' are longer. Datasets of unknown length are returned
-        as they are; give them a length with `tf.data.experimental.assert_cardinality`.
+        The dataset, lengthened if other ranks' are longer.
+
+    Raises:
+        ValueError: Ranks have datasets of unknown length, or both endless and finite ones.
     """
-    lengths = exchange(int(dataset.cardinality().numpy()))
-    mine, longest = int(dataset.cardinality().numpy()), max(lengths)
-    if min(lengths) < 0 or mine == longest:
+    mine = int(dataset.cardinality().numpy())
+    lengths = exchange(mine)
+    longest = max(lengths)
+    if min(lengths) < 0 and len(set(lengths)) > 1 or mine == tf.data.UNKNOWN_CARDINALITY:
+        raise ValueError(
+            "The ranks' own datasets must all have a known number of batches, or all be endless: "
+            "otherwise ranks would end an epoch at different steps. Give the dataset its length "
+            "with `dataset.apply(tf.data.experimental.assert_cardinality(n))`, or make it endless "
+            "with `repeat()` and pass `steps_per_epoch`. Received lengths, by rank (-1: endless, "
+            f"-2: unknown): {lengths}"
+        )
+    if mine == longest or longest < 0:
         return dataset
 
     def empty(spec):
@@ -158,9 +185,9 @@ def same_length(dataset: tf.data.Dataset, exchange) -> tf.data.Dataset:
                 tf.zeros([0], spec.dtype), tf.zeros([1], spec.row_splits_dtype)
             )
         if isinstance(spec, tf.SparseTensorSpec):
-            shape = [0] + [size or 0 for size in spec.shape[1:]]
+            shape = [0] + [size or 1 for size in spec.shape[1:]]
             return tf.sparse.from_dense(tf.zeros(shape, spec.dtype))
-        shape = [0] + [size or 0 for size in spec.shape[1:]]
+        shape = [0] + [size or 1 for size in spec.shape[1:]]
         return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
 
     nothing = tf.data.Dataset.from_tensors(tf.nest.map_structure(empty, dataset.element_spec))

@@ -72,7 +72,12 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
                 initial_value,
                 number=self._job.engine.create_variable(),
                 owner=owner,
-                reconciliation=_reconciliation(arguments, initial_value),
+                # An optimizer's slots are written by updates, alike on all ranks.
+                reconciliation=(
+                    _Reconciliation.NONE
+                    if owner is not None
+                    else _reconciliation(arguments, initial_value)
+                ),
                 distribute_strategy=self._container_strategy(),
                 **arguments,
             )
@@ -151,10 +156,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             context = replica_context.DearReplicaContext(strategy, self._job.rank, examples)
             if examples is not None:
                 args, kwargs = empty_batch.fill((args, kwargs), examples)
-            # A step that finds its data set at the end must fail before it takes a place in the order
-            # of collectives: what was opened and never filled would wait for ever.
-            data_ready = [] if tf.executing_eagerly() else _first_tensor((args, kwargs))
-            with context, tf.control_dependencies(data_ready):
+            with context:
                 outputs = fn(*args, **kwargs)
                 context.finish()
             return outputs if examples is None else empty_batch.cut(outputs, examples)
@@ -191,6 +193,8 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             with tf.device(self._device):
                 if self.reducer.defer(var, update, args[0]):
                     return tf.no_op() if group else None
+        if self.is_distributed_dear and args and isinstance(args[0], tf.IndexedSlices):
+            args = (reductions.sum_duplicate_rows(args[0]), *args[1:])
         return self._update_non_slot(var, fn, (var,) + tuple(args), kwargs, group)
 
     def _can_defer(self, var, args):
@@ -326,11 +330,6 @@ def _reconciliation(arguments, initial_value):
     if arguments.get("trainable") is False and tf.as_dtype(dtype).is_floating and averaged:
         return _Reconciliation.MEAN
     return _Reconciliation.NONE
-
-
-def _first_tensor(arguments):
-    tensors = [value for value in tf.nest.flatten(arguments) if isinstance(value, tf.Tensor)]
-    return tensors[:1]
 
 
 def number_of_examples(arguments):

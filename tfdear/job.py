@@ -1,8 +1,12 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """This process's place in the job: cluster, rendezvous, engine and monitor, started together."""
 
+import hashlib
+import pickle
 import random
+from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
 import tfdear
@@ -98,9 +102,18 @@ class Job:
 
     def _share_seed(self) -> None:
         # Datasets are shuffled on every rank: in the same order, or examples are lost.
-        seed = self.exchange(str(random.SystemRandom().randrange(1 << 31)))[0]
+        seed = int(self.exchange(str(random.SystemRandom().randrange(1 << 31)))[0])
         if _tf_private.context.global_seed() is None:
-            tf.random.set_seed(int(seed))
+            tf.random.set_seed(seed)
+        # Python's generator shuffles `keras.utils.PyDataset`s, numpy's many users' own data. States
+        # that agree were seeded by the script and are left alone.
+        self._agree_on_state(random.getstate(), lambda: random.seed(seed))
+        self._agree_on_state(np.random.get_state(legacy=False), lambda: np.random.seed(seed))
+
+    def _agree_on_state(self, state: object, reseed: Callable[[], None]) -> None:
+        digest = hashlib.sha256(pickle.dumps(state)).hexdigest()
+        if len(set(self.exchange(digest))) > 1:
+            reseed()
 
     def _drain(self) -> None:
         self.engine.synchronize(self.options.timeout)

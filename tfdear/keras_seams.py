@@ -66,6 +66,7 @@ def install() -> None:
     _share_batches()
     _agree_on_overflow()
     _accumulate_all_gradients()
+    _compile_in_scope()
     _require_variables_of_the_scope()
 
 
@@ -123,7 +124,6 @@ def _weigh_losses() -> None:
         if weight is None:
             return original(value)
         return tf.math.divide_no_nan(value, tf.cast(weight, value.dtype))
-
 
     # The loss of each output is logged by a tracker for which every call counts alike: one per step
     # in one process. The ranks' parts of a step must count as one together.
@@ -218,6 +218,20 @@ def _accumulate_all_gradients() -> None:
         grads = [context.gate_gradient(gradient) for gradient in grads]
         with context.contributing():
             return original(optimizer, grads, trainable_variables)
+
+
+def _compile_in_scope() -> None:
+    # A model made in the scope belongs to its strategy; so do the metrics and the optimizer that
+    # `compile` makes, wherever it is called.
+    from keras.src.trainers import trainer
+
+    @_wrap_method(trainer.Trainer, "compile")
+    def compile_model(original, model, *args, **kwargs):
+        strategy = _dear_strategy(getattr(model, "_distribute_strategy", None))
+        if strategy is None or tf.distribute.in_cross_replica_context():
+            return original(model, *args, **kwargs)
+        with strategy.scope():
+            return original(model, *args, **kwargs)
 
 
 def _require_variables_of_the_scope() -> None:

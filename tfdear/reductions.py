@@ -54,8 +54,6 @@ class Reducer:
         # so automatic control dependencies keep them in program order.
         with tf.init_scope(), tf.device(device):
             self._order = tf.Variable(0, trainable=False, name="tfdear_order")
-        # Traced updates, and with them what they captured, must outlive every update in flight.
-        self._deferred: list[deferred_update.DeferredUpdate] = []
 
     @property
     def order(self):
@@ -82,7 +80,7 @@ class Reducer:
             The sums, in the order of `values`.
         """
         check_not_xla()
-        values = [_densify_unsupported(value) for value in values]
+        values = [_checked(value) for value in values]
         ops = _ops.load()
         with tf.device(self.device):
             if active is None:
@@ -141,7 +139,8 @@ class Reducer:
             return False
         graph = _tf_private.ops.get_default_graph()
         traced.function.add_to_graph(graph)
-        self._deferred.append(traced)
+        # The function lives as long as the graph that calls it: its kernel waits for its updates.
+        graph.add_to_collection("tfdear_deferred_updates", traced)
         ticket = source.inputs[0]
         layout = ticket.op.get_attr("layout")
         self._engine.set_lane(layout, engine_module.Lane.GRADIENTS)
@@ -161,7 +160,14 @@ class Reducer:
         return True
 
 
-def _densify_unsupported(value):
+def sum_duplicate_rows(gathered: tf.IndexedSlices) -> tf.IndexedSlices:
+    """The gathered rows with one row per index: ranks may have touched the same ones."""
+    rows, unique = _unique_rows(gathered)
+    rows = tf.ensure_shape(rows, [None, *gathered.values.shape[1:]])
+    return tf.IndexedSlices(rows, tf.cast(unique, gathered.indices.dtype), gathered.dense_shape)
+
+
+def _checked(value):
     value = value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
     if value.dtype not in _DATA_TYPES:
         supported = ", ".join(sorted(data_type.name for data_type in _DATA_TYPES))

@@ -10,6 +10,7 @@ moving statistics are averaged when the step's function returns.
 
 import contextlib
 
+import numpy as np
 import tensorflow as tf
 
 from tfdear import _tf_private
@@ -73,6 +74,24 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         # examples of the step that traced it must not be baked in.
         return not (self._graph is None and _graph() is not None)
 
+    def gate_gradient(self, gradient):
+        """The gradient, or zeros on a rank without examples."""
+        if gradient is None or self.has_examples is None:
+            return gradient
+        if isinstance(gradient, tf.IndexedSlices):
+            values = self._gate(gradient.values, tf.zeros_like(gradient.values))
+            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        return self._gate(gradient, tf.zeros_like(gradient))
+
+    @contextlib.contextmanager
+    def contributing(self):
+        """Within it, this rank takes part in reductions even if it has no examples in this step."""
+        examples, self._examples = self._examples, None
+        try:
+            yield
+        finally:
+            self._examples = examples
+
     @contextlib.contextmanager
     def updating(self):
         """Within it, writes are an optimizer's: the same on all ranks."""
@@ -85,16 +104,20 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
 
     def _gate(self, new, old):
         """`new`, or `old` on a rank without examples, whose values mean nothing (0 / 0)."""
-        if self.has_examples is None or not new.dtype.is_floating:
+        if self.has_examples is None:
             return new
         return tf.where(self.has_examples, new, old)
 
     def assign(self, variable, value, read_value):
         value = tf.cast(tf.convert_to_tensor(value), variable.dtype)
-        if variable.reconciliation is _Reconciliation.SUM:
-            self.settle(variable)
-            return self._change(variable, value - _local(variable), read_value)
-        return self._write(variable, value, read_value)
+        if variable.reconciliation is not _Reconciliation.SUM:
+            return self._write(variable, value, read_value)
+        self.settle(variable)
+        if _is_constant(value):
+            # A reset: not a rank's contribution, but the same on all ranks.
+            _store(variable, value)
+            return variable if read_value else None
+        return self._change(variable, value - _local(variable), read_value)
 
     def assign_add(self, variable, delta, read_value):
         delta = tf.cast(tf.convert_to_tensor(delta), variable.dtype)
@@ -105,9 +128,10 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
 
     def _change(self, variable, change, read_value):
         change = self._gate(change, tf.zeros_like(change))
-        self._changes[id(variable)] = (variable, change)
-        if _graph() is not self._graph:
-            self.settle(variable)  # The change exists only in this inner graph.
+        if _graph() is self._graph:
+            self._changes[id(variable)] = (variable, change)
+        else:  # The change exists only in this inner graph.
+            self._add_up([(variable, change)])
         return variable if read_value else None
 
     def _write(self, variable, value, read_value):
@@ -125,6 +149,12 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
             return
         pending = list(self._changes.values())
         self._changes.clear()
+        # In the step's own graph, where the changes are: a branch that reads may not be taken.
+        outside = tf.init_scope() if self._graph is None else self._graph.as_default()
+        with outside:
+            self._add_up(pending)
+
+    def _add_up(self, pending) -> None:
         sums = self._reducer.all_reduce([change for _, change in pending], name="metrics")
         for (metric, _), total in zip(pending, sums, strict=True):
             _store(metric, _local(metric) + total)
@@ -147,12 +177,19 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
             weights = self.share_of_examples()
         if weights is None:
             weights = tf.constant(1.0 / self._strategy.num_replicas_in_sync)
+        # A rank without examples sends what it had (`_gate`), or weighs nothing.
         shares = [value * tf.cast(weights, value.dtype) for value in values]
-        return self._reducer.all_reduce(shares, name="moving statistics", active=self.has_examples)
+        return self._reducer.all_reduce(shares, name="moving statistics")
 
 
 def _graph():
     return None if tf.executing_eagerly() else _tf_private.ops.get_default_graph()
+
+
+def _is_constant(value) -> bool:
+    if tf.executing_eagerly():
+        return not np.any(value)
+    return tf.get_static_value(value) is not None
 
 
 def _local(variable):

@@ -161,10 +161,12 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             # examples) is an input of `fn`'s graph and not a constant of it.
             if fn not in self._graph_functions:
                 run = super().run
+                # The dictionary must not keep its key alive.
+                reference = weakref.ref(fn)
 
                 @tf.function(autograph=False, reduce_retracing=True)
                 def run_in_graph(args, kwargs):
-                    return run(fn, args, kwargs)
+                    return run(reference(), args, kwargs)
 
                 self._graph_functions[fn] = run_in_graph
             outputs = self._graph_functions[fn](args, kwargs or {})

@@ -31,6 +31,28 @@ tensorflow::thread::ThreadPool* UpdateThreads() {
   return threads;
 }
 
+// The runs of one kernel that are under way.
+class RunsInFlight {
+ public:
+  void Begin() {
+    tensorflow::mutex_lock lock(mutex_);
+    ++count_;
+  }
+  void End() {
+    tensorflow::mutex_lock lock(mutex_);
+    if (--count_ == 0) none_.notify_all();
+  }
+  void WaitForAll() {
+    tensorflow::mutex_lock lock(mutex_);
+    while (count_ > 0) none_.wait(lock);
+  }
+
+ private:
+  tensorflow::mutex mutex_;
+  tensorflow::condition_variable none_;
+  int count_ = 0;
+};
+
 // [Note: Deferred updates]
 // The update of a variable is a TensorFlow function, run here when the sum of its gradient is
 // there. Program order is kept by two ops: DearDeferUpdate takes the handles of what the update
@@ -47,6 +69,11 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("T", &type_));
   }
 
+  // The runtime that updates run in belongs to the function that calls this op and goes with it,
+  // for example when a model is deleted right after training. Every receiver is called, with an
+  // error at the latest when the engine's deadline has passed, so this wait ends.
+  ~DeferUpdateOp() override { in_flight_->WaitForAll(); }
+
   void Compute(OpKernelContext* context) override {
     auto reduction = GetTicket<Reduction>(context);
     if (reduction == nullptr) return;
@@ -58,11 +85,16 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     for (int i = 1; i < context->num_inputs(); ++i) arguments->push_back(context->input(i));
     Engine* engine = Engine::Get();
     engine->pending()->Defer(writes_);
+    in_flight_->Begin();
     // The receiver owns all it needs: the step that called this op may long be over.
-    auto receiver = [engine, runtime, handle, arguments, writes = writes_, sparse = sparse_,
-                     type = type_,
+    auto receiver = [in_flight = in_flight_, engine, runtime, handle, arguments, writes = writes_,
+                     sparse = sparse_, type = type_,
                      ticket = reduction->number()](const Status& status, const Reduced& sum) {
-      if (!status.ok()) return engine->pending()->Finish(writes, status);
+      if (!status.ok()) {
+        engine->pending()->Finish(writes, status);
+        in_flight->End();
+        return;
+      }
       std::vector<Tensor> inputs;
       inputs.reserve(arguments->size() + 2);
       const auto shape = ToTensorShape(sum.shape);
@@ -73,8 +105,8 @@ class DeferUpdateOp : public tensorflow::OpKernel {
       }
       inputs.insert(inputs.end(), arguments->begin(), arguments->end());
       UpdateThreads()->Schedule(
-          [engine, runtime, handle, writes, ticket, inputs = std::move(inputs)] {
-            Run(engine, runtime, handle, ticket, inputs, writes);
+          [in_flight, engine, runtime, handle, writes, ticket, inputs = std::move(inputs)] {
+            Run(in_flight, engine, runtime, handle, ticket, inputs, writes);
           });
     };
     reduction->WhenReduced(index_, std::move(receiver));
@@ -94,9 +126,10 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     return absl::OkStatus();
   }
 
-  static void Run(Engine* engine, FunctionLibraryRuntime* runtime,
-                  FunctionLibraryRuntime::Handle handle, int64_t ticket,
-                  const std::vector<Tensor>& inputs, const std::vector<int64_t>& writes) {
+  static void Run(std::shared_ptr<RunsInFlight> in_flight, Engine* engine,
+                  FunctionLibraryRuntime* runtime, FunctionLibraryRuntime::Handle handle,
+                  int64_t ticket, const std::vector<Tensor>& inputs,
+                  const std::vector<int64_t>& writes) {
     InjectDelay(engine->max_delay_ms());
     // All that the run needs while it lasts, freed when it is done.
     struct State {
@@ -120,7 +153,7 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     options.runner = &state->runner;
     const int64_t begin = EventRecord::NowMicros();
     runtime->Run(options, handle, inputs, &state->results,
-                 [engine, state, writes, ticket, begin](const absl::Status& status) {
+                 [in_flight, engine, state, writes, ticket, begin](const absl::Status& status) {
                    engine->events()->Add({EventKind::kUpdate, ticket, writes[0],
                                           static_cast<int64_t>(writes.size()), begin,
                                           EventRecord::NowMicros()});
@@ -130,7 +163,10 @@ class DeferUpdateOp : public tensorflow::OpKernel {
                                                     "an optimizer update failed: " +
                                                         std::string(status.message())));
                    // Not here, in a callback of the run that still uses it.
-                   UpdateThreads()->Schedule([state] { delete state; });
+                   UpdateThreads()->Schedule([in_flight, state] {
+                     delete state;
+                     in_flight->End();
+                   });
                  });
   }
 
@@ -139,6 +175,7 @@ class DeferUpdateOp : public tensorflow::OpKernel {
   int index_;
   bool sparse_;
   std::vector<int64_t> writes_;
+  const std::shared_ptr<RunsInFlight> in_flight_ = std::make_shared<RunsInFlight>();
   tensorflow::mutex mutex_;
   FunctionLibraryRuntime::Handle handle_ = tensorflow::kInvalidHandle;
 };
