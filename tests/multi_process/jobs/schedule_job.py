@@ -74,18 +74,20 @@ def adversarial_step(
     """The second update sees the first: the generator learns from the new discriminator."""
     fake = generator(noise)
     with tf.GradientTape() as tape:
-        logits = tf.concat([discriminator(real), discriminator(fake)], 0)
-        labels = tf.concat(
-            [tf.ones_like(logits[: len(real)]), tf.zeros_like(logits[len(real) :])], 0
-        )
-        judged = loss(labels, logits)
+        true, false = discriminator(real), discriminator(fake)
+        labels = tf.concat([tf.ones_like(true), tf.zeros_like(false)], 1)
+        judged = loss(labels, tf.concat([true, false], 1))
     variables = discriminator.trainable_variables
-    discriminator_optimizer.apply_gradients(zip(tape.gradient(judged, variables), variables, strict=True))
+    discriminator_optimizer.apply_gradients(
+        zip(tape.gradient(judged, variables), variables, strict=True)
+    )
     with tf.GradientTape() as tape:
         logits = discriminator(generator(noise))
         fooled = loss(tf.ones_like(logits), logits)
     variables = generator.trainable_variables
-    generator_optimizer.apply_gradients(zip(tape.gradient(fooled, variables), variables, strict=True))
+    generator_optimizer.apply_gradients(
+        zip(tape.gradient(fooled, variables), variables, strict=True)
+    )
     return {"judged": judged, "fooled": fooled}
 
 
