@@ -156,6 +156,8 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             context = replica_context.DearReplicaContext(strategy, self._job.rank, examples)
             if examples is not None:
                 args, kwargs = empty_batch.fill((args, kwargs), examples)
+            given = tf.nest.flatten((args, kwargs))
+            context.data = next((value for value in given if isinstance(value, tf.Tensor)), None)
             with context:
                 outputs = fn(*args, **kwargs)
                 context.finish()

@@ -9,6 +9,7 @@ optimizer update, the updates are put off instead (`defer`), nobody reads the su
 TensorFlow prunes those ops, so the step ends without waiting for the network.
 """
 
+import contextlib
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -85,7 +86,9 @@ class Reducer:
         with tf.device(self.device):
             if active is None:
                 active = tf.constant(True)
-            ticket = ops.dear_open_reduction(self.order, layout=self._layout(values, name, lane))
+            layout = self._layout(values, name, lane)
+            with _data_first():
+                ticket = ops.dear_open_reduction(self.order, layout=layout)
             # Last first: the order in which the backward pass yields gradients.
             for index in reversed(range(len(values))):
                 self._contribute(ops, ticket, index, values[index], active)
@@ -176,6 +179,19 @@ def _checked(value):
             f"{supported}. Cast the tensor first. Received: {value}"
         )
     return value
+
+
+def _data_first():
+    """Within it, ops run only when the data of the current step are there.
+
+    A step that finds its data set at the end must fail before it takes a place in the order of
+    collectives: what was opened and never filled would wait for ever.
+    """
+    data = getattr(tf.distribute.get_replica_context(), "data", None)
+    if data is None or tf.executing_eagerly():
+        return contextlib.nullcontext()
+    # Control edges do not reach into the functions that a step calls; a captured value does.
+    return tf.control_dependencies([tf.identity(data)])
 
 
 def _spec(value) -> tuple[int, int, bool]:
