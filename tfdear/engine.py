@@ -41,6 +41,7 @@ _STATUS_NAMES = (
     "unavailable",
     "aborted",
     "internal",
+    "cancelled",
 )
 
 EVENT_KINDS = (

@@ -9,12 +9,11 @@ optimizer update, the updates are put off instead (`defer`), nobody reads the su
 TensorFlow prunes those ops, so the step ends without waiting for the network.
 """
 
-import contextlib
 from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdear import _ops, _tf_private, deferred_update
+from tfdear import _ops, _tf_private, deferred_update, step_data
 from tfdear import engine as engine_module
 
 # The engine's DataType, by TensorFlow's.
@@ -87,7 +86,7 @@ class Reducer:
             if active is None:
                 active = tf.constant(True)
             layout = self._layout(values, name, lane)
-            with _data_first():
+            with step_data.required():
                 ticket = ops.dear_open_reduction(self.order, layout=layout)
             # Last first: the order in which the backward pass yields gradients.
             for index in reversed(range(len(values))):
@@ -179,19 +178,6 @@ def _checked(value):
             f"{supported}. Cast the tensor first. Received: {value}"
         )
     return value
-
-
-def _data_first():
-    """Within it, ops run only when the data of the current step are there.
-
-    A step that finds its data set at the end must fail before it takes a place in the order of
-    collectives: what was opened and never filled would wait for ever.
-    """
-    data = getattr(tf.distribute.get_replica_context(), "data", None)
-    if data is None or tf.executing_eagerly():
-        return contextlib.nullcontext()
-    # Control edges do not reach into the functions that a step calls; a captured value does.
-    return tf.control_dependencies([tf.identity(data)])
 
 
 def _spec(value) -> tuple[int, int, bool]:

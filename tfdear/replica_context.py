@@ -31,7 +31,8 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
     def __init__(self, strategy, rank, examples):
         super().__init__(strategy, replica_id_in_sync_group=rank)
         self._reducer = strategy.extended.reducer
-        self.data = None  # A tensor of the step's data: reductions are opened when it is there.
+        self.data = None  # A tensor of the step's data; see `step_data`.
+        self.data_in_graph = {}
         self._examples = examples
         self._graph = _graph()
         self._shares = {}

@@ -7,7 +7,7 @@ import threading
 
 import tensorflow as tf
 
-from tfdear import _ops, _tf_private, deferred_update
+from tfdear import _ops, _tf_private, deferred_update, step_data
 
 _state = threading.local()
 
@@ -78,7 +78,8 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         """Adds the op that later uses of the variable in program order wait for."""
         # A SavedModel is loaded where nothing is in flight.
         if not _tf_private.save_context.in_save_context():
-            _ops.load().dear_await(handles=[self._handle], variables=[self._number])
+            with step_data.required():
+                _ops.load().dear_await(handles=[self._handle], variables=[self._number])
 
     # Facts about the variable, not its value: no reason to wait.
     @property

@@ -45,6 +45,7 @@ bool Lane::Withdraw(Ticket* ticket) {
     AdvanceLocked(&reactions);
   }
   for (auto& react : reactions) react();
+  withdrawn->Fail(Status(StatusCode::kCancelled, "the step was given up before it sent anything"));
   return true;
 }
 

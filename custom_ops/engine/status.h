@@ -16,6 +16,7 @@ enum class StatusCode {
   kUnavailable,       // a peer's connection is gone: the peer was lost
   kAborted,           // somebody called Abort(): an error elsewhere ends this too
   kInternal,          // a bug or an unexpected error of the transport
+  kCancelled,         // a step was given up before it sent anything: nothing is wrong with the job
 };
 
 inline const char* Name(StatusCode code) {
@@ -32,6 +33,8 @@ inline const char* Name(StatusCode code) {
       return "aborted";
     case StatusCode::kInternal:
       return "internal";
+    case StatusCode::kCancelled:
+      return "cancelled";
   }
   return "unknown";
 }

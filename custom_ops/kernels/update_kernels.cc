@@ -91,7 +91,9 @@ class DeferUpdateOp : public tensorflow::OpKernel {
                      sparse = sparse_, type = type_,
                      ticket = reduction->number()](const Status& status, const Reduced& sum) {
       if (!status.ok()) {
-        engine->pending()->Finish(writes, status);
+        // An update of a step that was given up is not made, and nobody waits for it.
+        const bool given_up = status.code() == StatusCode::kCancelled;
+        engine->pending()->Finish(writes, given_up ? Status() : status);
         in_flight->End();
         return;
       }
