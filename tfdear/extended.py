@@ -158,10 +158,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
                 args, kwargs = empty_batch.fill((args, kwargs), examples)
             given = tf.nest.flatten((args, kwargs))
             context.data = next((value for value in given if isinstance(value, tf.Tensor)), None)
-            # A step that finds its data set at the end must fail before it does anything: ops without
-            # inputs, such as counting the step, would run on some ranks and not on others.
-            data_ready = [] if tf.executing_eagerly() else _first_tensor((args, kwargs))
-            with context, tf.control_dependencies(data_ready):
+            with context:
                 outputs = fn(*args, **kwargs)
                 context.finish()
             return outputs if examples is None else empty_batch.cut(outputs, examples)
@@ -335,11 +332,6 @@ def _reconciliation(arguments, initial_value):
     if arguments.get("trainable") is False and tf.as_dtype(dtype).is_floating and averaged:
         return _Reconciliation.MEAN
     return _Reconciliation.NONE
-
-
-def _first_tensor(arguments):
-    tensors = [value for value in tf.nest.flatten(arguments) if isinstance(value, tf.Tensor)]
-    return tensors[:1]
 
 
 def number_of_examples(arguments):
