@@ -171,7 +171,9 @@ def regularizer(context):
 
 
 def apply(context, optimizer, gradients, targets):
-    context.strategy.run(lambda: optimizer.apply_gradients(list(zip(gradients, targets, strict=True))))
+    context.strategy.run(
+        lambda: optimizer.apply_gradients(list(zip(gradients, targets, strict=True)))
+    )
 
 
 def optimizer_single_step(context):
