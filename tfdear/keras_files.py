@@ -10,6 +10,7 @@ import contextlib
 import functools
 import os
 import pathlib
+import shutil
 
 import keras
 
@@ -35,6 +36,9 @@ def install() -> None:
         (legacy_h5_format, "save_model_to_hdf5", lambda *_, **__: True),
     ):
         setattr(module, name, _renamed_into_place(getattr(module, name), one_file))
+    from keras.src import export
+
+    export.export_saved_model = _exported_into_place(export.export_saved_model)
     # Every rank backs up into one folder and removes it when training ends, while another may still
     # be writing its last backup.
     for name in ("_save_model", "on_train_end"):
@@ -44,18 +48,50 @@ def install() -> None:
 def _renamed_into_place(save, one_file):
     @functools.wraps(save)
     def save_and_rename(model, filepath, *args, **kwargs):
-        strategy = getattr(model, "distribute_strategy", None)
-        is_dear = getattr(getattr(strategy, "extended", None), "is_distributed_dear", False)
-        is_path = isinstance(filepath, (str, os.PathLike)) and "://" not in str(filepath)
-        if not is_dear or not is_path or not one_file(*args, **kwargs):
+        if not _is_shared_path(model, filepath) or not one_file(*args, **kwargs):
             return save(model, filepath, *args, **kwargs)
         target = pathlib.Path(filepath)
-        own = target.with_name(f".rank{strategy.rank}.{target.name}")
+        own = target.with_name(f".rank{model.distribute_strategy.rank}.{target.name}")
         result = save(model, str(own), *args, **kwargs)
         os.replace(own, target)
         return result
 
     return save_and_rename
+
+
+def _exported_into_place(save):
+    """As `_renamed_into_place`, for the folder of a SavedModel."""
+
+    @functools.wraps(save)
+    def save_and_swap(model, filepath, *args, **kwargs):
+        if not _is_shared_path(model, filepath):
+            return save(model, filepath, *args, **kwargs)
+        target = pathlib.Path(filepath)
+        own, previous = (
+            target.with_name(f".rank{model.distribute_strategy.rank}.{role}.{target.name}")
+            for role in ("new", "old")
+        )
+        shutil.rmtree(own, ignore_errors=True)
+        result = save(model, str(own), *args, **kwargs)
+        for _ in range(_ATTEMPTS):
+            with contextlib.suppress(FileNotFoundError):
+                target.rename(previous)  # Another rank's, or an older one.
+            shutil.rmtree(previous, ignore_errors=True)
+            try:
+                own.rename(target)
+                return result
+            except OSError:  # Another rank was faster: its export is the same.
+                continue
+        shutil.rmtree(own, ignore_errors=True)
+        return result
+
+    return save_and_swap
+
+
+def _is_shared_path(model, filepath) -> bool:
+    strategy = getattr(model, "distribute_strategy", None)
+    is_dear = getattr(getattr(strategy, "extended", None), "is_distributed_dear", False)
+    return is_dear and isinstance(filepath, (str, os.PathLike)) and "://" not in str(filepath)
 
 
 def _again_if_removed(method):
