@@ -20,10 +20,9 @@ from tensorflow.python.distribute import distribute_lib, reduce_util
 # The seed of the whole program, to give all ranks the same one.
 from tensorflow.python.eager import context
 
-# `FuncGraph` type, to tell whether a traced function encloses another.
 # The graph that ops are added to while a function is traced.
 # Turns a status code of TensorFlow's C API into the exception that Python would have raised.
-from tensorflow.python.framework import errors_impl, func_graph, ops
+from tensorflow.python.framework import errors_impl, ops
 
 # Base class of the variables that reads wait on.
 # Tells whether ops are being built for XLA, which cannot compile collectives of this package.
