@@ -13,7 +13,7 @@ from tfdear import _ops, errors
 
 _TEXT_BYTES = 4096
 _LARGEST_ADDRESS_BLOB = 1 << 22
-_EVENT_CAPACITY = 1 << 17
+_EVENTS_AT_ONCE = 1 << 12
 
 
 class Lane(enum.IntEnum):
@@ -54,6 +54,18 @@ EVENT_KINDS = (
     "update",
     "await",
     "read",
+    "step",
+    "reduce",
+    "broadcast",
+)
+
+_MICROSECONDS = 1e-6
+# A row of the event record as the engine hands it out; times in microseconds of the steady clock.
+EVENT_ROW = np.dtype(
+    [
+        (name, np.int64)
+        for name in ("kind", "ticket", "subject", "detail", "begin", "end", "computation")
+    ]
 )
 
 
@@ -70,11 +82,52 @@ class Event:
     computation: float = 0.0
 
 
+class EventReader:
+    """Reads the event record from a place of its own, so that readers do not disturb each other.
+
+    It begins with the oldest event that is still there. The engine keeps the last 131072.
+    """
+
+    def __init__(self) -> None:
+        self._position = ctypes.c_uint64(0)
+        # Events that were overwritten before this reader saw them.
+        self.lost = 0
+
+    def read_rows(self) -> np.ndarray:
+        """The events since the last call, oldest first, as an array of `EVENT_ROW`."""
+        pieces = []
+        while True:
+            rows = np.empty(_EVENTS_AT_ONCE, EVENT_ROW)
+            before = self._position.value
+            count = _library().tfdear_events_read(
+                ctypes.byref(self._position),
+                rows.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)),
+                ctypes.c_int64(len(rows)),
+            )
+            self.lost += self._position.value - before - count
+            pieces.append(rows[:count])
+            if count < len(rows):
+                return np.concatenate(pieces)
+
+    def read(self) -> list[Event]:
+        """The events since the last call, oldest first. Times are seconds of the steady clock."""
+        return [
+            Event(
+                EVENT_KINDS[kind],
+                ticket,
+                subject,
+                detail,
+                *(micros * _MICROSECONDS for micros in times),
+            )
+            for kind, ticket, subject, detail, *times in self.read_rows().tolist()
+        ]
+
+
 @functools.cache
 def _library() -> ctypes.CDLL:
     _ops.load()
     library = ctypes.CDLL(str(_ops.library_path()))
-    for name in ("tfdear_layout_create", "tfdear_variable_create", "tfdear_events_drain"):
+    for name in ("tfdear_layout_create", "tfdear_variable_create", "tfdear_events_read"):
         getattr(library, name).restype = ctypes.c_int64
     library.tfdear_now_micros.restype = ctypes.c_int64
     return library
@@ -213,16 +266,6 @@ class Engine:
         if not _library().tfdear_aborted(message, _TEXT_BYTES):
             return None
         return message.value.decode(errors="replace")
-
-    def drain_events(self) -> list[Event]:
-        """Takes the recorded events, oldest first. Times are seconds of the steady clock."""
-        rows = np.zeros((_EVENT_CAPACITY, 7), np.int64)
-        pointer = rows.ctypes.data_as(ctypes.POINTER(ctypes.c_int64))
-        count = _library().tfdear_events_drain(pointer, ctypes.c_int64(_EVENT_CAPACITY))
-        return [
-            Event(EVENT_KINDS[kind], ticket, subject, detail, *(micros * 1e-6 for micros in times))
-            for kind, ticket, subject, detail, *times in rows[:count].tolist()
-        ]
 
     def counters(self, lane: Lane) -> dict[str, int]:
         """Collectives run and bytes sent by this rank in a lane so far."""

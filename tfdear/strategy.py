@@ -101,6 +101,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         )
         _ops.load()
         self._job = job_module.Job(options, cluster_resolver)
+        self._events = engine_module.EventReader()
+        self._statistics_events = engine_module.EventReader()
         keras_seams.install()
         keras_files.install()
         saved_model.install()
@@ -192,10 +194,10 @@ class DearStrategy(tf.distribute.MirroredStrategy):
     def events(self) -> list[engine_module.Event]:
         """Takes the engine's latest events (at most 131072), oldest first.
 
-        Use it to check or draw a schedule; `statistics()` sums them up. Both forget what they
-        return.
+        Use it to check or draw a schedule; `statistics()` sums them up. A call returns what
+        happened since the last one.
         """
-        return self._job.engine.drain_events() if self.world_size > 1 else []
+        return self._events.read() if self.world_size > 1 else []
 
     def statistics(self) -> dict:
         """Sums up the communication since the last call.
@@ -208,7 +210,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             hidden; None without communication), `bytes` (payload of the gradients)
             and `bytes_sent` (by this rank since the start, both lanes).
         """
-        summary = statistics_module.summarize(self.events())
+        summary = statistics_module.summarize(self._statistics_events.read())
         lanes = (engine_module.Lane.GRADIENTS, engine_module.Lane.CONTROL)
         engine = self._job.engine
         summary["bytes_sent"] = (

@@ -56,14 +56,16 @@ ProcessGroup* GroupOf(int lane) {
 }  // namespace
 
 int tfdear_group_create(int lane, const char* name, const int* ranks, int size, int rank_in_group,
-                        const char* bind_address, double timeout_seconds, char* error,
-                        int error_size) {
+                        const char* bind_address, double timeout_seconds, int direct_ranks,
+                        char* error, int error_size) {
   StartingGroup& group = StartingGroups()[lane];
   group.name = name;
   group.ranks.assign(ranks, ranks + size);
   const std::chrono::milliseconds timeout(static_cast<int64_t>(timeout_seconds * 1000));
-  return Report(GlooBackend::Create(rank_in_group, size, bind_address, timeout, &group.backend),
-                error, error_size);
+  const Status status =
+      GlooBackend::Create(rank_in_group, size, bind_address, timeout, &group.backend);
+  if (status.ok() && direct_ranks >= 0) group.backend->set_direct_ranks(direct_ranks);
+  return Report(status, error, error_size);
 }
 
 int tfdear_group_listen(int lane, char* blob, int capacity) {
@@ -80,8 +82,8 @@ int tfdear_group_connect(int lane, const char* const* blobs, const int* lengths,
   return Report(StartingGroups()[lane].backend->Connect(addresses), error, error_size);
 }
 
-int tfdear_start(int schedule, int64_t bucket_bytes, int max_delay_ms, char* error,
-                 int error_size) {
+int tfdear_start(int schedule, int algorithm, int64_t bucket_bytes, int max_delay_ms,
+                 int64_t first_agreement, char* error, int error_size) {
   std::array<std::unique_ptr<ProcessGroup>, kNumLanes> groups;
   for (int i = 0; i < kNumLanes; ++i) {
     StartingGroup& starting = StartingGroups()[i];
@@ -91,8 +93,10 @@ int tfdear_start(int schedule, int64_t bucket_bytes, int max_delay_ms, char* err
   }
   Engine::Options options;
   options.schedule = static_cast<tfdear::Schedule>(schedule);
+  options.algorithm = static_cast<tfdear::Algorithm>(algorithm);
   options.bucket_bytes = static_cast<size_t>(bucket_bytes);
   options.max_delay_ms = max_delay_ms;
+  options.first_agreement = first_agreement;
   return Report(Engine::Get()->Start(options, std::move(groups)), error, error_size);
 }
 
@@ -119,6 +123,20 @@ int tfdear_layout_buckets(int64_t layout, int64_t* bytes, int capacity) {
     bytes[i] = static_cast<int64_t>(buckets[i]);
   }
   return static_cast<int>(buckets.size());
+}
+
+int tfdear_layout_propose(int64_t layout, const int64_t* plan, int64_t count,
+                          int64_t next_agreement, char* error, int error_size) {
+  const std::vector<int64_t> words(plan, plan + count);
+  return Report(Engine::Get()->Propose(layout, words, next_agreement), error, error_size);
+}
+
+int64_t tfdear_layout_plan(int64_t layout, int64_t* plan, int64_t capacity, int64_t* executions) {
+  *executions = 0;
+  const std::vector<int64_t> words = Engine::Get()->PlanOf(layout, executions);
+  const int64_t count = static_cast<int64_t>(words.size());
+  if (count <= capacity) std::copy(words.begin(), words.end(), plan);
+  return count;
 }
 
 int64_t tfdear_variable_create() { return Engine::Get()->CreateVariable(); }
@@ -162,13 +180,10 @@ int tfdear_aborted(char* message, int capacity) {
   return Report(Engine::Get()->failure(), message, capacity);
 }
 
-int64_t tfdear_events_drain(int64_t* out, int64_t capacity) {
-  const std::vector<tfdear::Event> events = Engine::Get()->events()->Drain();
-  // What does not fit is the oldest part: the caller asked for the last events.
-  const int64_t count = std::min<int64_t>(capacity, static_cast<int64_t>(events.size()));
-  const size_t first = events.size() - static_cast<size_t>(count);
-  for (int64_t i = 0; i < count; ++i) {
-    const tfdear::Event& event = events[first + i];
+int64_t tfdear_events_read(uint64_t* position, int64_t* out, int64_t capacity) {
+  const auto events =
+      Engine::Get()->events()->Read(position, static_cast<size_t>(std::max<int64_t>(capacity, 0)));
+  for (const tfdear::Event& event : events) {
     const int64_t row[7] = {static_cast<int64_t>(event.kind),
                             event.ticket,
                             event.subject,
@@ -176,9 +191,10 @@ int64_t tfdear_events_drain(int64_t* out, int64_t capacity) {
                             event.begin_us,
                             event.end_us,
                             event.computation_us};
-    std::memcpy(out + 7 * i, row, sizeof(row));
+    std::memcpy(out, row, sizeof(row));
+    out += 7;
   }
-  return count;
+  return static_cast<int64_t>(events.size());
 }
 
 int64_t tfdear_now_micros() { return tfdear::EventRecord::NowMicros(); }

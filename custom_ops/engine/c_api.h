@@ -14,16 +14,18 @@
 extern "C" {
 
 // Start-up: create every lane's process group, listen, exchange the addresses (the caller does),
-// connect, start.
+// connect, start. `direct_ranks` as in GlooBackend; negative for its default.
 TFDEAR_EXPORT int tfdear_group_create(int lane, const char* name, const int* ranks, int size,
                                       int rank_in_group, const char* bind_address,
-                                      double timeout_seconds, char* error, int error_size);
+                                      double timeout_seconds, int direct_ranks, char* error,
+                                      int error_size);
 // Copies the group's address blob; returns its length, or -1 if `capacity` is too small.
 TFDEAR_EXPORT int tfdear_group_listen(int lane, char* blob, int capacity);
 TFDEAR_EXPORT int tfdear_group_connect(int lane, const char* const* blobs, const int* lengths,
                                        int count, char* error, int error_size);
-TFDEAR_EXPORT int tfdear_start(int schedule, int64_t bucket_bytes, int max_delay_ms, char* error,
-                               int error_size);
+// The arguments are the engine's options, engine.h.
+TFDEAR_EXPORT int tfdear_start(int schedule, int algorithm, int64_t bucket_bytes, int max_delay_ms,
+                               int64_t first_agreement, char* error, int error_size);
 
 TFDEAR_EXPORT int64_t tfdear_layout_create(const char* name, int lane);
 TFDEAR_EXPORT int tfdear_layout_add(int64_t layout, int data_type, int64_t count, int sparse,
@@ -31,6 +33,13 @@ TFDEAR_EXPORT int tfdear_layout_add(int64_t layout, int data_type, int64_t count
 TFDEAR_EXPORT int tfdear_layout_set_lane(int64_t layout, int lane, char* error, int error_size);
 // Copies the bucket sizes in bytes; returns how many there are.
 TFDEAR_EXPORT int tfdear_layout_buckets(int64_t layout, int64_t* bytes, int capacity);
+// Engine::Propose; on rank 0. `count` 0 keeps the plan.
+TFDEAR_EXPORT int tfdear_layout_propose(int64_t layout, const int64_t* plan, int64_t count,
+                                        int64_t next_agreement, char* error, int error_size);
+// Copies the encoded plan if it fits into `capacity` numbers; returns how many it has, 0 before the
+// first use. `*executions`: how often the layout was opened.
+TFDEAR_EXPORT int64_t tfdear_layout_plan(int64_t layout, int64_t* plan, int64_t capacity,
+                                         int64_t* executions);
 TFDEAR_EXPORT int64_t tfdear_variable_create();
 
 // Waits until no update is in flight.
@@ -45,9 +54,10 @@ TFDEAR_EXPORT void tfdear_abort(int status_code, const char* message);
 // The cause of the abort. Returns 0 if there was none, else 1 + StatusCode.
 TFDEAR_EXPORT int tfdear_aborted(char* message, int capacity);
 
-// Moves up to `capacity` events into `out`, seven numbers each: kind, ticket, subject, detail,
-// begin, end and computation in microseconds. Returns how many.
-TFDEAR_EXPORT int64_t tfdear_events_drain(int64_t* out, int64_t capacity);
+// Copies up to `capacity` events into `out`, seven numbers each: kind, ticket, subject, detail,
+// begin, end and computation in microseconds; returns how many. `*position` is the number of the
+// next event that this reader wants (0 at first) and is moved behind the last one copied.
+TFDEAR_EXPORT int64_t tfdear_events_read(uint64_t* position, int64_t* out, int64_t capacity);
 TFDEAR_EXPORT int64_t tfdear_now_micros();
 TFDEAR_EXPORT int tfdear_counters(int lane, uint64_t* collectives, uint64_t* bytes_sent);
 

@@ -1,6 +1,7 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/event_record.h"
 
+#include <algorithm>
 #include <chrono>
 
 namespace tfdear {
@@ -25,6 +26,12 @@ const char* Name(EventKind kind) {
       return "await";
     case EventKind::kRead:
       return "read";
+    case EventKind::kStep:
+      return "step";
+    case EventKind::kReduce:
+      return "reduce";
+    case EventKind::kBroadcast:
+      return "broadcast";
   }
   return "unknown";
 }
@@ -38,29 +45,25 @@ int64_t EventRecord::NowMicros() {
 }
 
 void EventRecord::Add(const Event& event) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  ring_[next_] = event;
-  next_ = (next_ + 1) % ring_.size();
-  if (filled_ < ring_.size()) {
-    ++filled_;
-  } else {
-    ++overwritten_;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ring_[added_ % ring_.size()] = event;
+    ++added_;
   }
+  const Observer observer = observer_.load(std::memory_order_acquire);
+  if (observer != nullptr) observer(event);
 }
 
-std::vector<Event> EventRecord::Drain() {
+std::vector<Event> EventRecord::Read(uint64_t* position, size_t limit) const {
   std::lock_guard<std::mutex> lock(mutex_);
+  const uint64_t oldest = added_ - std::min<uint64_t>(added_, ring_.size());
+  uint64_t next = std::min(std::max(*position, oldest), added_);
+  const uint64_t end = next + std::min<uint64_t>(limit, added_ - next);
   std::vector<Event> events;
-  events.reserve(filled_);
-  const size_t first = (next_ + ring_.size() - filled_) % ring_.size();
-  for (size_t i = 0; i < filled_; ++i) events.push_back(ring_[(first + i) % ring_.size()]);
-  filled_ = 0;
+  events.reserve(end - next);
+  for (; next < end; ++next) events.push_back(ring_[next % ring_.size()]);
+  *position = end;
   return events;
-}
-
-uint64_t EventRecord::overwritten() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return overwritten_;
 }
 
 }  // namespace tfdear

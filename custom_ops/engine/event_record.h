@@ -2,6 +2,7 @@
 #ifndef TFDEAR_ENGINE_EVENT_RECORD_H_
 #define TFDEAR_ENGINE_EVENT_RECORD_H_
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -19,15 +20,20 @@ enum class EventKind : int {
   kUpdate,      // A deferred update function ran.
   kAwait,       // A read was held back until the updates in flight on its variable were done.
   kRead,        // A read passed: progress of the forward pass.
+  kStep,        // A reduction of gradients was opened: its step began. Instantaneous.
+  kReduce,      // The halves of an all-reduce along a tree.
+  kBroadcast,
 };
 
 const char* Name(EventKind kind);
 
 // One thing that happened. Meaning of `subject`: the bucket of a collective, the tensor of a
-// contribution, the variable of an update or a read. `ticket` is the place of its reduction in the
-// order of collectives; for reads, how many updates had been put off and `detail` how many of them
-// had been applied when the read passed. `computation_us`, for collectives of gradients: processor
-// time that the process spent on anything but communication meanwhile.
+// contribution, the variable of an update or a read, the layout of a step. `ticket` is the place of
+// its reduction in the order of collectives; for reads, how many updates had been put off and
+// `detail` how many of them had been applied when the read passed. Else `detail` is the payload of
+// a collective in bytes, the bucket of a contribution, how many variables an update writes, the
+// number of buckets of a step. `computation_us`, for collectives of gradients: processor time that
+// the process spent on anything but communication meanwhile.
 struct Event {
   EventKind kind;
   int64_t ticket;
@@ -40,23 +46,30 @@ struct Event {
 
 // The last events of this rank, in a ring of fixed size: always on, because the summary of overlap
 // and every question after a failure start from it. Thread safe.
+//
+// Readers do not disturb each other: each keeps the number of the next event it wants to see.
 class EventRecord {
  public:
+  using Observer = void (*)(const Event&);
+
   explicit EventRecord(size_t capacity = size_t{1} << 17);
 
   static int64_t NowMicros();  // Steady clock.
 
   void Add(const Event& event);
-  // Oldest first; forgets them.
-  std::vector<Event> Drain();
-  uint64_t overwritten() const;
+  // Up to `limit` events from number `*position` on (0: the first since the start), oldest first.
+  // Moves `*position` behind the last of them: what it moved beyond the number of events returned
+  // had been overwritten.
+  std::vector<Event> Read(uint64_t* position, size_t limit = SIZE_MAX) const;
+  // Called with every later event, by the thread that adds it; must be quick and not add events.
+  // Null for none.
+  void set_observer(Observer observer) { observer_.store(observer, std::memory_order_release); }
 
  private:
+  std::atomic<Observer> observer_{nullptr};
   mutable std::mutex mutex_;
   std::vector<Event> ring_;
-  size_t next_ = 0;
-  size_t filled_ = 0;
-  uint64_t overwritten_ = 0;
+  uint64_t added_ = 0;
 };
 
 }  // namespace tfdear

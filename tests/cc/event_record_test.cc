@@ -4,6 +4,7 @@
 
 #include "custom_ops/engine/event_record.h"
 
+#include <atomic>
 #include <set>
 
 #include "tests/cc/testing.h"
@@ -21,54 +22,86 @@ std::vector<int64_t> Tickets(const std::vector<Event>& events) {
   return tickets;
 }
 
-TEST(EventRecord, GivesBackWhatWasAddedAndForgetsIt) {
+TEST(EventRecord, EveryReaderSeesEveryEventOnce) {
   EventRecord record(4);
-  EXPECT_TRUE(record.Drain().empty());
+  uint64_t position = 0;
+  EXPECT_TRUE(record.Read(&position).empty());
   record.Add({EventKind::kAllGather, 7, 3, 4096, 100, 250});
   record.Add(Numbered(8));
-  const auto events = record.Drain();
+  const auto events = record.Read(&position);
   ASSERT_EQ(Tickets(events), (std::vector<int64_t>{7, 8}));
   EXPECT_EQ(events[0].kind, EventKind::kAllGather);
   EXPECT_EQ(events[0].subject, 3);
   EXPECT_EQ(events[0].detail, 4096);
   EXPECT_EQ(events[0].begin_us, 100);
   EXPECT_EQ(events[0].end_us, 250);
-  EXPECT_TRUE(record.Drain().empty());
-  EXPECT_EQ(record.overwritten(), 0u);
+  EXPECT_TRUE(record.Read(&position).empty());
+  record.Add(Numbered(9));
+  uint64_t other = 0;
+  EXPECT_EQ(Tickets(record.Read(&other)), (std::vector<int64_t>{7, 8, 9}));
+  EXPECT_EQ(Tickets(record.Read(&position)), (std::vector<int64_t>{9}));
+  EXPECT_EQ(position, 3u);
 }
 
 TEST(EventRecord, KeepsTheLastOnesOldestFirst) {
   EventRecord record(4);
   for (int64_t i = 0; i < 11; ++i) record.Add(Numbered(i));
-  EXPECT_EQ(record.overwritten(), 7u);
-  EXPECT_EQ(Tickets(record.Drain()), (std::vector<int64_t>{7, 8, 9, 10}));
-  // A drain in the middle of the ring: what follows wraps around its end.
+  uint64_t position = 2;
+  EXPECT_EQ(Tickets(record.Read(&position)), (std::vector<int64_t>{7, 8, 9, 10}));
+  EXPECT_EQ(position, 11u) << "of the 9 events that it moved, 5 had been overwritten";
+  // From the middle of the ring: what follows wraps around its end.
   for (int64_t i = 20; i < 23; ++i) record.Add(Numbered(i));
-  EXPECT_EQ(Tickets(record.Drain()), (std::vector<int64_t>{20, 21, 22}));
-  EXPECT_EQ(record.overwritten(), 7u);
+  EXPECT_EQ(Tickets(record.Read(&position)), (std::vector<int64_t>{20, 21, 22}));
+  // A position of the future is that of a reader who wants nothing that was.
+  position = 1000;
+  EXPECT_TRUE(record.Read(&position).empty());
+  EXPECT_EQ(position, 14u);
+}
+
+TEST(EventRecord, ReadsInPieces) {
+  EventRecord record(8);
+  for (int64_t i = 0; i < 7; ++i) record.Add(Numbered(i));
+  uint64_t position = 0;
+  EXPECT_EQ(Tickets(record.Read(&position, 3)), (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(Tickets(record.Read(&position, 3)), (std::vector<int64_t>{3, 4, 5}));
+  EXPECT_TRUE(record.Read(&position, 0).empty());
+  EXPECT_EQ(Tickets(record.Read(&position, 3)), (std::vector<int64_t>{6}));
+}
+
+TEST(EventRecord, ObserverSeesWhatIsAddedWhileItIsSet) {
+  static std::atomic<int64_t> seen;
+  seen = 0;
+  EventRecord record(2);
+  record.Add(Numbered(1));
+  record.set_observer([](const Event& event) { seen += event.ticket; });
+  record.Add(Numbered(10));
+  record.Add(Numbered(100));
+  record.set_observer(nullptr);
+  record.Add(Numbered(1000));
+  EXPECT_EQ(seen, 110);
 }
 
 TEST(EventRecord, ThreadsLoseNothing) {
   constexpr int kThreads = 4;
   constexpr int kEach = 5000;
   EventRecord record(kThreads * kEach);
-  std::vector<Event> drained;
+  std::vector<Event> read;
+  uint64_t position = 0;
   RunThreads(kThreads + 1, [&](int thread) {
-    if (thread == kThreads) {  // Drains while the others add.
+    if (thread == kThreads) {  // Reads while the others add.
       for (int i = 0; i < 50; ++i) {
-        for (const Event& event : record.Drain()) drained.push_back(event);
+        for (const Event& event : record.Read(&position)) read.push_back(event);
       }
       return;
     }
     for (int i = 0; i < kEach; ++i) record.Add(Numbered(i, thread));
   });
-  for (const Event& event : record.Drain()) drained.push_back(event);
-  ASSERT_EQ(drained.size(), static_cast<size_t>(kThreads * kEach));
+  for (const Event& event : record.Read(&position)) read.push_back(event);
+  ASSERT_EQ(read.size(), static_cast<size_t>(kThreads * kEach));
   std::vector<int64_t> next(kThreads, 0);
-  for (const Event& event : drained) {
+  for (const Event& event : read) {
     ASSERT_EQ(event.ticket, next[event.subject]++) << "out of order for thread " << event.subject;
   }
-  EXPECT_EQ(record.overwritten(), 0u);
 }
 
 TEST(EventRecord, ClockDoesNotGoBack) {
@@ -82,10 +115,10 @@ TEST(EventRecord, ClockDoesNotGoBack) {
 
 TEST(EventRecord, EveryKindHasANameOfItsOwn) {
   std::set<std::string> names;
-  for (int kind = 0; kind <= static_cast<int>(EventKind::kRead); ++kind) {
+  for (int kind = 0; kind <= static_cast<int>(EventKind::kBroadcast); ++kind) {
     names.insert(Name(static_cast<EventKind>(kind)));
   }
-  EXPECT_EQ(names.size(), static_cast<size_t>(EventKind::kRead) + 1);
+  EXPECT_EQ(names.size(), static_cast<size_t>(EventKind::kBroadcast) + 1);
   EXPECT_EQ(names.count("unknown"), 0u);
 }
 
