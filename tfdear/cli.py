@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 import tfdear
+from tfdear import netlab_command
 from tfdear.launch_plan import LaunchError, LaunchPlan, make_command
 
 _USAGE_EXIT_CODE = 2
@@ -174,4 +175,5 @@ def _make_parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="time for that job (default: 120)",
     )
+    netlab_command.add_parser(commands)
     return parser

@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 
-import namespaces
 import pytest
+
+from tfdear import netlab
 
 _REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 _JOB = _REPOSITORY / "tests" / "multi_process" / "jobs" / "wire_bytes.py"
@@ -20,11 +21,11 @@ _JOB = _REPOSITORY / "tests" / "multi_process" / "jobs" / "wire_bytes.py"
 @pytest.mark.skipif(os.geteuid() != 0, reason="making network namespaces needs root")
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_collectives_send_no_more_than_they_must(world_size, tmp_path):
-    with namespaces.hosts(world_size) as hosts:
-        workers = [f"{address}:7100" for _, address in hosts]
+    with netlab.temporary(world_size, rate=None) as lab:
+        workers = [f"{node.address}:7100" for node in lab.nodes]
         processes = []
         try:
-            for rank, (name, _) in enumerate(hosts):
+            for rank, node in enumerate(lab.nodes):
                 task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
                 environment = {
                     **os.environ,
@@ -35,11 +36,11 @@ def test_collectives_send_no_more_than_they_must(world_size, tmp_path):
                     "TF_CPP_MIN_LOG_LEVEL": "1",
                     "TFDEAR_NODE_RANK": str(rank),
                 }
-                command = ["ip", "netns", "exec", name, sys.executable, str(_JOB), "eth0"]
+                command = [sys.executable, str(_JOB), node.device, str(tmp_path / "sent.json")]
                 with open(tmp_path / f"log.{rank}", "wb") as log:
                     processes.append(
                         subprocess.Popen(
-                            [*command, str(tmp_path / "sent.json")],
+                            node.command(command),
                             env=environment,
                             stdout=log,
                             stderr=subprocess.STDOUT,

@@ -1,0 +1,349 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""A network of several nodes on one machine: network namespaces on a bridge, with shaped links.
+
+What the kernel holds is the only state: a lab is found again by the names of its namespaces, and
+nothing outside them is touched but `/etc/netns`, from where `ip netns exec` takes a node's hosts
+file. Needs root, iproute2 and util-linux. Imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+
+__all__ = ["Lab", "LabError", "Node", "down", "find", "labs", "temporary", "up"]
+
+_PREFIX = "tfdear"
+_SWITCH = "switch"
+_SUBNET = "10.213.7"
+_DEVICE = "eth0"
+_LARGEST_LAB = 250
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
+_RATE = re.compile(r"[0-9]+(\.[0-9]+)?[kmgt]?bit")
+_HOSTS_FILES = pathlib.Path("/etc/netns")
+# A token bucket must hold more than one 64 KiB segment that the kernel cuts late, or the link stays
+# below its rate; with 256 KiB the payload reaches 1448 / 1514 of it.
+_BURST = "256kb"
+_QUEUE = "20ms"
+_CONGESTION_CONTROL = "cubic"
+# What the discovery of neighbours sends would blur the byte counters.
+_NO_IPV6 = ("addrgenmode", "none")
+_COMMAND_SECONDS = 30
+# Seconds that processes in a lab have to end after SIGTERM.
+_GRACE_SECONDS = 5.0
+
+
+class LabError(RuntimeError):
+    """A lab cannot be made, found or removed; the message says what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """One node of a lab.
+
+    Args:
+        namespace: Name of its network namespace, as `ip netns` knows it.
+        address: Its IPv4 address in the lab.
+        hostname: The name that programs on it see and that the other nodes resolve.
+        device: Its network device.
+    """
+
+    namespace: str
+    address: str
+    hostname: str
+    device: str = _DEVICE
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """Returns the command line that runs `command` on this node, with its host name."""
+        # `ip` makes a mount namespace, so `unshare` need not; every step replaces the one before,
+        # so that the process that is started is the command itself.
+        rename = 'echo "$0" > /proc/sys/kernel/hostname && exec "$@"'
+        prefix = ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c", rename]
+        return [*prefix, self.hostname, *command]
+
+    def bytes_sent(self) -> int:
+        """Returns the bytes that the node has sent so far, headers included."""
+        return self._counter("tx")
+
+    def bytes_received(self) -> int:
+        """Returns the bytes that the node has received so far, headers included."""
+        return self._counter("rx")
+
+    def _counter(self, direction: str) -> int:
+        text = _ip("-n", self.namespace, "-j", "-s", "link", "show", "dev", self.device)
+        return json.loads(text)[0]["stats64"][direction]["bytes"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Lab:
+    """A network of nodes that reach each other and nothing else.
+
+    Args:
+        name: Name of the lab.
+        nodes: Its nodes.
+        rate: What each node may send, such as "1gbit"; None: as fast as the machine can.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    rate: str | None
+
+    @property
+    def bits_per_second(self) -> float | None:
+        """The rate as a number, None when the links are not shaped."""
+        return None if self.rate is None else parse_rate(self.rate)
+
+
+def parse_rate(rate: str) -> float:
+    """Returns a rate such as "2.5gbit" in bits per second.
+
+    Raises:
+        LabError: The text is no such rate.
+    """
+    text = rate.lower()
+    if not _RATE.fullmatch(text):
+        raise LabError(f"a rate is written like 1gbit or 100mbit. Received: {rate!r}")
+    number = text.removesuffix("bit")
+    factors = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+    factor = factors.get(number[-1], 1.0)
+    return float(number.rstrip("kmgt")) * factor
+
+
+def up(nodes: int, rate: str | None = "1gbit", name: str = "lab") -> Lab:
+    """Makes a lab.
+
+    Use it to try on one machine what several would do. Every node sends at most `rate` (a token
+    bucket, so that the payload of full TCP segments reaches 0.956 of it) and uses the congestion
+    control "cubic": "bbr", a common default, measures the link all the time and adds noise.
+
+    Args:
+        nodes: Number of nodes, at least 1.
+        rate: Rate of each node's link, such as "1gbit"; None: not shaped. Defaults to "1gbit".
+        name: Name of the lab; small letters, digits and dashes. Defaults to "lab".
+
+    Returns:
+        The `Lab`.
+
+    Raises:
+        LabError: This process may not or cannot make one, or there is one of this name.
+    """
+    _check_machine()
+    _check_name(name)
+    if not 1 <= nodes <= _LARGEST_LAB:
+        raise LabError(f"a lab has 1 to {_LARGEST_LAB} nodes. Received: {nodes!r}")
+    if rate is not None:
+        parse_rate(rate)
+    switch = f"{_PREFIX}-{name}-{_SWITCH}"
+    try:
+        # The kernel refuses a name that exists: of two that make the same lab, one fails here.
+        _ip("netns", "add", switch)
+    except LabError as error:
+        if switch not in _namespaces():
+            raise
+        raise LabError(
+            f"there is a lab {name!r} already. Take it down (tfdear netlab down --name {name}) or "
+            "choose another --name."
+        ) from error
+    try:
+        _ip("-n", switch, "link", "add", "bridge", "type", "bridge")
+        _ip("-n", switch, "link", "set", "bridge", *_NO_IPV6, "up")
+        made = [_make_node(name, switch, number, rate) for number in range(nodes)]
+        hosts = "".join(f"{node.address} {node.hostname}\n" for node in made)
+        for node in made:
+            folder = _HOSTS_FILES / node.namespace
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
+    except BaseException:
+        _remove(name)
+        raise
+    return Lab(name, tuple(made), rate)
+
+
+def _make_node(lab: str, switch: str, number: int, rate: str | None) -> Node:
+    node = Node(
+        namespace=f"{_PREFIX}-{lab}-{number}",
+        address=f"{_SUBNET}.{number + 1}",
+        hostname=f"{lab}-node{number}",
+    )
+    name, port = node.namespace, f"port{number}"
+    _ip("netns", "add", name)
+    _ip("-n", switch, "link", "add", port, "type", "veth", "peer", _DEVICE, "netns", name)
+    _ip("-n", switch, "link", "set", port, "master", "bridge", *_NO_IPV6, "up")
+    _ip("-n", name, "addr", "add", f"{node.address}/24", "dev", _DEVICE, "noprefixroute")
+    _ip("-n", name, "link", "set", _DEVICE, *_NO_IPV6, "up")
+    _ip("-n", name, "link", "set", "lo", "up")
+    # By the route: a namespace's own default may only be one that the whole machine allows to all.
+    route = ["dev", _DEVICE, "src", node.address, "congctl", _CONGESTION_CONTROL]
+    _ip("-n", name, "route", "add", f"{_SUBNET}.0/24", *route)
+    if rate is not None:
+        shape = ["tbf", "rate", rate, "burst", _BURST, "latency", _QUEUE]
+        _call("tc", "-n", name, "qdisc", "add", "dev", _DEVICE, "root", *shape)
+    return node
+
+
+def labs() -> list[str]:
+    """Returns the names of the labs on this machine."""
+    pattern = re.compile(rf"{_PREFIX}-(.+)-{_SWITCH}")
+    found = (pattern.fullmatch(name) for name in _namespaces())
+    return sorted(match[1] for match in found if match)
+
+
+def find(name: str = "lab") -> Lab:
+    """Returns a lab that was made before, possibly by another process.
+
+    Raises:
+        LabError: There is none of this name.
+    """
+    _check_name(name)
+    numbers = _node_numbers(name)
+    if not numbers or f"{_PREFIX}-{name}-{_SWITCH}" not in _namespaces():
+        there = ", ".join(labs()) or "none"
+        raise LabError(
+            f"there is no lab {name!r} (labs on this machine: {there}). Make it first: "
+            f"tfdear netlab up --name {name}"
+        )
+    nodes = tuple(
+        Node(f"{_PREFIX}-{name}-{number}", f"{_SUBNET}.{number + 1}", f"{name}-node{number}")
+        for number in numbers
+    )
+    text = _call("tc", "-n", nodes[0].namespace, "-j", "qdisc", "show", "dev", _DEVICE)
+    rates = [q["options"]["rate"] * 8 for q in json.loads(text) if q.get("kind") == "tbf"]
+    return Lab(name, nodes, f"{rates[0]:.0f}bit" if rates else None)
+
+
+def down(name: str = "lab") -> None:
+    """Ends what runs on a lab's nodes and removes the lab.
+
+    Raises:
+        LabError: There is none of this name, or this process may not remove it.
+    """
+    _check_machine()
+    _check_name(name)
+    if name not in labs() and not _node_numbers(name):
+        there = ", ".join(labs()) or "none"
+        raise LabError(f"there is no lab {name!r} to take down (labs on this machine: {there}).")
+    _remove(name)
+
+
+@contextlib.contextmanager
+def temporary(nodes: int, rate: str | None = "1gbit") -> Iterator[Lab]:
+    """A lab of this process's own for a `with` statement, removed at its end.
+
+    Args:
+        nodes: Number of nodes.
+        rate: Rate of each node's link; None: not shaped. Defaults to "1gbit".
+
+    Yields:
+        The `Lab`.
+
+    Raises:
+        LabError: As `up`.
+    """
+    name = f"pid{os.getpid()}"
+    while name in labs():
+        name += "x"
+    lab = up(nodes, rate, name)
+    try:
+        yield lab
+    finally:
+        _remove(name)
+
+
+def _remove(name: str) -> None:
+    namespaces = [f"{_PREFIX}-{name}-{number}" for number in _node_numbers(name)]
+    # A namespace lives on, without a name, while a process is in it: end them first.
+    _end_processes(namespaces)
+    present = _namespaces()
+    for namespace in [*namespaces, f"{_PREFIX}-{name}-{_SWITCH}"]:
+        if namespace in present:
+            _ip("netns", "del", namespace)
+        shutil.rmtree(_HOSTS_FILES / namespace, ignore_errors=True)
+    with contextlib.suppress(OSError):  # Not empty: it serves others as well.
+        _HOSTS_FILES.rmdir()
+
+
+def _end_processes(namespaces: Sequence[str]) -> None:
+    deadline = time.monotonic() + _GRACE_SECONDS
+    asked: set[int] = set()
+    while processes := [pid for name in namespaces for pid in _processes(name)]:
+        late = time.monotonic() > deadline
+        for pid in processes:
+            if late or pid not in asked:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+        asked.update(processes)
+        if time.monotonic() > deadline + _GRACE_SECONDS:
+            raise LabError(f"processes {processes} in the lab do not end, not even by SIGKILL.")
+        time.sleep(0.05)
+
+
+def _processes(namespace: str) -> list[int]:
+    try:
+        return [int(pid) for pid in _ip("netns", "pids", namespace).split()]
+    except LabError:
+        return []  # The namespace was not complete.
+
+
+def _node_numbers(name: str) -> list[int]:
+    pattern = re.compile(rf"{_PREFIX}-{re.escape(name)}-([0-9]+)")
+    found = (pattern.fullmatch(namespace) for namespace in _namespaces())
+    return sorted(int(match[1]) for match in found if match)
+
+
+def _namespaces() -> set[str]:
+    return {line.split()[0] for line in _ip("netns", "list").splitlines() if line}
+
+
+def _check_name(name: str) -> None:
+    # A last part that is a number would make the nodes of one lab look like those of another.
+    if not _NAME.fullmatch(name) or re.search(r"(^|-)[0-9]+$", name):
+        raise LabError(
+            "the name of a lab has small letters, digits and dashes, and does not end in a number "
+            f"after a dash. Received: {name!r}"
+        )
+
+
+def _check_machine() -> None:
+    if os.geteuid() != 0:
+        raise LabError(
+            "making network namespaces needs root: run it with sudo, or in a container that has "
+            "the capabilities NET_ADMIN and SYS_ADMIN."
+        )
+    packages = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
+    missing = sorted(tool for tool in packages if shutil.which(tool) is None)
+    if missing:
+        raise LabError(
+            f"the programs {', '.join(missing)} are not on the path: install "
+            f"{' and '.join(sorted({packages[tool] for tool in missing}))}."
+        )
+
+
+def _ip(*arguments: str) -> str:
+    return _call("ip", *arguments)
+
+
+def _call(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False
+        )
+    except FileNotFoundError:
+        raise LabError(f"the program {command[0]} is not on the path: install iproute2.") from None
+    except subprocess.TimeoutExpired:
+        raise LabError(
+            f"{' '.join(command)} did not end within {_COMMAND_SECONDS} seconds."
+        ) from None
+    if done.returncode:
+        raise LabError(
+            f"{' '.join(command)} failed with exit code {done.returncode}: {done.stderr.strip()}"
+        )
+    return done.stdout
