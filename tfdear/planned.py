@@ -70,10 +70,12 @@ class Planned:
         model = _Model.of(trace)
         if schedule == "sequential":  # Nothing overlaps, so one start-up is the least.
             cuts = [0]
-        elif schedule in ("wfbp", "bytescheduler"):
-            cuts = _one_number(model, costs.all_reduce, schedule)
+        elif schedule == "wfbp":
+            _, cuts = _one_number(model.ready, model, costs.all_reduce)
+        elif schedule == "bytescheduler":
+            _, cuts = _one_number(model.ready + model.forward, model, costs.all_reduce)
         else:
-            cuts = _two_numbers(model, costs, schedule)
+            cuts = _TwoNumbers(model, costs, schedule).cuts()
         return from_cuts(len(trace.layers), cuts)
 
 
@@ -108,9 +110,8 @@ class _Model:
         return len(self.bytes) - 1
 
 
-def _one_number(model: _Model, cost: LinearCost, schedule: str) -> list[int]:
-    """Cuts for a schedule whose past is one number, the smaller the better."""
-    start = model.ready if schedule == "wfbp" else model.ready + model.forward
+def _one_number(start: np.ndarray, model: _Model, cost: LinearCost) -> tuple[float, list[int]]:
+    """Minimises value_1 of value_j = max(start_j, value_{j+1}) + cost_j; returns it and cuts."""
     count = model.layers
     value = np.full(count + 1, math.inf)
     value[count] = 0.0
@@ -125,80 +126,90 @@ def _one_number(model: _Model, cost: LinearCost, schedule: str) -> list[int]:
     cuts = [0]
     while came_from[cuts[-1]] < count:
         cuts.append(int(came_from[cuts[-1]]))
-    return cuts[::-1]
+    return float(value[0]), cuts[::-1]
 
 
-def _two_numbers(model: _Model, costs: CommunicationCosts, schedule: str) -> list[int]:
-    """Cuts for the decoupled schedules, whose past is a pair of numbers."""
-    rough, bound = _search(model, costs, schedule, math.inf, most=4)
-    exact, _ = _search(model, costs, schedule, bound, most=None)
-    return exact or rough
+class _TwoNumbers:
+    """The dynamic programme on pairs: (X, S) for dear, (X, Y) for dear_barrier."""
+
+    def __init__(self, model: _Model, costs: CommunicationCosts, schedule: str):
+        self._model = model
+        self._scatter, self._gather = costs.reduce_scatter, costs.all_gather
+        self._barrier = schedule == "dear_barrier"
+        if self._barrier:  # No bucket list does better in one of the two numbers alone.
+            self._least_x, _ = _one_number(model.ready, model, self._scatter)
+            self._least_y, _ = _one_number(model.forward, model, self._gather)
+
+    def cuts(self) -> list[int]:
+        """Returns the best cuts: a rough search bounds what the exact one must look at."""
+        bound, rough = self._search(math.inf, most=8)
+        _, exact = self._search(bound, most=None)
+        return exact or rough
+
+    def _advance(self, x, other, at, cut):
+        """Returns the pairs after one more bucket, from the cuts `at` to the cut `cut`."""
+        size = self._model.bytes[at] - self._model.bytes[cut]
+        scatter = self._scatter.a + self._scatter.b * size
+        gather = self._gather.a + self._gather.b * size
+        x = np.maximum(self._model.ready[cut], x) + scatter
+        if self._barrier:
+            return x, np.maximum(self._model.forward[cut], other) + gather
+        return x, np.maximum(x + self._model.forward[cut], other + scatter) + gather
+
+    def _finish(self, x, other, cut):
+        """Returns the iteration time if the layers in front of `cut` make one bucket."""
+        x, other = self._advance(x, other, cut, 0)
+        return x + other if self._barrier else other
+
+    def _least(self, x, other, cut):
+        """Returns a lower bound of the time if those layers make two buckets or more."""
+        size = self._model.bytes[cut]
+        scatter = 2 * self._scatter.a + self._scatter.b * size
+        gather = 2 * self._gather.a + self._gather.b * size
+        if self._barrier:
+            least_x = np.maximum(x + scatter, self._least_x)
+            return least_x + np.maximum(other + gather, self._least_y)
+        return other + scatter + gather
+
+    def _search(self, bound: float, most: int | None) -> tuple[float, list[int]]:
+        """Returns the shortest iteration below `bound` and its cuts, or no cuts.
+
+        With `most`, it keeps only the most promising pairs of each cut: fast, but not exact.
+        """
+        count = self._model.layers
+        # The pairs of all cuts behind the current one, one after the other.
+        x, other = np.zeros(1), np.zeros(1)
+        at, parent = np.full(1, count), np.full(1, -1)
+        best: list[int] = []
+        time = float(self._finish(x, other, count)[0])
+        if time < bound:
+            bound, best = time, [0]
+        for cut in range(count - 1, 0, -1):
+            new_x, new_other = self._advance(x, other, at, cut)
+            finish = self._finish(new_x, new_other, cut)
+            source = int(np.argmin(finish))
+            if finish[source] < bound:
+                bound, best = float(finish[source]), [0, cut, *_trace_back(source, at, parent)]
+            least = self._least(new_x, new_other, cut)
+            kept = np.flatnonzero(least < bound)
+            # In the order of the first number, a pair is beaten in both unless its second number
+            # is smaller than all before it.
+            kept = kept[np.lexsort((new_other[kept], new_x[kept]))]
+            lowest = np.minimum.accumulate(new_other[kept])
+            kept = kept[np.concatenate([[True], lowest[1:] < lowest[:-1]])[: len(kept)]]
+            if most is not None and len(kept) > most:
+                kept = kept[np.argsort(least[kept])[:most]]
+            x = np.concatenate([x, new_x[kept]])
+            other = np.concatenate([other, new_other[kept]])
+            parent = np.concatenate([parent, kept])
+            at = np.concatenate([at, np.full(len(kept), cut)])
+        return bound, best[::-1]
 
 
-def _search(
-    model: _Model,
-    costs: CommunicationCosts,
-    schedule: str,
-    bound: float,
-    most: int | None,
-) -> tuple[list[int], float]:
-    """Runs the dynamic programme on pairs that can still beat `bound`.
-
-    With `most`, it keeps only that many pairs per cut: fast, and an upper bound.
-    """
-    scatter, gather = costs.reduce_scatter, costs.all_gather
-    count = model.layers
-    rest_x, rest_s = _least_rest(model, costs, schedule)
-    # Pairs of all cuts behind the current one, one after the other.
-    x, s = np.zeros(1), np.zeros(1)
-    at = np.full(1, count)
-    parent = np.full(1, -1)
-    for cut in range(count - 1, -1, -1):
-        size = model.bytes[at] - model.bytes[cut]
-        scatter_seconds = scatter.a + scatter.b * size
-        gather_seconds = gather.a + gather.b * size
-        new_x = np.maximum(model.ready[cut], x) + scatter_seconds
-        if schedule == "dear":
-            new_s = np.maximum(new_x + model.forward[cut], s + scatter_seconds) + gather_seconds
-            least = np.maximum(new_x + rest_x[cut], new_s + rest_s[cut])
-        else:
-            new_s = np.maximum(model.forward[cut], s) + gather_seconds
-            least = (new_x + rest_x[cut]) + (new_s + rest_s[cut])
-        good = np.flatnonzero(least < bound)
-        # Of equal first numbers the smaller second one comes first; then a pair is worth keeping
-        # if its second number is smaller than all before it.
-        order = good[np.lexsort((new_s[good], new_x[good]))]
-        lowest = np.minimum.accumulate(new_s[order])
-        order = order[np.concatenate([[True], lowest[1:] < lowest[:-1]])] if len(order) else order
-        if most is not None and len(order) > most:
-            order = order[np.argsort(least[order])[:most]]
-        if cut == 0:
-            break
-        x = np.concatenate([x, new_x[order]])
-        s = np.concatenate([s, new_s[order]])
-        parent = np.concatenate([parent, order])
-        at = np.concatenate([at, np.full(len(order), cut)])
-    if not len(order):
-        return [], math.inf
-    final = new_s[order] if schedule == "dear" else new_x[order] + new_s[order]
-    best = int(np.argmin(final))
-    cuts = [0]
-    pair = int(order[best])
+def _trace_back(pair: int, at: np.ndarray, parent: np.ndarray) -> list[int]:
+    """Returns the cuts that lead to a pair, from the front to the back, without the end."""
+    cuts = []
     while parent[pair] >= 0:
         cuts.append(int(at[pair]))
         pair = int(parent[pair])
-    return cuts[::-1], float(final[best])
-
-
-def _least_rest(
-    model: _Model, costs: CommunicationCosts, schedule: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Lower bounds, by cut, on what the layers in front of it still add to each number."""
-    scatter, gather = costs.reduce_scatter, costs.all_gather
-    in_front = model.bytes
-    some = np.arange(model.layers + 1) > 0  # At cut 0 nothing is left to add.
-    all_scatter = some * (scatter.a + scatter.b * in_front)
-    all_gather = some * (gather.a + gather.b * in_front)
-    if schedule == "dear":
-        return np.zeros_like(all_scatter), all_scatter + all_gather
-    return all_scatter, all_gather
+    return cuts
