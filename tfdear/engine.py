@@ -2,14 +2,13 @@
 """The C++ engine's control plane, through ctypes. Data never pass here."""
 
 import ctypes
-import dataclasses
 import enum
 import functools
 from collections.abc import Sequence
 
 import numpy as np
 
-from tfdear import _ops, errors
+from tfdear import _ops, errors, event_record
 
 _TEXT_BYTES = 4096
 _LARGEST_ADDRESS_BLOB = 1 << 22
@@ -33,6 +32,34 @@ class Schedule(enum.IntEnum):
     SEQUENTIAL = 2
 
 
+class Algorithm(enum.IntEnum):
+    """How sums are formed: every rank sums its shard, or one rank sums everything."""
+
+    SHARDS = 0
+    TREE = 1
+
+
+class Phase(enum.IntEnum):
+    """A collective on a bucket, or a half of one."""
+
+    REDUCE_SCATTER = 0
+    ALL_GATHER = 1
+    ALL_REDUCE = 2
+    SPARSE_GATHER = 3
+    REDUCE = 4
+    BROADCAST = 5
+
+
+# The engine's DataType, by name.
+DATA_TYPES = {
+    "float16": 0,
+    "bfloat16": 1,
+    "float32": 2,
+    "float64": 3,
+    "int32": 4,
+    "int64": 5,
+}
+
 # Names of status codes, in the order of the engine's StatusCode.
 _STATUS_NAMES = (
     "ok",
@@ -43,43 +70,6 @@ _STATUS_NAMES = (
     "internal",
     "cancelled",
 )
-
-EVENT_KINDS = (
-    "contribute",
-    "reduce_scatter",
-    "all_gather",
-    "all_reduce",
-    "sparse_gather",
-    "collective",
-    "update",
-    "await",
-    "read",
-    "step",
-    "reduce",
-    "broadcast",
-)
-
-_MICROSECONDS = 1e-6
-# A row of the event record as the engine hands it out; times in microseconds of the steady clock.
-EVENT_ROW = np.dtype(
-    [
-        (name, np.int64)
-        for name in ("kind", "ticket", "subject", "detail", "begin", "end", "computation")
-    ]
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Event:
-    """One thing that happened in the engine; see `event_record.h` for the meaning of the fields."""
-
-    kind: str
-    ticket: int
-    subject: int
-    detail: int
-    begin: float
-    end: float
-    computation: float = 0.0
 
 
 class EventReader:
@@ -97,7 +87,7 @@ class EventReader:
         """The events since the last call, oldest first, as an array of `EVENT_ROW`."""
         pieces = []
         while True:
-            rows = np.empty(_EVENTS_AT_ONCE, EVENT_ROW)
+            rows = np.empty(_EVENTS_AT_ONCE, event_record.EVENT_ROW)
             before = self._position.value
             count = _library().tfdear_events_read(
                 ctypes.byref(self._position),
@@ -109,25 +99,16 @@ class EventReader:
             if count < len(rows):
                 return np.concatenate(pieces)
 
-    def read(self) -> list[Event]:
+    def read(self) -> list[event_record.Event]:
         """The events since the last call, oldest first. Times are seconds of the steady clock."""
-        return [
-            Event(
-                EVENT_KINDS[kind],
-                ticket,
-                subject,
-                detail,
-                *(micros * _MICROSECONDS for micros in times),
-            )
-            for kind, ticket, subject, detail, *times in self.read_rows().tolist()
-        ]
+        return event_record.to_events(self.read_rows())
 
 
 @functools.cache
 def _library() -> ctypes.CDLL:
     _ops.load()
     library = ctypes.CDLL(str(_ops.library_path()))
-    for name in ("tfdear_layout_create", "tfdear_variable_create", "tfdear_events_read"):
+    for name in ("tfdear_layout_create", "tfdear_variable_create", "tfdear_events_read", "tfdear_layout_plan"):
         getattr(library, name).restype = ctypes.c_int64
     library.tfdear_now_micros.restype = ctypes.c_int64
     return library
@@ -138,6 +119,38 @@ def _check(call, *arguments) -> None:
     code = call(*arguments, error, _TEXT_BYTES)
     if code:
         raise errors.TfdearError(error.value.decode(errors="replace"))
+
+
+class OpenReduction:
+    """An execution of a layout, driven from Python: `Engine.open_reduction`."""
+
+    def __init__(self, number: int):
+        self._number = ctypes.c_int64(number)
+
+    def contribute(self, tensor: int, data: np.ndarray) -> None:
+        """Adds this rank's share of a tensor."""
+        _check(
+            _library().tfdear_reduction_contribute,
+            self._number,
+            tensor,
+            data.ctypes.data_as(ctypes.c_void_p),
+            ctypes.c_int64(data.size),
+        )
+
+    def wait(self, tensor: int, timeout: float, out: np.ndarray | None = None) -> None:
+        """Waits for the sum of a tensor and copies it to `out`, if that is given."""
+        _check(
+            _library().tfdear_reduction_wait,
+            self._number,
+            tensor,
+            None if out is None else out.ctypes.data_as(ctypes.c_void_p),
+            ctypes.c_int64(0 if out is None else out.nbytes),
+            ctypes.c_double(timeout),
+        )
+
+    def close(self) -> None:
+        """Gives up the reduction; sums that are still on their way arrive unseen."""
+        _library().tfdear_reduction_close(self._number)
 
 
 class Engine:
@@ -151,8 +164,13 @@ class Engine:
         rank: int,
         bind_address: str,
         timeout: float,
+        direct: bool,
     ) -> bytes:
-        """Creates a lane's process group and returns the address blob to publish."""
+        """Creates a lane's process group and returns the address blob to publish.
+
+        `direct`: whether ranks may exchange shards with all others at once; where several ranks
+        share a node's network and reach other nodes through it, a ring moves fewer bytes there.
+        """
         library = _library()
         members = (ctypes.c_int * len(ranks))(*ranks)
         _check(
@@ -164,6 +182,7 @@ class Engine:
             list(ranks).index(rank),
             bind_address.encode(),
             ctypes.c_double(timeout),
+            -1 if direct else 0,
         )
         blob = ctypes.create_string_buffer(_LARGEST_ADDRESS_BLOB)
         length = library.tfdear_group_listen(int(lane), blob, _LARGEST_ADDRESS_BLOB)
@@ -177,13 +196,22 @@ class Engine:
         lengths = (ctypes.c_int * len(blobs))(*[len(blob) for blob in blobs])
         _check(_library().tfdear_group_connect, int(lane), texts, lengths, len(blobs))
 
-    def start(self, schedule: Schedule, bucket_bytes: int, max_delay_ms: int) -> None:
+    def start(
+        self,
+        schedule: Schedule,
+        algorithm: Algorithm,
+        bucket_bytes: int,
+        max_delay_ms: int,
+        first_agreement: int,
+    ) -> None:
         """Hands the connected groups to the engine. Once per process."""
         _check(
             _library().tfdear_start,
             int(schedule),
+            int(algorithm),
             ctypes.c_int64(bucket_bytes),
             int(max_delay_ms),
+            ctypes.c_int64(first_agreement),
         )
 
     def create_layout(self, name: str, lane: Lane) -> int:
@@ -203,6 +231,41 @@ class Engine:
     def set_lane(self, layout: int, lane: Lane) -> None:
         """Moves a layout that was not used yet to another lane."""
         _check(_library().tfdear_layout_set_lane, ctypes.c_int64(layout), int(lane))
+
+    def propose(self, layout: int, plan: Sequence[int], next_agreement: int) -> None:
+        """Rank 0: hands over what the ranks will hear at their next agreement on a plan.
+
+        Args:
+            layout: The layout.
+            plan: An encoded plan; empty to keep the one in use.
+            next_agreement: Executions from that agreement to the one after it.
+
+        Raises:
+            TfdearError: The plan does not hold for the layout's tensors.
+        """
+        _check(
+            _library().tfdear_layout_propose,
+            ctypes.c_int64(layout),
+            (ctypes.c_int64 * max(len(plan), 1))(*plan),
+            ctypes.c_int64(len(plan)),
+            ctypes.c_int64(next_agreement),
+        )
+
+    def plan(self, layout: int) -> tuple[list[int], int]:
+        """The encoded plan of a layout's last execution, and how many executions there were."""
+        library = _library()
+        executions = ctypes.c_int64()
+        count = library.tfdear_layout_plan(
+            ctypes.c_int64(layout), None, ctypes.c_int64(-1), ctypes.byref(executions)
+        )
+        while True:
+            words = (ctypes.c_int64 * max(count, 1))()
+            needed = library.tfdear_layout_plan(
+                ctypes.c_int64(layout), words, ctypes.c_int64(count), ctypes.byref(executions)
+            )
+            if needed <= count:
+                return list(words[:needed]), executions.value
+            count = needed
 
     def bucket_bytes(self, layout: int) -> list[int]:
         """Sizes of a layout's buckets in bytes; empty before its first use."""
@@ -266,6 +329,36 @@ class Engine:
         if not _library().tfdear_aborted(message, _TEXT_BYTES):
             return None
         return message.value.decode(errors="replace")
+
+    def run_collective(
+        self, lane: Lane, phase: Phase, data: np.ndarray, *, repeats: int = 1, root: int = 0
+    ) -> float:
+        """Runs one collective back to back on the elements of an array, in place.
+
+        Use it to measure links; all members of the lane's group must call it alike.
+
+        Returns:
+            Seconds from the start of the first to the end of the last.
+        """
+        seconds = ctypes.c_double()
+        _check(
+            _library().tfdear_collective_run,
+            int(lane),
+            int(phase),
+            data.ctypes.data_as(ctypes.c_void_p),
+            ctypes.c_int64(data.size),
+            DATA_TYPES[data.dtype.name],
+            root,
+            repeats,
+            ctypes.byref(seconds),
+        )
+        return seconds.value
+
+    def open_reduction(self, layout: int) -> "OpenReduction":
+        """Starts an execution of a layout without a TensorFlow graph."""
+        number = ctypes.c_int64()
+        _check(_library().tfdear_reduction_open, ctypes.c_int64(layout), ctypes.byref(number))
+        return OpenReduction(number.value)
 
     def counters(self, lane: Lane) -> dict[str, int]:
         """Collectives run and bytes sent by this rank in a lane so far."""

@@ -63,7 +63,13 @@ class Job:
         self._connect_groups(self._rendezvous.listen_address)
         self._share_seed()
         schedule = engine_module.Schedule[options.schedule.upper()]
-        self.engine.start(schedule, options.fusion.bytes, options.max_delay_ms)
+        self.engine.start(
+            schedule,
+            engine_module.Algorithm.SHARDS,
+            options.fusion.bytes,
+            options.max_delay_ms,
+            first_agreement=4,
+        )
         self.monitor = monitor_module.Monitor(
             self._rendezvous, self.engine, heartbeat=options.heartbeat, timeout=options.timeout
         )
@@ -94,8 +100,15 @@ class Job:
             _Lane.INTER_NODE: [r for r in everyone if places[r][1] == self.local_rank],
         }
         for lane, ranks in members.items():
+            nodes = {places[rank][0] for rank in ranks}
             blob = self.engine.open_group(
-                lane, lane.name.lower(), ranks, self.rank, bind_address, self.options.timeout
+                lane,
+                lane.name.lower(),
+                ranks,
+                self.rank,
+                bind_address,
+                self.options.timeout,
+                direct=len(nodes) in (1, len(ranks)),
             )
             blobs = [bytes.fromhex(text) for text in self.exchange(blob.hex())]
             self.engine.connect_group(lane, [blobs[r] for r in ranks])

@@ -18,12 +18,7 @@ from tfdear import engine as engine_module
 
 # The engine's DataType, by TensorFlow's.
 _DATA_TYPES = {
-    tf.float16: 0,
-    tf.bfloat16: 1,
-    tf.float32: 2,
-    tf.float64: 3,
-    tf.int32: 4,
-    tf.int64: 5,
+    tf.as_dtype(name): number for name, number in engine_module.DATA_TYPES.items()
 }
 
 

@@ -32,6 +32,9 @@ struct Bucket {
 // ranks get the same plan without a word between them.
 std::vector<Bucket> PlanFixedSize(const std::vector<TensorSpec>& tensors, size_t bucket_bytes);
 
+// The bucket of these tensors, with their slots in this order.
+Bucket MakeBucket(const std::vector<TensorSpec>& tensors, const std::vector<int>& members);
+
 }  // namespace tfdear
 
 #endif  // TFDEAR_ENGINE_BUCKET_H_

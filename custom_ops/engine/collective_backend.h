@@ -33,17 +33,40 @@ class CollectiveBackend {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // In place: afterwards ShardOf(count, rank, size) holds the sum; the rest of data is undefined.
-  virtual Status ReduceScatter(void* data, size_t count, DataType type, const Signature& signature,
-                               uint64_t sequence) = 0;
+  // `shards`: the elements that belong to each rank, equal on all ranks; they do not overlap.
+  // Elements outside of all shards are left alone.
+  using Shards = std::vector<Range>;
 
-  // In place: every rank contributes its ShardOf(count, rank, size) and receives the others'.
-  virtual Status AllGather(void* data, size_t count, DataType type, const Signature& signature,
-                           uint64_t sequence) = 0;
+  // In place: afterwards this rank's shard holds the sum; the other shards are undefined.
+  virtual Status ReduceScatter(void* data, const Shards& shards, DataType type,
+                               const Signature& signature, uint64_t sequence) = 0;
 
-  // In place: afterwards all of data holds the sum.
-  virtual Status AllReduce(void* data, size_t count, DataType type, const Signature& signature,
-                           uint64_t sequence) = 0;
+  // In place: every rank contributes its shard and receives the others'.
+  virtual Status AllGather(void* data, const Shards& shards, DataType type,
+                           const Signature& signature, uint64_t sequence) = 0;
+
+  // In place: afterwards all shards hold the sum.
+  virtual Status AllReduce(void* data, const Shards& shards, DataType type,
+                           const Signature& signature, uint64_t sequence) = 0;
+
+  // The same for `count` elements in shards of equal size, ShardOf(count, rank, size).
+  Status ReduceScatter(void* data, size_t count, DataType type, const Signature& signature,
+                       uint64_t sequence) {
+    return ReduceScatter(data, ShardsOf(count, size()), type, signature, sequence);
+  }
+  Status AllGather(void* data, size_t count, DataType type, const Signature& signature,
+                   uint64_t sequence) {
+    return AllGather(data, ShardsOf(count, size()), type, signature, sequence);
+  }
+  Status AllReduce(void* data, size_t count, DataType type, const Signature& signature,
+                   uint64_t sequence) {
+    return AllReduce(data, ShardsOf(count, size()), type, signature, sequence);
+  }
+
+  // In place, along a tree: afterwards data on `root` holds the sum; elsewhere it is undefined.
+  // Broadcast() from the same root is its other half.
+  virtual Status Reduce(void* data, size_t count, DataType type, int root,
+                        const Signature& signature, uint64_t sequence) = 0;
 
   // Output is the ranks' inputs in rank order; bytes_of_rank is equal on all ranks. Input may be
   // this rank's place in output, else the two must not overlap.

@@ -1,6 +1,7 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/engine.h"
 
+#include <condition_variable>
 #include <utility>
 
 namespace tfdear {
@@ -83,7 +84,7 @@ bool Engine::started() const {
 
 int64_t Engine::CreateLayout(const std::string& name, LaneKind lane) {
   std::lock_guard<std::mutex> lock(mutex_);
-  layouts_.push_back(std::make_unique<LayoutEntry>(LayoutEntry{name, lane, {}, nullptr}));
+  layouts_.push_back(std::make_unique<LayoutEntry>(LayoutEntry{name, lane, {}, nullptr, {}}));
   return static_cast<int64_t>(layouts_.size()) - 1;
 }
 
@@ -95,7 +96,7 @@ Status Engine::Find(int64_t layout, bool open_to_change, LayoutEntry** entry) {
                       "in the process that traced it");
   }
   *entry = layouts_[layout].get();
-  if (open_to_change && (*entry)->fixed != nullptr) {
+  if (open_to_change && (*entry)->current != nullptr) {
     return Status(StatusCode::kInternal,
                   "reduction layout '" + (*entry)->name + "' was changed after its first use");
   }
@@ -124,39 +125,178 @@ std::vector<size_t> Engine::BucketBytes(int64_t layout) {
   std::lock_guard<std::mutex> lock(mutex_);
   LayoutEntry* entry = nullptr;
   std::vector<size_t> bytes;
-  if (!Find(layout, /*open_to_change=*/false, &entry).ok() || entry->fixed == nullptr) return bytes;
-  for (const Bucket& bucket : entry->fixed->buckets) {
+  if (!Find(layout, /*open_to_change=*/false, &entry).ok() || entry->current == nullptr)
+    return bytes;
+  for (const Bucket& bucket : entry->current->buckets) {
     bytes.push_back(bucket.count * SizeOf(bucket.type));
   }
   return bytes;
 }
 
-Status Engine::Open(int64_t layout, std::shared_ptr<Reduction>* reduction, Lane** lane) {
-  std::shared_ptr<const ReductionLayout> fixed;
+// [Note: agreement on plans]
+// Every rank must cut the same gradients into the same buckets, and send them in the same order.
+// Rank 0 measures and decides; the others hear of it at executions that all ranks know beforehand:
+// there, opening a reduction includes a broadcast from rank 0 of its plan (or that it keeps the old
+// one) and of the number of executions until the next such broadcast. It goes through the control
+// lane, so it never queues behind gradients, and only the opening waits for it, not the forward
+// pass. Between agreements no rank says a word about plans.
+void Engine::Agree(int64_t layout, Opened opened) {
+  std::shared_ptr<SingleCollective> collective;
+  Lane* lane = nullptr;
+  const Status status = OpenCollective(LaneKind::kControl, &collective, &lane);
+  if (!status.ok()) return opened(status, nullptr, nullptr);
+  struct Message {
+    int64_t header[2] = {0, 0};  // Numbers of the plan, executions until the next agreement.
+    std::vector<int64_t> plan;
+  };
+  auto message = std::make_shared<Message>();
+  auto body = [this, layout, message](CollectiveBackend* backend, const Signature& signature,
+                                      uint64_t sequence) {
+    if (backend->rank() == 0) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      LayoutEntry& entry = *layouts_[layout];
+      message->plan.swap(entry.proposal);
+      message->header[0] = static_cast<int64_t>(message->plan.size());
+      message->header[1] = entry.proposed_interval;
+    }
+    TFDEAR_RETURN_IF_ERROR(
+        backend->Broadcast(message->header, sizeof(message->header), 0, signature, sequence));
+    message->plan.resize(message->header[0]);
+    return backend->Broadcast(message->plan.data(), message->plan.size() * sizeof(int64_t), 0,
+                              signature, sequence);
+  };
+  std::string name;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!failure_.ok()) return failure_;
-    LayoutEntry* entry = nullptr;
-    Status status = Find(layout, /*open_to_change=*/false, &entry);
-    if (!status.ok()) return status;
-    *lane = lanes_[static_cast<int>(entry->lane)].get();
-    if (*lane == nullptr) {
-      return Status(StatusCode::kInternal, "the engine was not started before its first use");
-    }
-    if (entry->fixed == nullptr) {
-      // Outside the gradients' lane somebody waits for the sums: nothing to put off.
-      const Schedule schedule =
-          entry->lane == LaneKind::kGradients ? options_.schedule : Schedule::kWfbp;
-      entry->fixed =
-          ReductionLayout::Make(entry->name, entry->tensors, options_.bucket_bytes, schedule);
-    }
-    fixed = entry->fixed;
+    name = layouts_[layout]->name;
   }
-  ProcessGroup* group = (*lane)->group();
-  *reduction = std::make_shared<Reduction>(fixed, group->rank(), group->size(), pool_, &events_,
-                                           *lane, options_.max_delay_ms);
-  (*lane)->Open(*reduction);
+  // `collective` is kept until the end: nobody else holds it once it was issued.
+  collective->Start(std::make_shared<Signature>("broadcast of the plan of '" + name + "'"),
+                    std::move(body),
+                    [this, layout, message, collective, opened](const Status& status) {
+                      Status agreed = status;
+                      if (agreed.ok()) agreed = Adopt(layout, message->plan, message->header[1]);
+                      if (!agreed.ok()) return opened(agreed, nullptr, nullptr);
+                      OpenNow(layout, opened);
+                    });
+}
+
+Status Engine::Adopt(int64_t layout, const std::vector<int64_t>& words, int64_t interval) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  LayoutEntry& entry = *layouts_[layout];
+  entry.agreement = entry.executions - 1 + interval;
+  if (words.empty()) return Status();
+  Plan plan;
+  TFDEAR_RETURN_IF_ERROR(Plan::Decode(words, &plan));
+  TFDEAR_RETURN_IF_ERROR(plan.Check(entry.tensors));
+  entry.plan = plan;
+  entry.current = ReductionLayout::Make(entry.name, entry.tensors, std::move(plan));
   return Status();
+}
+
+Status Engine::Propose(int64_t layout, const std::vector<int64_t>& plan, int64_t next_agreement) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  LayoutEntry* entry = nullptr;
+  TFDEAR_RETURN_IF_ERROR(Find(layout, /*open_to_change=*/false, &entry));
+  if (next_agreement < 1) {
+    return Status(StatusCode::kInvalidArgument,
+                  "expected at least one execution until the next agreement, received " +
+                      std::to_string(next_agreement));
+  }
+  if (!plan.empty()) {
+    // Here, where the mistake was made, and not on all ranks.
+    Plan decoded;
+    TFDEAR_RETURN_IF_ERROR(Plan::Decode(plan, &decoded));
+    TFDEAR_RETURN_IF_ERROR(decoded.Check(entry->tensors));
+  }
+  entry->proposal = plan;
+  entry->proposed_interval = next_agreement;
+  return Status();
+}
+
+std::vector<int64_t> Engine::PlanOf(int64_t layout, int64_t* executions) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  LayoutEntry* entry = nullptr;
+  if (!Find(layout, /*open_to_change=*/false, &entry).ok()) return {};
+  *executions = entry->executions;
+  return entry->current == nullptr ? std::vector<int64_t>() : entry->plan.Encode();
+}
+
+void Engine::Open(int64_t layout, Opened opened) {
+  Status status;
+  bool agree = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    status = failure_;
+    LayoutEntry* entry = nullptr;
+    if (status.ok()) status = Find(layout, /*open_to_change=*/false, &entry);
+    if (status.ok() && lanes_[static_cast<int>(entry->lane)] == nullptr) {
+      status = Status(StatusCode::kInternal, "the engine was not started before its first use");
+    }
+    if (status.ok()) {
+      const bool gradients = entry->lane == LaneKind::kGradients;
+      if (entry->current == nullptr) {
+        // Outside the gradients' lane somebody waits for the sums: nothing to put off.
+        const Schedule schedule = gradients ? options_.schedule : Schedule::kWfbp;
+        const Algorithm algorithm = gradients ? options_.algorithm : Algorithm::kShards;
+        entry->plan = Plan::Make(entry->tensors, options_.bucket_bytes, schedule, algorithm);
+        entry->current = ReductionLayout::Make(entry->name, entry->tensors, entry->plan);
+        entry->agreement = entry->proposed_interval = options_.first_agreement;
+      }
+      agree = gradients && entry->agreement > 0 && entry->executions == entry->agreement;
+      ++entry->executions;
+    }
+  }
+  if (!status.ok()) return opened(status, nullptr, nullptr);
+  if (agree) return Agree(layout, std::move(opened));
+  OpenNow(layout, opened);
+}
+
+void Engine::OpenNow(int64_t layout, const Opened& opened) {
+  std::shared_ptr<const ReductionLayout> current;
+  Lane* lane = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    LayoutEntry& entry = *layouts_[layout];
+    current = entry.current;
+    lane = lanes_[static_cast<int>(entry.lane)].get();
+  }
+  ProcessGroup* group = lane->group();
+  auto reduction = std::make_shared<Reduction>(current, group->rank(), group->size(), pool_,
+                                               &events_, lane, options_.max_delay_ms);
+  lane->Open(reduction);
+  if (lane->kind() == LaneKind::kGradients) {
+    const int64_t now = EventRecord::NowMicros();
+    events_.Add({EventKind::kStep, reduction->number(), layout,
+                 static_cast<int64_t>(current->buckets.size()), now, now});
+  }
+  opened(Status(), std::move(reduction), lane);
+}
+
+Status Engine::Open(int64_t layout, std::shared_ptr<Reduction>* reduction, Lane** lane) {
+  struct Result {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+    Status status;
+    std::shared_ptr<Reduction> reduction;
+    Lane* lane = nullptr;
+  };
+  auto result = std::make_shared<Result>();
+  Open(layout, [result](const Status& status, std::shared_ptr<Reduction> opened, Lane* its_lane) {
+    std::lock_guard<std::mutex> lock(result->mutex);
+    result->done = true;
+    result->status = status;
+    result->reduction = std::move(opened);
+    result->lane = its_lane;
+    result->changed.notify_all();
+  });
+  // Ends with the collective's own deadline at the latest.
+  std::unique_lock<std::mutex> lock(result->mutex);
+  result->changed.wait(lock, [&] { return result->done; });
+  *reduction = std::move(result->reduction);
+  *lane = result->lane;
+  return result->status;
 }
 
 Status Engine::OpenCollective(LaneKind kind, std::shared_ptr<SingleCollective>* collective,

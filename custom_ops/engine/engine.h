@@ -52,8 +52,11 @@ class Engine {
  public:
   struct Options {
     Schedule schedule = Schedule::kDear;
-    size_t bucket_bytes = size_t{25} << 20;
-    int max_delay_ms = 0;  // Injected before every collective and update (tests).
+    Algorithm algorithm = Algorithm::kShards;
+    size_t bucket_bytes = size_t{25} << 20;  // Of the plan that every layout starts with.
+    int max_delay_ms = 0;                    // Injected before every collective and update (tests).
+    // Executions of a layout of gradients before the ranks first agree on a plan; 0: never.
+    int64_t first_agreement = 0;
   };
 
   static Engine* Get();
@@ -69,8 +72,19 @@ class Engine {
   // Bucket sizes of the layout's plan, in bytes; empty before its first use.
   std::vector<size_t> BucketBytes(int64_t layout);
 
-  // Takes the next place in the layout's lane. `lane` is where to advance or withdraw.
+  // Takes the next place in the layout's lane and calls `opened`: at once, or, when this is an
+  // execution at which the ranks agree on a plan, once rank 0's is here. Until then nothing else
+  // may be opened. `lane` is where to advance or withdraw.
+  using Opened = std::function<void(const Status&, std::shared_ptr<Reduction>, Lane* lane)>;
+  void Open(int64_t layout, Opened opened);
+  // Waits for that.
   Status Open(int64_t layout, std::shared_ptr<Reduction>* reduction, Lane** lane);
+
+  // See [Note: agreement on plans]. On rank 0: what the other ranks will hear at the next
+  // agreement. `plan` empty: to keep the plan. `next_agreement`: executions until the one after.
+  Status Propose(int64_t layout, const std::vector<int64_t>& plan, int64_t next_agreement);
+  // The plan of the layout's last execution, encoded, and how many there were.
+  std::vector<int64_t> PlanOf(int64_t layout, int64_t* executions);
   Status OpenCollective(LaneKind lane, std::shared_ptr<SingleCollective>* collective,
                         Lane** opened);
 
@@ -91,10 +105,19 @@ class Engine {
     std::string name;
     LaneKind lane;
     std::vector<TensorSpec> tensors;
-    std::shared_ptr<const ReductionLayout> fixed;
+    std::shared_ptr<const ReductionLayout> current;  // Null before the first use.
+    Plan plan;                                       // That `current` was made from.
+    int64_t executions = 0;
+    int64_t agreement = 0;  // The execution at which the ranks agree next.
+    // What rank 0 will say there.
+    std::vector<int64_t> proposal;
+    int64_t proposed_interval = 0;
   };
 
   Status Find(int64_t layout, bool open_to_change, LayoutEntry** entry);
+  void Agree(int64_t layout, Opened opened);
+  Status Adopt(int64_t layout, const std::vector<int64_t>& words, int64_t interval);
+  void OpenNow(int64_t layout, const Opened& opened);
 
   EventRecord events_;
   PendingUpdates pending_;

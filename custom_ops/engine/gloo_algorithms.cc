@@ -1,7 +1,7 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 
-// The data movement of GlooBackend's sums and gathers: rings for large payloads, direct exchange
-// for small ones. gloo_backend.cc holds the rest.
+// The data movement of GlooBackend's sums and gathers: direct exchanges and rings. gloo_backend.cc
+// holds the rest.
 
 #include <algorithm>
 #include <cstring>
@@ -14,9 +14,9 @@
 namespace tfdear {
 namespace {
 
-// Up to here a direct exchange is faster than a ring: one latency instead of P - 1 (or twice that).
-constexpr size_t kDirectBytes = 8 * 1024;
-constexpr int kDirectRanks = 16;
+// Up to here an exchange among all is faster than anything with more latencies.
+constexpr size_t kSmallBytes = 8 * 1024;
+constexpr int kSmallRanks = 16;
 
 // Receives posted ahead of the one being waited for, so that the sender never waits for us.
 constexpr size_t kReceivesAhead = 4;
@@ -82,14 +82,16 @@ constexpr uint64_t kGatherPhase = uint64_t{1} << 62;
 
 }  // namespace
 
-bool GlooBackend::IsDirect(size_t bytes) const {
-  return bytes <= kDirectBytes && size() <= kDirectRanks;
+bool GlooBackend::IsSmall(size_t bytes) const {
+  return bytes <= kSmallBytes && size() <= kSmallRanks;
 }
 
-Status GlooBackend::RingReduceScatter(Exchange* exchange, char* data, size_t count, DataType type) {
+bool GlooBackend::IsDirect(size_t bytes) const { return size() <= direct_ranks_ || IsSmall(bytes); }
+
+Status GlooBackend::RingReduceScatter(Exchange* exchange, char* data, const Shards& shards,
+                                      DataType type) {
   const size_t element_bytes = SizeOf(type);
   const size_t segment_bytes = segment_bytes_ / element_bytes * element_bytes;
-  const std::vector<Range> shards = ShardRanges(count, element_bytes, size());
   // The shard received last, and finished here, is the own one: rank - 2 - (size - 2) = rank.
   const auto sends = RingMessages(shards, rank() - 1, segment_bytes);
   const auto receives = RingMessages(shards, rank() - 2, segment_bytes);
@@ -103,87 +105,117 @@ Status GlooBackend::RingReduceScatter(Exchange* exchange, char* data, size_t cou
                  });
 }
 
-Status GlooBackend::RingAllGather(Exchange* exchange, char* data,
-                                  const std::vector<Range>& byte_ranges) {
-  const auto sends = RingMessages(byte_ranges, rank(), segment_bytes_);
-  const auto receives = RingMessages(byte_ranges, rank() - 1, segment_bytes_);
-  const size_t own_sends = SegmentsOf(byte_ranges[rank()], segment_bytes_);
+Status GlooBackend::RingAllGather(Exchange* exchange, char* data, const Shards& shards) {
+  const auto sends = RingMessages(shards, rank(), segment_bytes_);
+  const auto receives = RingMessages(shards, rank() - 1, segment_bytes_);
+  const size_t own_sends = SegmentsOf(shards[rank()], segment_bytes_);
   return RunRing(
       exchange, Peer(-1), Peer(1), data, kGatherPhase, sends, own_sends, receives,
       [&](size_t i) { return data + receives[i].offset; }, [](size_t) {});
 }
 
-Status GlooBackend::DirectReduceScatter(Exchange* exchange, char* data, size_t count,
+Status GlooBackend::DirectReduceScatter(Exchange* exchange, char* data, const Shards& shards,
                                         DataType type) {
   const size_t element_bytes = SizeOf(type);
-  const std::vector<Range> shards = ShardRanges(count, element_bytes, size());
+  const size_t segment_bytes = segment_bytes_ / element_bytes * element_bytes;
   const Range mine = shards[rank()];
-  char* const scratch = Scratch(mine.size() * size());
-  auto slot = [&](int peer) { return scratch + mine.size() * peer; };
-  std::vector<Exchange::Message*> arrivals(size());
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    arrivals[peer] = exchange->Receive(peer, kReducePhase, slot(peer), mine.size());
-    exchange->Send(peer, kReducePhase, data + shards[peer].begin, shards[peer].size());
+  const size_t slot_bytes = std::min(segment_bytes, mine.size());
+  char* const scratch = Scratch(kReceivesAhead * size() * slot_bytes);
+  auto slot = [&](size_t i, int peer) {
+    return scratch + (i % kReceivesAhead * size() + peer) * slot_bytes;
+  };
+  auto segment_of = [&](Range shard, size_t i) {
+    const size_t begin = shard.begin + i * segment_bytes;
+    return Range{begin, std::min(begin + segment_bytes, shard.end)};
+  };
+  const size_t segments = SegmentsOf(mine, segment_bytes);
+  std::vector<std::vector<Exchange::Message*>> arrivals(kReceivesAhead);
+  auto receive = [&](size_t i) {
+    auto& messages = arrivals[i % kReceivesAhead];
+    messages.assign(size(), nullptr);
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank()) continue;
+      messages[peer] =
+          exchange->Receive(peer, kReducePhase + i, slot(i, peer), segment_of(mine, i).size());
+    }
+  };
+  for (size_t i = 0; i < std::min(kReceivesAhead, segments); ++i) receive(i);
+  // Everybody starts with another owner, and gives every owner a first segment before a second.
+  bool more = true;
+  for (size_t i = 0; more; ++i) {
+    more = false;
+    for (int offset = 1; offset < size(); ++offset) {
+      const int peer = Peer(offset);
+      if (i >= SegmentsOf(shards[peer], segment_bytes)) continue;
+      const Range segment = segment_of(shards[peer], i);
+      exchange->Send(peer, kReducePhase + i, data + segment.begin, segment.size());
+      more = true;
+    }
   }
-  if (mine.size() > 0) std::memcpy(slot(rank()), data + mine.begin, mine.size());
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank()) TFDEAR_RETURN_IF_ERROR(exchange->Wait(arrivals[peer]));
-    if (peer > 0) SumInto(type, slot(0), slot(peer), mine.size() / element_bytes);
+  for (size_t i = 0; i < segments; ++i) {
+    const Range segment = segment_of(mine, i);
+    const size_t count = segment.size() / element_bytes;
+    const auto& messages = arrivals[i % kReceivesAhead];
+    // In the order of the ranks: those before this one into the first one's slot, then the own
+    // values on top (two summands may change places), then those after.
+    for (int peer = 0; peer < rank(); ++peer) {
+      TFDEAR_RETURN_IF_ERROR(exchange->Wait(messages[peer]));
+      if (peer > 0) SumInto(type, slot(i, 0), slot(i, peer), count);
+    }
+    if (rank() > 0) SumInto(type, data + segment.begin, slot(i, 0), count);
+    for (int peer = rank() + 1; peer < size(); ++peer) {
+      TFDEAR_RETURN_IF_ERROR(exchange->Wait(messages[peer]));
+      SumInto(type, data + segment.begin, slot(i, peer), count);
+    }
+    if (i + kReceivesAhead < segments) receive(i + kReceivesAhead);
   }
-  if (mine.size() > 0) std::memcpy(data + mine.begin, slot(0), mine.size());
   return exchange->WaitForSends();
 }
 
-Status GlooBackend::DirectAllReduce(Exchange* exchange, char* data, size_t count, DataType type) {
-  const size_t bytes = count * SizeOf(type);
+Status GlooBackend::DirectAllReduce(Exchange* exchange, char* data, const Shards& shards,
+                                    DataType type) {
+  size_t bytes = 0;
+  for (const Range& shard : shards) bytes += shard.size();
   char* const scratch = Scratch(bytes * size());
   auto slot = [&](int peer) { return scratch + bytes * peer; };
+  // The shards may be pieces of the data: they travel side by side.
+  auto copy = [&](auto move) {
+    char* packed = slot(rank());
+    for (const Range& shard : shards) {
+      if (shard.size() > 0) move(packed, data + shard.begin, shard.size());
+      packed += shard.size();
+    }
+  };
+  copy([](char* packed, const char* source, size_t size) { std::memcpy(packed, source, size); });
   std::vector<Exchange::Message*> arrivals(size());
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     arrivals[peer] = exchange->Receive(peer, kReducePhase, slot(peer), bytes);
-    exchange->Send(peer, kReducePhase, data, bytes);
+    exchange->Send(peer, kReducePhase, slot(rank()), bytes);
   }
-  std::memcpy(slot(rank()), data, bytes);
+  const size_t count = bytes / SizeOf(type);
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank()) TFDEAR_RETURN_IF_ERROR(exchange->Wait(arrivals[peer]));
-    if (peer > 0) SumInto(type, slot(0), slot(peer), count);
   }
-  // The sends read data: they have to be over before the sum goes there.
+  // The sends read this rank's slot: they have to be over before a sum goes there.
   TFDEAR_RETURN_IF_ERROR(exchange->WaitForSends());
-  std::memcpy(data, slot(0), bytes);
+  for (int peer = 1; peer < size(); ++peer) SumInto(type, slot(0), slot(peer), count);
+  if (rank() > 0) std::memcpy(slot(rank()), slot(0), bytes);
+  copy([](const char* packed, char* target, size_t size) { std::memcpy(target, packed, size); });
   return Status();
 }
 
-Status GlooBackend::DirectAllGather(Exchange* exchange, char* data,
-                                    const std::vector<Range>& byte_ranges) {
-  const Range mine = byte_ranges[rank()];
+Status GlooBackend::DirectAllGather(Exchange* exchange, char* data, const Shards& shards) {
+  const Range mine = shards[rank()];
   std::vector<Exchange::Message*> arrivals;
   for (int offset = 1; offset < size(); ++offset) {
     const int peer = Peer(-offset);
-    const Range theirs = byte_ranges[peer];
+    const Range theirs = shards[peer];
     arrivals.push_back(exchange->Receive(peer, kGatherPhase, data + theirs.begin, theirs.size()));
-    exchange->Send(peer, kGatherPhase, data + mine.begin, mine.size());
+    exchange->Send(Peer(offset), kGatherPhase, data + mine.begin, mine.size());
   }
   for (Exchange::Message* arrival : arrivals) TFDEAR_RETURN_IF_ERROR(exchange->Wait(arrival));
   return exchange->WaitForSends();
-}
-
-Status GlooBackend::Gather(Exchange* exchange, char* data, const std::vector<Range>& byte_ranges) {
-  const size_t bytes = byte_ranges.back().end;
-  if (size() == 1 || bytes == 0) return exchange->status();
-  return IsDirect(bytes) ? DirectAllGather(exchange, data, byte_ranges)
-                         : RingAllGather(exchange, data, byte_ranges);
-}
-
-std::vector<Range> GlooBackend::ShardRanges(size_t count, size_t element_bytes, int size) {
-  std::vector<Range> ranges;
-  for (int rank = 0; rank < size; ++rank) {
-    const Range shard = ShardOf(count, rank, size);
-    ranges.push_back(Range{shard.begin * element_bytes, shard.end * element_bytes});
-  }
-  return ranges;
 }
 
 }  // namespace tfdear

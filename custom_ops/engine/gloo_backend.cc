@@ -8,12 +8,19 @@
 #include <utility>
 
 #include "custom_ops/engine/exchange.h"
+#include "custom_ops/engine/reduce.h"
 
 namespace tfdear {
 namespace {
 
 // Fastest of 64 KiB .. 1 MiB on the loopback device with two ranks on two cores and 16 MiB.
 constexpr size_t kDefaultSegmentBytes = 512 * 1024;
+
+// Receives posted ahead of the one being waited for, so that the sender never waits for us.
+constexpr size_t kReceivesAhead = 4;
+
+// A direct exchange has as many senders per receiver: more of them would collide in the switch.
+constexpr int kDefaultDirectRanks = 8;
 
 Status CheckArguments(const void* data, size_t count, DataType type) {
   if (SizeOf(type) == 0) {
@@ -27,12 +34,41 @@ Status CheckArguments(const void* data, size_t count, DataType type) {
   return Status();
 }
 
-Status CheckLength(const char* name, const std::vector<size_t>& values, int size) {
+size_t TotalOf(const std::vector<Range>& ranges) {
+  size_t total = 0;
+  for (const Range& range : ranges) total += range.size();
+  return total;
+}
+
+template <typename T>
+Status CheckLength(const char* name, const std::vector<T>& values, int size) {
   if (values.size() == static_cast<size_t>(size)) return Status();
   return Status(StatusCode::kInvalidArgument, std::string("expected ") + name + " for " +
                                                   std::to_string(size) + " ranks, received " +
                                                   std::to_string(values.size()));
 }
+
+Status CheckRoot(int root, int size) {
+  if (root >= 0 && root < size) return Status();
+  return Status(StatusCode::kInvalidArgument, "expected 0 <= root < " + std::to_string(size) +
+                                                  ", received " + std::to_string(root));
+}
+
+// A binomial tree, numbered from its root: a rank's parent is its number without the lowest set
+// bit; its children set one bit below that. Segments flow along it one after another.
+struct Tree {
+  Tree(int rank, int size, int root) {
+    const int number = ((rank - root) % size + size) % size;
+    int lowest_bit = 1;
+    while (lowest_bit < size && (number & lowest_bit) == 0) lowest_bit <<= 1;
+    for (int bit = lowest_bit >> 1; bit > 0; bit >>= 1) {
+      if (number + bit < size) children.push_back((number + bit + root) % size);
+    }
+    if (number != 0) parent = (number - lowest_bit + root) % size;
+  }
+  int parent = -1;
+  std::vector<int> children;  // The one with the largest subtree first.
+};
 
 std::vector<Range> ConsecutiveRanges(const std::vector<size_t>& sizes) {
   std::vector<Range> ranges;
@@ -58,6 +94,7 @@ Status GlooBackend::Create(int rank, int size, const std::string& bind_address,
 GlooBackend::GlooBackend(std::unique_ptr<GlooTransport> transport)
     : transport_(std::move(transport)),
       segment_bytes_(kDefaultSegmentBytes),
+      direct_ranks_(kDefaultDirectRanks),
       last_sequence_(std::numeric_limits<uint64_t>::max()) {}
 
 GlooBackend::~GlooBackend() = default;
@@ -89,32 +126,60 @@ char* GlooBackend::Scratch(size_t bytes) {
   return scratch_.data();
 }
 
-Status GlooBackend::ReduceScatter(void* data, size_t count, DataType type,
+Status GlooBackend::Prepare(const void* data, const Shards& shards, DataType type,
+                            Shards* byte_ranges) const {
+  TFDEAR_RETURN_IF_ERROR(CheckLength("shards", shards, size()));
+  TFDEAR_RETURN_IF_ERROR(CheckArguments(data, TotalOf(shards), type));
+  *byte_ranges = shards;
+  for (Range& range : *byte_ranges) {
+    range.begin *= SizeOf(type);
+    range.end *= SizeOf(type);
+  }
+  return Status();
+}
+
+Status GlooBackend::ReduceScatter(void* data, const Shards& shards, DataType type,
                                   const Signature& signature, uint64_t sequence) {
-  TFDEAR_RETURN_IF_ERROR(CheckArguments(data, count, type));
+  Shards ranges;
+  TFDEAR_RETURN_IF_ERROR(Prepare(data, shards, type, &ranges));
   Exchange exchange(transport_.get(), "reduce_scatter", signature, sequence, NextRound(sequence));
-  if (size() == 1 || count == 0) return exchange.status();
+  const size_t total = TotalOf(ranges);
+  if (size() == 1 || total == 0) return exchange.status();
   char* bytes = static_cast<char*>(data);
-  return IsDirect(count * SizeOf(type)) ? DirectReduceScatter(&exchange, bytes, count, type)
-                                        : RingReduceScatter(&exchange, bytes, count, type);
+  return IsDirect(total) ? DirectReduceScatter(&exchange, bytes, ranges, type)
+                         : RingReduceScatter(&exchange, bytes, ranges, type);
 }
 
-Status GlooBackend::AllGather(void* data, size_t count, DataType type, const Signature& signature,
-                              uint64_t sequence) {
-  TFDEAR_RETURN_IF_ERROR(CheckArguments(data, count, type));
+Status GlooBackend::AllGather(void* data, const Shards& shards, DataType type,
+                              const Signature& signature, uint64_t sequence) {
+  Shards ranges;
+  TFDEAR_RETURN_IF_ERROR(Prepare(data, shards, type, &ranges));
   Exchange exchange(transport_.get(), "all_gather", signature, sequence, NextRound(sequence));
-  return Gather(&exchange, static_cast<char*>(data), ShardRanges(count, SizeOf(type), size()));
+  return Gather(&exchange, static_cast<char*>(data), ranges);
 }
 
-Status GlooBackend::AllReduce(void* data, size_t count, DataType type, const Signature& signature,
-                              uint64_t sequence) {
-  TFDEAR_RETURN_IF_ERROR(CheckArguments(data, count, type));
+Status GlooBackend::AllReduce(void* data, const Shards& shards, DataType type,
+                              const Signature& signature, uint64_t sequence) {
+  Shards ranges;
+  TFDEAR_RETURN_IF_ERROR(Prepare(data, shards, type, &ranges));
   Exchange exchange(transport_.get(), "all_reduce", signature, sequence, NextRound(sequence));
-  if (size() == 1 || count == 0) return exchange.status();
+  const size_t total = TotalOf(ranges);
+  if (size() == 1 || total == 0) return exchange.status();
   char* bytes = static_cast<char*>(data);
-  if (IsDirect(count * SizeOf(type))) return DirectAllReduce(&exchange, bytes, count, type);
-  TFDEAR_RETURN_IF_ERROR(RingReduceScatter(&exchange, bytes, count, type));
-  return RingAllGather(&exchange, bytes, ShardRanges(count, SizeOf(type), size()));
+  if (IsSmall(total)) return DirectAllReduce(&exchange, bytes, ranges, type);
+  if (IsDirect(total)) {
+    TFDEAR_RETURN_IF_ERROR(DirectReduceScatter(&exchange, bytes, ranges, type));
+    return DirectAllGather(&exchange, bytes, ranges);
+  }
+  TFDEAR_RETURN_IF_ERROR(RingReduceScatter(&exchange, bytes, ranges, type));
+  return RingAllGather(&exchange, bytes, ranges);
+}
+
+Status GlooBackend::Gather(Exchange* exchange, char* data, const Shards& shards) {
+  const size_t total = TotalOf(shards);
+  if (size() == 1 || total == 0) return exchange->status();
+  return IsDirect(total) ? DirectAllGather(exchange, data, shards)
+                         : RingAllGather(exchange, data, shards);
 }
 
 Status GlooBackend::AllGatherV(const void* input, void* output,
@@ -165,31 +230,59 @@ Status GlooBackend::AllToAllV(const void* input, const std::vector<size_t>& send
 
 Status GlooBackend::Broadcast(void* data, size_t bytes, int root, const Signature& signature,
                               uint64_t sequence) {
-  if (root < 0 || root >= size()) {
-    return Status(StatusCode::kInvalidArgument, "expected 0 <= root < " + std::to_string(size()) +
-                                                    ", received " + std::to_string(root));
-  }
+  TFDEAR_RETURN_IF_ERROR(CheckRoot(root, size()));
   Exchange exchange(transport_.get(), "broadcast", signature, sequence, NextRound(sequence));
-  // A binomial tree, numbered from the root: a rank's parent is its number without the lowest set
-  // bit; its children set one bit below that. Segments flow down the tree one after another.
-  const int number = Peer(-root);
-  int lowest_bit = 1;
-  while (lowest_bit < size() && (number & lowest_bit) == 0) lowest_bit <<= 1;
-  std::vector<int> children;  // the one with the largest subtree first
-  for (int bit = lowest_bit >> 1; bit > 0; bit >>= 1) {
-    if (number + bit < size()) children.push_back((number + bit + root) % size());
-  }
-  const int parent = number == 0 ? -1 : (number - lowest_bit + root) % size();
+  const Tree tree(rank(), size(), root);
   const size_t segment_count = (bytes + segment_bytes_ - 1) / segment_bytes_;
   char* const begin = static_cast<char*>(data);
   auto length = [&](size_t i) { return std::min(segment_bytes_, bytes - i * segment_bytes_); };
   std::vector<Exchange::Message*> arrivals;
-  for (size_t i = 0; parent >= 0 && i < segment_count; ++i) {
-    arrivals.push_back(exchange.Receive(parent, i, begin + i * segment_bytes_, length(i)));
+  for (size_t i = 0; tree.parent >= 0 && i < segment_count; ++i) {
+    arrivals.push_back(exchange.Receive(tree.parent, i, begin + i * segment_bytes_, length(i)));
   }
   for (size_t i = 0; i < segment_count; ++i) {
-    if (parent >= 0) TFDEAR_RETURN_IF_ERROR(exchange.Wait(arrivals[i]));
-    for (int child : children) exchange.Send(child, i, begin + i * segment_bytes_, length(i));
+    if (tree.parent >= 0) TFDEAR_RETURN_IF_ERROR(exchange.Wait(arrivals[i]));
+    for (int child : tree.children) {
+      exchange.Send(child, i, begin + i * segment_bytes_, length(i));
+    }
+  }
+  return exchange.WaitForSends();
+}
+
+Status GlooBackend::Reduce(void* data, size_t count, DataType type, int root,
+                           const Signature& signature, uint64_t sequence) {
+  TFDEAR_RETURN_IF_ERROR(CheckArguments(data, count, type));
+  TFDEAR_RETURN_IF_ERROR(CheckRoot(root, size()));
+  Exchange exchange(transport_.get(), "reduce", signature, sequence, NextRound(sequence));
+  const Tree tree(rank(), size(), root);
+  const size_t element_bytes = SizeOf(type);
+  const size_t segment_bytes = segment_bytes_ / element_bytes * element_bytes;
+  const size_t bytes = count * element_bytes;
+  const size_t segment_count = (bytes + segment_bytes - 1) / segment_bytes;
+  const size_t num_children = tree.children.size();
+  char* const begin = static_cast<char*>(data);
+  char* const scratch = Scratch(kReceivesAhead * num_children * segment_bytes);
+  auto length = [&](size_t i) { return std::min(segment_bytes, bytes - i * segment_bytes); };
+  auto slot = [&](size_t i, size_t child) {
+    return scratch + (i % kReceivesAhead * num_children + child) * segment_bytes;
+  };
+  std::vector<std::vector<Exchange::Message*>> arrivals(kReceivesAhead);
+  auto receive = [&](size_t i) {
+    auto& messages = arrivals[i % kReceivesAhead];
+    messages.clear();
+    for (size_t c = 0; c < num_children; ++c) {
+      messages.push_back(exchange.Receive(tree.children[c], i, slot(i, c), length(i)));
+    }
+  };
+  for (size_t i = 0; i < std::min(kReceivesAhead, segment_count); ++i) receive(i);
+  for (size_t i = 0; i < segment_count; ++i) {
+    char* const target = begin + i * segment_bytes;
+    for (size_t c = 0; c < num_children; ++c) {
+      TFDEAR_RETURN_IF_ERROR(exchange.Wait(arrivals[i % kReceivesAhead][c]));
+      SumInto(type, target, slot(i, c), length(i) / element_bytes);
+    }
+    if (tree.parent >= 0) exchange.Send(tree.parent, i, target, length(i));
+    if (i + kReceivesAhead < segment_count) receive(i + kReceivesAhead);
   }
   return exchange.WaitForSends();
 }

@@ -19,12 +19,18 @@ class Exchange;
 
 // Collectives for host memory over TCP, on gloo's connections.
 //
-// Algorithms. Payloads above 8 KiB, or groups above 16 ranks: rings, cut into segments so that a
-// segment is summed and forwarded while the next one arrives. A shard is summed along the ring from
-// the rank after its owner to the owner: that order depends on the shard, so for more than two
-// ranks a result depends in its last bits on how values are put into buckets. Smaller payloads:
-// everybody sends directly to everybody (AllReduce) or to the owner (ReduceScatter), and sums are
-// taken in rank order. The choice depends on the size of the payload alone, the same for all three.
+// Algorithms of ReduceScatter and AllGather, of which a large AllReduce is made:
+// - Direct, for groups of up to `direct_ranks` members and for payloads up to 8 KiB: everybody
+// sends
+//   to the owner of a shard, or the owner to everybody. One latency, and sums in the order of the
+//   ranks, so results do not depend on how values are put into buckets.
+// - Ring, for the rest: as many bytes per rank, P - 1 latencies, but one neighbour each way, so
+// that
+//   between nodes with several ranks a byte crosses the network once. A shard is summed along the
+//   ring from the rank after its owner to the owner: that order depends on the shard, so for more
+//   than two ranks a result depends in its last bits on how values are put into buckets.
+// Both cut shards into segments, so that one is summed and sent on while the next arrives. A small
+// AllReduce is one direct exchange. The choice is a function of the size alone, the same for all.
 class GlooBackend : public CollectiveBackend {
  public:
   // `bind_address`: IP address or host name to listen on, nothing else is bound. `timeout`: how
@@ -42,12 +48,17 @@ class GlooBackend : public CollectiveBackend {
 
   int rank() const override { return transport_->rank(); }
   int size() const override { return transport_->size(); }
-  Status ReduceScatter(void* data, size_t count, DataType type, const Signature& signature,
+  using CollectiveBackend::AllGather;
+  using CollectiveBackend::AllReduce;
+  using CollectiveBackend::ReduceScatter;
+  Status ReduceScatter(void* data, const Shards& shards, DataType type, const Signature& signature,
                        uint64_t sequence) override;
-  Status AllGather(void* data, size_t count, DataType type, const Signature& signature,
+  Status AllGather(void* data, const Shards& shards, DataType type, const Signature& signature,
                    uint64_t sequence) override;
-  Status AllReduce(void* data, size_t count, DataType type, const Signature& signature,
+  Status AllReduce(void* data, const Shards& shards, DataType type, const Signature& signature,
                    uint64_t sequence) override;
+  Status Reduce(void* data, size_t count, DataType type, int root, const Signature& signature,
+                uint64_t sequence) override;
   Status AllGatherV(const void* input, void* output, const std::vector<size_t>& bytes_of_rank,
                     const Signature& signature, uint64_t sequence) override;
   Status AllToAllV(const void* input, const std::vector<size_t>& send_bytes, void* output,
@@ -64,27 +75,33 @@ class GlooBackend : public CollectiveBackend {
     transport_->NameRanks(global_ranks);
   }
 
-  // Length of a ring segment in bytes (default 512 KiB); equal on all ranks. For benchmarks.
+  // Length of a segment in bytes (default 512 KiB); equal on all ranks. For benchmarks.
   void set_segment_bytes(size_t bytes);
+  // Largest group that exchanges large payloads directly (default 8); equal on all ranks. 0 is
+  // right for groups with several members on each of several nodes.
+  void set_direct_ranks(int ranks) { direct_ranks_ = ranks; }
 
  private:
   explicit GlooBackend(std::unique_ptr<GlooTransport> transport);
 
   uint64_t NextRound(uint64_t sequence);
+  Status Prepare(const void* data, const Shards& shards, DataType type, Shards* byte_ranges) const;
+  bool IsSmall(size_t bytes) const;
   bool IsDirect(size_t bytes) const;
   int Peer(int offset) const { return ((rank() + offset) % size() + size()) % size(); }
   char* Scratch(size_t bytes);
-  static std::vector<Range> ShardRanges(size_t count, size_t element_bytes, int size);
 
-  Status RingReduceScatter(Exchange* exchange, char* data, size_t count, DataType type);
-  Status RingAllGather(Exchange* exchange, char* data, const std::vector<Range>& byte_ranges);
-  Status DirectReduceScatter(Exchange* exchange, char* data, size_t count, DataType type);
-  Status DirectAllGather(Exchange* exchange, char* data, const std::vector<Range>& byte_ranges);
-  Status DirectAllReduce(Exchange* exchange, char* data, size_t count, DataType type);
-  Status Gather(Exchange* exchange, char* data, const std::vector<Range>& byte_ranges);
+  // On ranges of bytes.
+  Status RingReduceScatter(Exchange* exchange, char* data, const Shards& shards, DataType type);
+  Status RingAllGather(Exchange* exchange, char* data, const Shards& shards);
+  Status DirectReduceScatter(Exchange* exchange, char* data, const Shards& shards, DataType type);
+  Status DirectAllGather(Exchange* exchange, char* data, const Shards& shards);
+  Status DirectAllReduce(Exchange* exchange, char* data, const Shards& shards, DataType type);
+  Status Gather(Exchange* exchange, char* data, const Shards& shards);
 
   const std::unique_ptr<GlooTransport> transport_;
   size_t segment_bytes_;
+  int direct_ranks_;
   std::vector<char> scratch_;  // kept between collectives
   uint64_t last_sequence_ = 0;
   uint64_t round_ = 0;

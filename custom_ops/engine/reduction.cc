@@ -14,20 +14,6 @@
 namespace tfdear {
 namespace {
 
-const char* Name(Phase phase) {
-  switch (phase) {
-    case Phase::kReduceScatter:
-      return "reduce_scatter";
-    case Phase::kAllGather:
-      return "all_gather";
-    case Phase::kAllReduce:
-      return "all_reduce";
-    case Phase::kSparseGather:
-      return "sparse_gather";
-  }
-  return "unknown";
-}
-
 EventKind KindOf(Phase phase) {
   switch (phase) {
     case Phase::kReduceScatter:
@@ -38,18 +24,25 @@ EventKind KindOf(Phase phase) {
       return EventKind::kAllReduce;
     case Phase::kSparseGather:
       return EventKind::kSparseGather;
+    case Phase::kReduce:
+      return EventKind::kReduce;
+    case Phase::kBroadcast:
+      return EventKind::kBroadcast;
   }
   return EventKind::kCollective;
 }
 
 // Words for a collective: what an error shows and what must agree between ranks. `shapes` lists the
 // elements of every tensor, because two ranks may fill buckets of one size with different tensors.
-std::string Describe(const ReductionLayout& layout, Phase phase, int bucket_index, size_t count) {
-  const Bucket& bucket = layout.buckets[bucket_index];
-  std::string text = std::string(Name(phase)) + " " + Name(bucket.type) + "[" +
+std::string Describe(const ReductionLayout& layout, const Plan::Step& step, size_t count) {
+  const Bucket& bucket = layout.buckets[step.bucket];
+  std::string text = std::string(Name(step.phase)) + " " + Name(bucket.type) + "[" +
                      (bucket.sparse ? "rows" : std::to_string(count)) + "] of '" + layout.name +
-                     "' bucket " + std::to_string(bucket_index) + "/" +
+                     "' bucket " + std::to_string(step.bucket) + "/" +
                      std::to_string(layout.buckets.size());
+  if (step.chunks > 1) {
+    text += " chunk " + std::to_string(step.chunk) + "/" + std::to_string(step.chunks);
+  }
   if (bucket.sparse) return text;
   text += " (elements";
   const size_t shown = std::min<size_t>(bucket.tensors.size(), 8);
@@ -83,51 +76,29 @@ void InjectDelay(int max_ms) {
 
 std::shared_ptr<const ReductionLayout> ReductionLayout::Make(std::string name,
                                                              std::vector<TensorSpec> tensors,
-                                                             size_t bucket_bytes,
-                                                             Schedule schedule) {
+                                                             Plan plan) {
   auto layout = std::make_shared<ReductionLayout>();
   layout->name = std::move(name);
   layout->tensors = std::move(tensors);
-  layout->buckets = PlanFixedSize(layout->tensors, bucket_bytes);
-  layout->wait_for_all = schedule == Schedule::kSequential;
+  layout->wait_for_all = plan.wait_for_all;
   layout->place_of_tensor.resize(layout->tensors.size());
-  for (size_t b = 0; b < layout->buckets.size(); ++b) {
-    const Bucket& bucket = layout->buckets[b];
-    for (size_t slot = 0; slot < bucket.tensors.size(); ++slot) {
-      layout->place_of_tensor[bucket.tensors[slot]] = {static_cast<int>(b), static_cast<int>(slot)};
+  for (size_t b = 0; b < plan.buckets.size(); ++b) {
+    layout->buckets.push_back(MakeBucket(layout->tensors, plan.buckets[b]));
+    for (size_t slot = 0; slot < plan.buckets[b].size(); ++slot) {
+      layout->place_of_tensor[plan.buckets[b][slot]] = {static_cast<int>(b),
+                                                        static_cast<int>(slot)};
     }
   }
-  auto add = [&](Phase phase, int bucket) {
+  layout->final_steps.resize(layout->buckets.size());
+  for (const Plan::Step& step : plan.steps) {
+    const Bucket& bucket = layout->buckets[step.bucket];
+    const bool sized_at_run_time = !bucket.sparse && layout->tensors[bucket.tensors[0]].count < 0;
     std::shared_ptr<const Signature> signature;
-    const bool sized_at_run_time = !layout->buckets[bucket].sparse &&
-                                   layout->tensors[layout->buckets[bucket].tensors[0]].count < 0;
     if (!sized_at_run_time) {
-      signature = std::make_shared<Signature>(
-          Describe(*layout, phase, bucket, layout->buckets[bucket].count));
+      signature = std::make_shared<Signature>(Describe(*layout, step, bucket.count));
     }
-    layout->steps.push_back({phase, bucket, std::move(signature)});
-  };
-  const int count = static_cast<int>(layout->buckets.size());
-  for (int b = 0; b < count; ++b) {
-    const bool sparse = layout->buckets[b].sparse;
-    add(sparse                        ? Phase::kSparseGather
-        : schedule == Schedule::kDear ? Phase::kReduceScatter
-                                      : Phase::kAllReduce,
-        b);
-  }
-  if (schedule == Schedule::kDear) {
-    // The next forward pass reads the first variables first.
-    std::vector<int> forward(count);
-    for (int b = 0; b < count; ++b) forward[b] = b;
-    auto first_tensor = [&](int b) {
-      const auto& tensors = layout->buckets[b].tensors;
-      return *std::min_element(tensors.begin(), tensors.end());
-    };
-    std::sort(forward.begin(), forward.end(),
-              [&](int a, int b) { return first_tensor(a) < first_tensor(b); });
-    for (int b : forward) {
-      if (!layout->buckets[b].sparse) add(Phase::kAllGather, b);
-    }
+    layout->steps.push_back({step, std::move(signature)});
+    if (IsFinal(step.phase)) ++layout->final_steps[step.bucket];
   }
   return layout;
 }
@@ -148,6 +119,7 @@ Reduction::Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, in
     buckets_[b].missing = static_cast<int>(layout_->buckets[b].tensors.size());
     buckets_[b].shapes.resize(layout_->buckets[b].tensors.size());
     buckets_[b].count = layout_->buckets[b].count;
+    buckets_[b].outstanding = layout_->final_steps[b];
   }
 }
 
@@ -244,56 +216,69 @@ bool Reduction::Issue(ProcessGroup* group, Reactions* reactions) {
     if (layout_->wait_for_all && !complete()) return false;
     if (buckets_[step.bucket].missing.load() > 0) return false;
     ++next_step_;
-    const bool last = step.phase != Phase::kReduceScatter;
     auto work = Submit(group, step);
-    reactions->push_back([self = shared_from_this(), bucket = step.bucket, last, work] {
-      work->OnDone([self, bucket, last](const Status& status) {
-        if (last || !status.ok()) self->Finish(bucket, status);
-      });
-    });
+    reactions->push_back(
+        [self = shared_from_this(), bucket = step.bucket, last = IsFinal(step.phase), work] {
+          work->OnDone([self, bucket, last](const Status& status) {
+            if (!status.ok() || (last && self->buckets_[bucket].outstanding.fetch_sub(1) == 1)) {
+              self->Finish(bucket, status);
+            }
+          });
+        });
   }
   return true;
 }
 
 std::shared_ptr<Work> Reduction::Submit(ProcessGroup* group, const ReductionLayout::Step& step) {
-  BucketState* state = &buckets_[step.bucket];
-  const DataType type = layout_->buckets[step.bucket].type;
   auto signature = step.signature;
   if (signature == nullptr) {
-    signature =
-        std::make_shared<Signature>(Describe(*layout_, step.phase, step.bucket, state->count));
+    signature = std::make_shared<Signature>(Describe(*layout_, step, buckets_[step.bucket].count));
   }
-  return group->Run(
-      signature, [self = shared_from_this(), this, state, type, signature, phase = step.phase,
-                  bucket = step.bucket](CollectiveBackend* backend, uint64_t sequence) {
-        InjectDelay(max_delay_ms_);
-        const bool gradients = lane_->kind() == LaneKind::kGradients;
-        const int64_t computation = gradients ? ComputationMicros() : 0;
-        const int64_t begin = EventRecord::NowMicros();
-        Status status;
-        switch (phase) {
-          case Phase::kReduceScatter:
-            status = backend->ReduceScatter(state->buffer->data(), state->count, type, *signature,
-                                            sequence);
-            break;
-          case Phase::kAllGather:
-            status =
-                backend->AllGather(state->buffer->data(), state->count, type, *signature, sequence);
-            break;
-          case Phase::kAllReduce:
-            status =
-                backend->AllReduce(state->buffer->data(), state->count, type, *signature, sequence);
-            break;
-          case Phase::kSparseGather:
-            status = GatherRows(backend, sequence, signature->text(), state, type);
-            break;
-        }
-        const int64_t bytes = static_cast<int64_t>(state->buffer->size());
-        events_->Add({gradients ? KindOf(phase) : EventKind::kCollective, number(), bucket, bytes,
-                      begin, EventRecord::NowMicros(),
-                      gradients ? ComputationMicros() - computation : 0});
-        return status;
-      });
+  return group->Run(signature, [self = shared_from_this(), this, signature, &step](
+                                   CollectiveBackend* backend, uint64_t sequence) {
+    InjectDelay(max_delay_ms_);
+    const bool gradients = lane_->kind() == LaneKind::kGradients;
+    const int64_t computation = gradients ? ComputationMicros() : 0;
+    const int64_t begin = EventRecord::NowMicros();
+    size_t bytes = 0;
+    const Status status = RunStep(backend, step, *signature, sequence, &bytes);
+    events_->Add({gradients ? KindOf(step.phase) : EventKind::kCollective, number(), step.bucket,
+                  static_cast<int64_t>(bytes), begin, EventRecord::NowMicros(),
+                  gradients ? ComputationMicros() - computation : 0});
+    return status;
+  });
+}
+
+Status Reduction::RunStep(CollectiveBackend* backend, const ReductionLayout::Step& step,
+                          const Signature& signature, uint64_t sequence, size_t* bytes) {
+  BucketState* const state = &buckets_[step.bucket];
+  const DataType type = layout_->buckets[step.bucket].type;
+  if (step.phase == Phase::kSparseGather) {
+    const Status status = GatherRows(backend, sequence, signature.text(), state, type);
+    *bytes = state->buffer->size();
+    return status;
+  }
+  char* const data = state->buffer->data();
+  if (step.phase == Phase::kReduce || step.phase == Phase::kBroadcast) {
+    // Roots take turns, so that no rank sums everything.
+    const int root = step.bucket % world_size_;
+    const Range chunk = ShardOf(state->count, step.chunk, step.chunks);
+    *bytes = chunk.size() * SizeOf(type);
+    char* const begin = data + chunk.begin * SizeOf(type);
+    return step.phase == Phase::kReduce
+               ? backend->Reduce(begin, chunk.size(), type, root, signature, sequence)
+               : backend->Broadcast(begin, *bytes, root, signature, sequence);
+  }
+  const auto shards = ShardsOf(state->count, world_size_, step.chunk, step.chunks);
+  for (const Range& shard : shards) *bytes += shard.size() * SizeOf(type);
+  switch (step.phase) {
+    case Phase::kReduceScatter:
+      return backend->ReduceScatter(data, shards, type, signature, sequence);
+    case Phase::kAllGather:
+      return backend->AllGather(data, shards, type, signature, sequence);
+    default:
+      return backend->AllReduce(data, shards, type, signature, sequence);
+  }
 }
 
 Status Reduction::GatherRows(CollectiveBackend* backend, uint64_t sequence, const std::string& text,

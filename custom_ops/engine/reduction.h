@@ -14,20 +14,12 @@
 #include "custom_ops/engine/event_record.h"
 #include "custom_ops/engine/fusion_buffer.h"
 #include "custom_ops/engine/lane.h"
+#include "custom_ops/engine/plan.h"
 #include "custom_ops/engine/signature.h"
 
 namespace tfdear {
 
-// When the two halves of an all-reduce run. The schedules differ in time, not in the result.
-enum class Schedule : int {
-  kDear = 0,        // Reduce-scatter under the backward pass, all-gather under the next forward.
-  kWfbp = 1,        // All-reduce of every bucket as soon as it is full.
-  kSequential = 2,  // All-reduces only when all gradients are there.
-};
-
-enum class Phase : int { kReduceScatter, kAllGather, kAllReduce, kSparseGather };
-
-// What one traced all-reduce moves: fixed while its function lives, shared by its executions.
+// What one traced all-reduce moves, under one plan: shared by the executions that follow the plan.
 struct ReductionLayout {
   std::string name;
   std::vector<TensorSpec> tensors;
@@ -37,17 +29,16 @@ struct ReductionLayout {
     int slot;
   };
   std::vector<Place> place_of_tensor;
-  struct Step {
-    Phase phase;
-    int bucket;
+  struct Step : Plan::Step {
     std::shared_ptr<const Signature> signature;  // Null for buckets sized at run time.
   };
   std::vector<Step> steps;  // The order in which the collectives are issued, the same on all ranks.
-  bool wait_for_all = false;  // Schedule::kSequential: nothing is issued before all is contributed.
+  std::vector<int> final_steps;  // Of each bucket: how many steps bring its sum.
+  bool wait_for_all = false;
 
+  // The plan must hold for the tensors (Plan::Check).
   static std::shared_ptr<const ReductionLayout> Make(std::string name,
-                                                     std::vector<TensorSpec> tensors,
-                                                     size_t bucket_bytes, Schedule schedule);
+                                                     std::vector<TensorSpec> tensors, Plan plan);
 };
 
 // The sum of one tensor over the ranks. `data` aliases the fusion buffer; `owner` keeps it.
@@ -92,7 +83,8 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
     std::shared_ptr<FusionBuffer> buffer;
     std::shared_ptr<FusionBuffer> indices;     // Sparse.
     std::vector<std::vector<int64_t>> shapes;  // Of each slot.
-    std::atomic<int> missing{0};
+    std::atomic<int> missing{0};               // Contributions.
+    std::atomic<int> outstanding{0};           // Steps that bring the sum.
     size_t count = 0;
     bool done = false;
     Status status;
@@ -104,6 +96,8 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   Status Accept(int tensor);
   void Arrived(int tensor);
   std::shared_ptr<Work> Submit(ProcessGroup* group, const ReductionLayout::Step& step);
+  Status RunStep(CollectiveBackend* backend, const ReductionLayout::Step& step,
+                 const Signature& signature, uint64_t sequence, size_t* bytes);
   Status GatherRows(CollectiveBackend* backend, uint64_t sequence, const std::string& text,
                     BucketState* bucket, DataType type);
   void Finish(int bucket, const Status& status);

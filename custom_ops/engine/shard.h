@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace tfdear {
 
@@ -26,6 +27,19 @@ inline Range ShardOf(size_t count, int rank, int size) {
                                static_cast<unsigned>(size));
   };
   return Range{boundary(rank), boundary(rank + 1)};
+}
+
+// Chunk `chunk` of `chunks` of every rank's shard: a collective on large data can be cut into
+// collectives on these, in any number, and each half of an all-reduce in its own.
+inline std::vector<Range> ShardsOf(size_t count, int size, int chunk = 0, int chunks = 1) {
+  std::vector<Range> shards;
+  shards.reserve(size);
+  for (int rank = 0; rank < size; ++rank) {
+    const Range shard = ShardOf(count, rank, size);
+    const Range part = ShardOf(shard.size(), chunk, chunks);
+    shards.push_back(Range{shard.begin + part.begin, shard.begin + part.end});
+  }
+  return shards;
 }
 
 }  // namespace tfdear

@@ -31,7 +31,7 @@ class OpenCollectiveOp : public tensorflow::OpKernel {
     Lane* lane = nullptr;
     OP_REQUIRES_OK(context, ToAbsl(Engine::Get()->OpenCollective(static_cast<LaneKind>(lane_),
                                                                  &collective, &lane)));
-    SetTicket(context, std::move(collective), lane);
+    SetTicket(context, TicketHandle(std::move(collective), lane));
   }
 
  private:

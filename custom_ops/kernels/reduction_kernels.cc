@@ -12,17 +12,25 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-class OpenReductionOp : public tensorflow::OpKernel {
+// Asynchronous, because at some executions the ranks agree on a plan first.
+class OpenReductionOp : public tensorflow::AsyncOpKernel {
  public:
-  explicit OpenReductionOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit OpenReductionOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("layout", &layout_));
   }
 
-  void Compute(OpKernelContext* context) override {
-    std::shared_ptr<Reduction> reduction;
-    Lane* lane = nullptr;
-    OP_REQUIRES_OK(context, ToAbsl(Engine::Get()->Open(layout_, &reduction, &lane)));
-    SetTicket(context, std::move(reduction), lane);
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    auto op = Cancellable::Start(context, std::move(done));
+    Engine::Get()->Open(
+        layout_, [op](const Status& status, std::shared_ptr<Reduction> reduction, Lane* lane) {
+          // Made here: if the step was cancelled meanwhile, it withdraws the reduction when it
+          // goes.
+          TicketHandle handle(std::move(reduction), lane);
+          op->End([&](OpKernelContext* ended) {
+            if (!status.ok()) return ended->SetStatus(ToAbsl(status));
+            SetTicket(ended, handle);
+          });
+        });
   }
 
  private:

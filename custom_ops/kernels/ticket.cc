@@ -23,9 +23,9 @@ TicketHandle::Owner::~Owner() {
           "was sent"));
 }
 
-void SetTicket(tensorflow::OpKernelContext* context, std::shared_ptr<Ticket> ticket, Lane* lane) {
+void SetTicket(tensorflow::OpKernelContext* context, const TicketHandle& handle) {
   tensorflow::Tensor output(tensorflow::DT_VARIANT, tensorflow::TensorShape({}));
-  output.scalar<tensorflow::Variant>()() = TicketHandle(std::move(ticket), lane);
+  output.scalar<tensorflow::Variant>()() = handle;
   context->set_output(0, output);
 }
 

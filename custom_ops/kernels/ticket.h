@@ -39,7 +39,7 @@ class TicketHandle {
   std::shared_ptr<Owner> owner_;
 };
 
-void SetTicket(tensorflow::OpKernelContext* context, std::shared_ptr<Ticket> ticket, Lane* lane);
+void SetTicket(tensorflow::OpKernelContext* context, const TicketHandle& handle);
 
 // The ticket in input 0, as the given kind. Null, with the context's status set, if it is not one.
 template <typename T>

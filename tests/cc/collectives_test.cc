@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <random>
+#include <tuple>
 
 #include "tests/cc/testing.h"
 
@@ -22,9 +23,17 @@ int Sum(int size, size_t i) {
   return sum;
 }
 
-class CollectivesTest : public testing::TestWithParam<int> {
+// Ranks, and the largest group that exchanges directly: 0 for rings.
+class CollectivesTest : public testing::TestWithParam<std::tuple<int, int>> {
  protected:
-  int size() const { return GetParam(); }
+  int size() const { return std::get<0>(GetParam()); }
+
+  static void RunRanks(int size, const std::function<void(std::unique_ptr<GlooBackend>)>& body) {
+    tfdear::RunRanks(size, [&](std::unique_ptr<GlooBackend> backend) {
+      backend->set_direct_ranks(std::get<1>(GetParam()));
+      body(std::move(backend));
+    });
+  }
 
   // Calls `body(backend, type, count, sequence)` on all ranks for all types and counts.
   void ForAll(const std::function<void(GlooBackend*, DataType, size_t, uint64_t)>& body) {
@@ -75,6 +84,42 @@ TEST_P(CollectivesTest, AllGatherCollectsShards) {
     });
     TFDEAR_EXPECT_OK(backend->AllGather(data.data(), count, type, Signature("x"), sequence));
     EXPECT_EQ(data, MakeData(type, count, [](size_t i) { return static_cast<int>(i % 100); }));
+  });
+}
+
+TEST_P(CollectivesTest, ReduceSumsOnTheRoot) {
+  for (int root = 0; root < size(); ++root) {
+    ForAll([&](GlooBackend* backend, DataType type, size_t count, uint64_t sequence) {
+      auto data = Input(type, count, backend->rank());
+      TFDEAR_EXPECT_OK(
+          backend->Reduce(data.data(), count, type, root, Signature("x"), 2 * sequence));
+      if (backend->rank() == root) EXPECT_EQ(data, Total(type, count));
+      TFDEAR_EXPECT_OK(
+          backend->Broadcast(data.data(), data.size(), root, Signature("x"), 2 * sequence + 1));
+      EXPECT_EQ(data, Total(type, count)) << "the other half";
+    });
+  }
+}
+
+TEST_P(CollectivesTest, HalvesMayBeCutIntoDifferentChunks) {
+  ForAll([&](GlooBackend* backend, DataType type, size_t count, uint64_t sequence) {
+    auto data = Input(type, count, backend->rank());
+    uint64_t next = 10 * sequence;
+    for (int chunk : {1, 0}) {
+      TFDEAR_EXPECT_OK(backend->ReduceScatter(data.data(), ShardsOf(count, size(), chunk, 2), type,
+                                              Signature("x"), next++));
+    }
+    for (int chunk : {2, 0, 1}) {
+      TFDEAR_EXPECT_OK(backend->AllGather(data.data(), ShardsOf(count, size(), chunk, 3), type,
+                                          Signature("x"), next++));
+    }
+    EXPECT_EQ(data, Total(type, count));
+    data = Input(type, count, backend->rank());
+    for (int chunk : {3, 1, 0, 2}) {
+      TFDEAR_EXPECT_OK(backend->AllReduce(data.data(), ShardsOf(count, size(), chunk, 4), type,
+                                          Signature("x"), next++));
+    }
+    EXPECT_EQ(data, Total(type, count));
   });
 }
 
@@ -181,6 +226,24 @@ TEST_P(CollectivesTest, ResultsAreTheSameBitsOnAllRanksAndByBothRoutes) {
   }
 }
 
+// What lets results not depend on how tensors are put into buckets.
+TEST(DirectExchange, SumsInTheOrderOfTheRanks) {
+  for (int size : {2, 3, 4}) {
+    RunRanks(size, [&](std::unique_ptr<GlooBackend> backend) {
+      const std::vector<float> of_rank = {1e8f, 3.7f, -1e8f, 0.3f};
+      float expected = 0;
+      for (int rank = 0; rank < size; ++rank) expected += of_rank[rank];
+      uint64_t sequence = 0;
+      for (size_t count : {size_t{1}, size_t{7}, size_t{300007}}) {
+        std::vector<float> data(count, of_rank[backend->rank()]);
+        TFDEAR_EXPECT_OK(
+            backend->AllReduce(data.data(), count, DataType::kFloat32, Signature("x"), sequence++));
+        EXPECT_EQ(data, std::vector<float>(count, expected)) << size << " ranks";
+      }
+    });
+  }
+}
+
 TEST_P(CollectivesTest, SegmentLengthDoesNotChangeTheResult) {
   std::vector<std::vector<float>> results;
   for (size_t segment_bytes : {1, 100, 4096, 1 << 20}) {
@@ -274,7 +337,10 @@ TEST_P(CollectivesTest, ManyRandomCollectives) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, CollectivesTest, testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Direct, CollectivesTest,
+                         testing::Combine(testing::Values(1, 2, 3, 4), testing::Values(8)));
+INSTANTIATE_TEST_SUITE_P(Ring, CollectivesTest,
+                         testing::Combine(testing::Values(2, 3, 4), testing::Values(0)));
 
 TEST(GlooBackend, RefusesWrongArguments) {
   std::unique_ptr<GlooBackend> backend;

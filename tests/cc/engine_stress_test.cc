@@ -30,9 +30,9 @@ std::vector<Layout> Models() {
                                          dense(70, DataType::kFloat32), dense(3, DataType::kInt64)};
   const std::vector<TensorSpec> second = {
       dense(-1, DataType::kFloat32), dense(3000, DataType::kFloat32), dense(1, DataType::kFloat64)};
-  return {ReductionLayout::Make("first", first, 256, Schedule::kDear),
-          ReductionLayout::Make("second", second, size_t{1} << 20, Schedule::kDear),
-          ReductionLayout::Make("third", first, 1024, Schedule::kWfbp)};
+  return {FixedSizeLayout("first", first, 256, Schedule::kDear),
+          FixedSizeLayout("second", second, size_t{1} << 20, Schedule::kDear),
+          FixedSizeLayout("third", first, 1024, Schedule::kWfbp)};
 }
 
 // What all ranks know of a step, drawn from the round's seed.
@@ -267,7 +267,7 @@ class StressedRank {
       EXPECT_EQ(good_calls_, expected_calls_);
       EXPECT_EQ(failed_reads_, 0);
     }
-    for (const Event& event : rank_->events()->Drain()) {
+    for (const Event& event : rank_->NewEvents()) {
       if (event.kind == EventKind::kRead && !plan_.aborts) {
         EXPECT_GE(event.detail, event.ticket) << "a read passed before an update it had to see";
       }

@@ -16,6 +16,14 @@
 
 namespace tfdear {
 
+// A layout under the plan that the engine starts with.
+inline std::shared_ptr<const ReductionLayout> FixedSizeLayout(
+    const std::string& name, const std::vector<TensorSpec>& tensors, size_t bucket_bytes,
+    Schedule schedule, Algorithm algorithm = Algorithm::kShards) {
+  return ReductionLayout::Make(name, tensors,
+                               Plan::Make(tensors, bucket_bytes, schedule, algorithm));
+}
+
 // What a rank needs to reduce gradients: the parts of an Engine, which is one per process, so that
 // several ranks can be threads of one process.
 class EngineRank {
@@ -27,6 +35,8 @@ class EngineRank {
   int size() const { return size_; }
   Lane* lane() { return &lane_; }
   EventRecord* events() { return &events_; }
+  // The events since the last call.
+  std::vector<Event> NewEvents() { return events_.Read(&seen_); }
   FusionBufferPool* pool() { return pool_.get(); }
 
   std::shared_ptr<Reduction> Open(std::shared_ptr<const ReductionLayout> layout,
@@ -47,6 +57,7 @@ class EngineRank {
   const int size_;
   std::shared_ptr<FusionBufferPool> pool_ = std::make_shared<FusionBufferPool>();
   EventRecord events_;
+  uint64_t seen_ = 0;
   Lane lane_;  // Last: its group's thread uses what is above.
 };
 

@@ -12,6 +12,11 @@
 namespace tfdear {
 namespace {
 
+std::vector<Event> EventsOf(const EventRecord& record) {
+  uint64_t position = 0;
+  return record.Read(&position);
+}
+
 using Milliseconds = std::chrono::milliseconds;
 
 const Status kBroken(StatusCode::kInternal, "the update function failed");
@@ -201,9 +206,9 @@ TEST(PendingUpdates, EventsTellWhatAReadSaw) {
   PendingUpdates pending(&events);
   pending.Defer({4});
   Read read(&pending, 4);
-  EXPECT_TRUE(events.Drain().empty()) << "it has not passed yet";
+  EXPECT_TRUE(EventsOf(events).empty()) << "it has not passed yet";
   pending.Finish({4}, Status());
-  const auto recorded = events.Drain();
+  const auto recorded = EventsOf(events);
   ASSERT_EQ(recorded.size(), 2u);
   EXPECT_EQ(recorded[0].kind, EventKind::kAwait);
   EXPECT_LE(recorded[0].begin_us, recorded[0].end_us);
@@ -265,7 +270,7 @@ TEST(PendingUpdates, NoReadPassesTooEarlyAmongThreads) {
   });
   EXPECT_EQ(outcomes.load(), kUpdates);
   EXPECT_EQ(pending.in_flight(), 0);
-  for (const Event& event : events.Drain()) {
+  for (const Event& event : EventsOf(events)) {
     if (event.kind != EventKind::kRead) continue;
     ASSERT_GE(event.detail, event.ticket) << "a read of variable " << event.subject << " passed";
   }

@@ -25,8 +25,8 @@ TensorSpec Dense(int64_t count, DataType type = DataType::kFloat32) {
 }
 TensorSpec Sparse(DataType type = DataType::kFloat32) { return TensorSpec{type, -1, true}; }
 
-Layout Make(std::vector<TensorSpec> tensors, size_t bucket_bytes, Schedule schedule) {
-  return ReductionLayout::Make("gradients", std::move(tensors), bucket_bytes, schedule);
+Layout Make(const std::vector<TensorSpec>& tensors, size_t bucket_bytes, Schedule schedule) {
+  return FixedSizeLayout("gradients", tensors, bucket_bytes, schedule);
 }
 
 std::vector<char> BytesOf(const Received::Result& result, DataType type) {
@@ -130,6 +130,48 @@ void ContributeAll(Reduction* reduction, int rank, unsigned seed) {
   helper.join();
 }
 
+// Whatever the plan, the sums are the same.
+TEST_P(ReductionTest, PlansWithChunksAndTrees) {
+  const std::vector<TensorSpec> tensors = {Dense(5), Dense(3000), Dense(1), Dense(40000)};
+  Plan chunks;
+  chunks.buckets = {{3, 0}, {1, 2}};
+  chunks.steps = {{Phase::kReduceScatter, 0},   {Phase::kAllGather, 0, 1, 3},
+                  {Phase::kReduceScatter, 1},   {Phase::kAllGather, 1},
+                  {Phase::kAllGather, 0, 0, 3}, {Phase::kAllGather, 0, 2, 3}};
+  Plan partitions;
+  partitions.buckets = {{3}, {2, 1, 0}};
+  partitions.steps = {{Phase::kAllReduce, 1, 0, 2},
+                      {Phase::kAllReduce, 0, 0, 2},
+                      {Phase::kAllReduce, 1, 1, 2},
+                      {Phase::kAllReduce, 0, 1, 2}};
+  const Plan plans[] = {chunks, partitions,
+                        Plan::Make(tensors, 1, Schedule::kDear, Algorithm::kTree),
+                        Plan::Make(tensors, 4096, Schedule::kWfbp, Algorithm::kTree)};
+  for (const Plan& plan : plans) {
+    TFDEAR_EXPECT_OK(plan.Check(tensors));
+    const auto layout = ReductionLayout::Make("gradients", tensors, plan);
+    RunEngines(size(), [&](EngineRank* rank) {
+      for (int step = 0; step < 3; ++step) {
+        auto reduction = rank->Open(layout);
+        Received received;
+        received.ListenTo(reduction.get());
+        for (int tensor : {3, 1, 2, 0}) {
+          const std::vector<float> data(tensors[tensor].count, 1.0f + rank->rank() + tensor);
+          TFDEAR_EXPECT_OK(reduction->Contribute(tensor, data.data(), {tensors[tensor].count}));
+        }
+        ASSERT_TRUE(received.WaitFor(tensors.size()));
+        for (int tensor = 0; tensor < 4; ++tensor) {
+          const float total = size() * (1.0f + tensor) + size() * (size() - 1) / 2;
+          const auto bytes = BytesOf(received.Get(tensor), DataType::kFloat32);
+          const float* sums = reinterpret_cast<const float*>(bytes.data());
+          EXPECT_EQ(std::vector<float>(sums, sums + tensors[tensor].count),
+                    std::vector<float>(tensors[tensor].count, total));
+        }
+      }
+    });
+  }
+}
+
 TEST_P(ReductionTest, SchedulesAndBucketsAndArrivalsGiveTheSameBits) {
   const auto tensors = MixedTensors();
   for (size_t bucket_bytes : {size_t{1}, size_t{1024}, kHuge}) {
@@ -222,7 +264,7 @@ TEST_P(ReductionTest, SeveralTicketsAtOnce) {
       EXPECT_EQ(static_cast<float*>(from_b.Get(0).sum.data)[299], size() * (step + 100.0f));
     }
     const auto line =
-        OfKinds(rank->events()->Drain(), {EventKind::kReduceScatter, EventKind::kAllGather});
+        OfKinds(rank->NewEvents(), {EventKind::kReduceScatter, EventKind::kAllGather});
     ASSERT_EQ(line.size(), 5u * (2 * 2 + 2));
     for (size_t i = 1; i < line.size(); ++i) EXPECT_GE(line[i].ticket, line[i - 1].ticket);
   });
@@ -363,7 +405,7 @@ TEST(Reduction, DearGathersInForwardOrderAfterTheLastReduceScatter) {
                   : reduction->Contribute(tensor, data.data(), {8}));
         }
         ASSERT_TRUE(received.WaitFor(6));
-        const auto events = rank->events()->Drain();
+        const auto events = rank->NewEvents();
         EXPECT_EQ(LineOf(events), expected.line);
         const auto contributions = OfKinds(events, {EventKind::kContribute});
         EXPECT_EQ(contributions.size(), 6u);
@@ -404,7 +446,7 @@ TEST(Reduction, DearStartsBeforeTheBackwardPassEnds) {
     TFDEAR_EXPECT_OK(waits->Contribute(2, data.data(), {8}));
     TFDEAR_EXPECT_OK(waits->Contribute(1, data.data(), {8}));
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    EXPECT_EQ(LineOf(rank->events()->Drain()).size(), 6u) << "of the first reduction";
+    EXPECT_EQ(LineOf(rank->NewEvents()).size(), 6u) << "of the first reduction";
     TFDEAR_EXPECT_OK(waits->Contribute(0, data.data(), {8}));
     ASSERT_TRUE(later.WaitFor(3));
   });
@@ -516,7 +558,7 @@ TEST(Reduction, LaneFailureReachesEveryReceiverOnce) {
         EXPECT_EQ(received->Get(tensor).sum.data, nullptr);
       }
     }
-    EXPECT_TRUE(LineOf(rank->events()->Drain()).empty());
+    EXPECT_TRUE(LineOf(rank->NewEvents()).empty());
   });
 }
 

@@ -1,0 +1,33 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+// The engine's data plane as plain C, for programs without TensorFlow graphs: start-up measurements
+// of the links, benchmarks, replays of traces. Conventions as in c_api.h. All calls block; buffers
+// belong to the caller.
+#ifndef TFDEAR_ENGINE_DATA_API_H_
+#define TFDEAR_ENGINE_DATA_API_H_
+
+#include <stdint.h>
+
+#define TFDEAR_EXPORT __attribute__((visibility("default")))
+
+extern "C" {
+
+// Runs one collective `repeats` times, back to back, on `count` elements at `data`. `phase` as in
+// plan.h, of float32 and the like; `root` for reduce and broadcast. `*seconds`: time from the start
+// of the first to the end of the last.
+TFDEAR_EXPORT int tfdear_collective_run(int lane, int phase, void* data, int64_t count,
+                                        int data_type, int root, int repeats, double* seconds,
+                                        char* error, int error_size);
+
+// One execution of a layout: open, contribute every tensor, wait for the sums, close.
+TFDEAR_EXPORT int tfdear_reduction_open(int64_t layout, int64_t* reduction, char* error,
+                                        int error_size);
+TFDEAR_EXPORT int tfdear_reduction_contribute(int64_t reduction, int tensor, const void* data,
+                                              int64_t count, char* error, int error_size);
+// `out` null: only waits. The sum may be waited for once.
+TFDEAR_EXPORT int tfdear_reduction_wait(int64_t reduction, int tensor, void* out, int64_t bytes,
+                                        double timeout_seconds, char* error, int error_size);
+TFDEAR_EXPORT void tfdear_reduction_close(int64_t reduction);
+
+}  // extern "C"
+
+#endif  // TFDEAR_ENGINE_DATA_API_H_

@@ -1,0 +1,136 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+// Plans: what the engine starts with, their form as numbers, and what is refused.
+
+#include "custom_ops/engine/plan.h"
+
+#include <limits>
+
+#include "tests/cc/testing.h"
+
+namespace tfdear {
+namespace {
+
+constexpr size_t kHuge = std::numeric_limits<size_t>::max();
+
+TensorSpec Dense(int64_t count, DataType type = DataType::kFloat32) {
+  return TensorSpec{type, count, false};
+}
+TensorSpec Sparse() { return TensorSpec{DataType::kFloat32, -1, true}; }
+
+// "reduce_scatter0 all_gather0:1/2": phases, buckets and chunks of a plan.
+std::string StepsOf(const Plan& plan) {
+  std::string text;
+  for (const Plan::Step& step : plan.steps) {
+    text += std::string(text.empty() ? "" : " ") + Name(step.phase) + std::to_string(step.bucket);
+    if (step.chunks > 1) {
+      text += ":" + std::to_string(step.chunk) + "/" + std::to_string(step.chunks);
+    }
+  }
+  return text;
+}
+
+TEST(Plan, StartsWithTheOrderOfTheSchedule) {
+  const std::vector<TensorSpec> tensors = {Dense(4), Sparse(), Dense(4)};
+  auto steps = [&](Schedule schedule, Algorithm algorithm) {
+    const Plan plan = Plan::Make(tensors, 1, schedule, algorithm);
+    TFDEAR_EXPECT_OK(plan.Check(tensors));
+    EXPECT_EQ(plan.wait_for_all, schedule == Schedule::kSequential);
+    return StepsOf(plan);
+  };
+  EXPECT_EQ(steps(Schedule::kDear, Algorithm::kShards),
+            "reduce_scatter0 sparse_gather1 reduce_scatter2 all_gather2 all_gather0");
+  EXPECT_EQ(steps(Schedule::kWfbp, Algorithm::kShards), "all_reduce0 sparse_gather1 all_reduce2");
+  EXPECT_EQ(steps(Schedule::kSequential, Algorithm::kShards),
+            "all_reduce0 sparse_gather1 all_reduce2");
+  EXPECT_EQ(steps(Schedule::kDear, Algorithm::kTree),
+            "reduce0 sparse_gather1 reduce2 broadcast2 broadcast0");
+  EXPECT_EQ(steps(Schedule::kWfbp, Algorithm::kTree),
+            "reduce0 broadcast0 sparse_gather1 reduce2 broadcast2");
+}
+
+TEST(Plan, SurvivesItsFormAsNumbers) {
+  Plan plan;
+  plan.buckets = {{3, 1}, {0}, {2}};
+  plan.steps = {{Phase::kReduceScatter, 0}, {Phase::kAllGather, 0, 0, 2},
+                {Phase::kAllReduce, 1},     {Phase::kAllGather, 0, 1, 2},
+                {Phase::kReduce, 2, 0, 1},  {Phase::kBroadcast, 2, 0, 1}};
+  plan.wait_for_all = true;
+  TFDEAR_EXPECT_OK(plan.Check({Dense(1), Dense(2), Dense(3), Dense(4)}));
+  Plan decoded;
+  TFDEAR_EXPECT_OK(Plan::Decode(plan.Encode(), &decoded));
+  EXPECT_EQ(decoded.buckets, plan.buckets);
+  EXPECT_EQ(StepsOf(decoded), StepsOf(plan));
+  EXPECT_TRUE(decoded.wait_for_all);
+}
+
+TEST(Plan, DamagedNumbersAreRefused) {
+  const std::vector<TensorSpec> tensors = {Dense(1), Dense(2)};
+  const auto words = Plan::Make(tensors, 1, Schedule::kDear, Algorithm::kShards).Encode();
+  Plan plan;
+  for (size_t length = 0; length < words.size(); ++length) {
+    const std::vector<int64_t> cut(words.begin(), words.begin() + length);
+    EXPECT_EQ(Plan::Decode(cut, &plan).code(), StatusCode::kInvalidArgument) << length;
+  }
+  auto longer = words;
+  longer.push_back(0);
+  EXPECT_EQ(Plan::Decode(longer, &plan).code(), StatusCode::kInvalidArgument);
+  auto negative = words;
+  negative[2] = -1;
+  EXPECT_EQ(Plan::Decode(negative, &plan).code(), StatusCode::kInvalidArgument);
+}
+
+TEST(Plan, OnlyWholePlansHold) {
+  const std::vector<TensorSpec> tensors = {Dense(8), Dense(8), Dense(8, DataType::kFloat64),
+                                           Sparse(), Dense(-1)};
+  auto make = [](std::vector<std::vector<int>> buckets, std::vector<Plan::Step> steps) {
+    Plan plan;
+    plan.buckets = std::move(buckets);
+    plan.steps = std::move(steps);
+    return plan;
+  };
+  const std::vector<std::vector<int>> buckets = {{0, 1}, {2}, {3}, {4}};
+  const std::vector<Plan::Step> rest = {
+      {Phase::kAllReduce, 1}, {Phase::kSparseGather, 2}, {Phase::kAllReduce, 3}};
+  auto with = [&](std::vector<Plan::Step> steps) {
+    steps.insert(steps.end(), rest.begin(), rest.end());
+    return make(buckets, steps).Check(tensors);
+  };
+  TFDEAR_EXPECT_OK(with({{Phase::kAllReduce, 0}}));
+  TFDEAR_EXPECT_OK(with({{Phase::kReduceScatter, 0, 0, 2},
+                         {Phase::kReduceScatter, 0, 1, 2},
+                         {Phase::kAllGather, 0, 0, 1}}));
+  const std::vector<std::vector<Plan::Step>> wrong = {
+      {},                                                            // bucket 0 is forgotten
+      {{Phase::kReduceScatter, 0}},                                  // never spread
+      {{Phase::kAllGather, 0}},                                      // never reduced
+      {{Phase::kAllGather, 0}, {Phase::kReduceScatter, 0}},          // in the wrong order
+      {{Phase::kReduceScatter, 0, 0, 2}, {Phase::kAllGather, 0}},    // half reduced
+      {{Phase::kReduceScatter, 0}, {Phase::kBroadcast, 0}},          // halves of two kinds
+      {{Phase::kAllReduce, 0}, {Phase::kAllReduce, 0}},              // twice
+      {{Phase::kAllReduce, 0, 0, 2}, {Phase::kAllReduce, 0, 1, 3}},  // chunks that do not fit
+      {{Phase::kAllReduce, 0, 2, 2}},                                // no such chunk
+      {{Phase::kSparseGather, 0}},                                   // of dense tensors
+      {{Phase::kAllReduce, 4}, {Phase::kAllReduce, 0}},              // no such bucket
+  };
+  for (size_t i = 0; i < wrong.size(); ++i) {
+    EXPECT_EQ(with(wrong[i]).code(), StatusCode::kInvalidArgument) << "case " << i;
+  }
+  const std::vector<std::vector<std::vector<int>>> misplaced = {
+      {{0}, {2}, {3}, {4}},        // a tensor is missing
+      {{0, 1}, {1, 2}, {3}, {4}},  // a tensor twice
+      {{0, 1}, {2, 5}, {3}, {4}},  // no such tensor
+      {{0, 1}, {}, {3}, {4}},      // an empty bucket
+      {{0, 2}, {1}, {3}, {4}},     // two data types
+      {{0, 1}, {2}, {3, 4}, {4}},  // a sparse tensor in company
+  };
+  for (size_t i = 0; i < misplaced.size(); ++i) {
+    std::vector<Plan::Step> steps = {{Phase::kAllReduce, 0}};
+    steps.insert(steps.end(), rest.begin(), rest.end());
+    EXPECT_EQ(make(misplaced[i], steps).Check(tensors).code(), StatusCode::kInvalidArgument)
+        << "case " << i;
+  }
+}
+
+}  // namespace
+}  // namespace tfdear
