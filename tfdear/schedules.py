@@ -249,15 +249,16 @@ def _fill_gaps(plan: Plan, trace: Trace, costs: CommunicationCosts, chunk_bytes:
 
     Small chunks fit more gaps but pay the start-up more often; a chunk that runs past the end of
     its gap delays a reduce-scatter, but may delay nothing that counts. Which of these matters
-    depends on the model and the network, so a few choices are played and the best one is taken.
+    depends on the model and the network, so a few sizes and tolerances are played and the best is
+    taken; of equally good ones the first, which has the fewest chunks.
     """
     ready = _ready_times(plan.buckets, trace)
     best, best_time = plan, execute(plan, trace, costs).iteration_time
-    for limit in (None, 4 * chunk_bytes, chunk_bytes):
+    for limit in (None, 16 * chunk_bytes, 4 * chunk_bytes, chunk_bytes):
         chunks = _chunks(plan.buckets, trace, limit)
         jobs = _jobs("dear", plan.buckets, trace, costs, {"all_gather": chunks})
-        for stay_in_gap in (True, False):
-            played = _play("dear", jobs, ready, preemptive=False, stay_in_gap=stay_in_gap)
+        for overrun in (0.0, 0.25, 0.5, 1.0):
+            played = _play("dear", jobs, ready, preemptive=False, overrun=overrun)
             steps = _join_chunks([Step(t.phase, t.bucket, t.chunk, t.chunks) for t in played])
             candidate = dataclasses.replace(plan, steps=tuple(steps))
             seconds = execute(candidate, trace, costs).iteration_time
@@ -360,14 +361,18 @@ def _play(
     jobs: dict[tuple[str, int], list[_Job]],
     ready: list[float],
     preemptive: bool,
-    stay_in_gap: bool = False,
+    overrun: float = 1.0,
 ) -> list[Transfer]:
-    """Plays the line: at any time it carries the most urgent of the jobs that may begin."""
+    """Plays the line: at any time it carries the most urgent of the jobs that may begin.
+
+    Without preemption, an all-gather begins only if at most the part `overrun` of it would be on
+    the line after the next bucket is ready; else the line stays idle until then.
+    """
     if schedule == "sequential":
         ready = [max(ready)] * len(ready)
     first_phase = "reduce_scatter" if schedule in ("dear", "dear_barrier") else "all_reduce"
     waiting: list[tuple[tuple[float, ...], float, Step]] = []
-    unreduced = {bucket: len(jobs[first_phase, bucket]) for bucket in range(len(ready))}
+    unreduced = len(ready)
     arrived = 0  # Buckets become ready in the order of the list.
     clock = 0.0
     transfers: list[Transfer] = []
@@ -395,7 +400,7 @@ def _play(
                 heapq.heappush(waiting, (priority, seconds - (next_ready - clock), step))
                 clock = next_ready
                 continue
-            if stay_in_gap and step.phase == "all_gather":
+            if step.phase == "all_gather" and clock + seconds - next_ready > overrun * seconds:
                 heapq.heappush(waiting, (priority, seconds, step))
                 clock = next_ready
                 continue
@@ -404,11 +409,11 @@ def _play(
         )
         clock += seconds
         if step.phase == "reduce_scatter":
-            unreduced[step.bucket] -= 1
-            if schedule == "dear" and not unreduced[step.bucket]:
+            unreduced -= 1
+            if schedule == "dear":
                 release("all_gather", step.bucket)
-            elif schedule == "dear_barrier" and not any(unreduced.values()):
-                for bucket in unreduced:
+            elif not unreduced:
+                for bucket in range(len(ready)):
                     release("all_gather", bucket)
 
 
