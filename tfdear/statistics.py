@@ -1,38 +1,355 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Where the time of communication went, from the engine's event record. No TensorFlow."""
+"""Where the time of training steps went, from the engine's event record. No TensorFlow.
 
-from collections.abc import Sequence
+[Note: Steps in the event record]
+A step is one reduction of gradients, known by its ticket. It begins when the reduction is opened,
+which happens as soon as the step's data are there, or, if that was during the step before, when
+that one's last gradient was ready. Up to its first gradient a step counts as forward pass, up to
+its last one as backward pass, from there to the begin of the next step as other work (input
+pipeline, metrics, Python). TensorFlow starts the reads of all variables at once, so the record
+knows nothing finer about the forward pass, and the backward pass through the last layer, which ends
+with the first gradient, counts as forward.
+"""
 
-from tfdear import engine as engine_module
+import dataclasses
+from collections.abc import Mapping, Sequence
 
-_GRADIENT_COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce", "sparse_gather")
+import numpy as np
+
+from tfdear import event_record
+from tfdear.cost_model import CommunicationCosts
+
+PHASES = ("reduce_scatter", "all_gather", "all_reduce", "sparse_gather", "reduce", "broadcast")
+# The halves that spread a sum that was counted in bytes before.
+_SECOND_HALVES = ("all_gather", "broadcast")
+_SECONDS = 1e-6
+_KIND = {kind: number for number, kind in enumerate(event_record.EVENT_KINDS)}
+_OF_STEPS = [_KIND[kind] for kind in ("step", "contribute", *PHASES, "update")]
+_LINE = [_KIND[phase] for phase in PHASES]
+
+# Times in microseconds of the steady clock.
+STEP_WINDOW = np.dtype(
+    [
+        (name, np.int64)
+        for name in ("ticket", "layout", "begin", "first_gradient", "last_gradient", "end")
+    ]
+)
 
 
-def summarize(events: Sequence[engine_module.Event]) -> dict:
-    """Times and overlap of the recorded steps.
+def step_windows(rows: np.ndarray) -> np.ndarray:
+    """Begin, first and last gradient and end of every step in a piece of the event record.
 
-    A collective is hidden as far as the process computed while it was on the line. That is measured
-    by processor time: what the process used meanwhile, less what its communication threads used.
-    With several threads of computation, their times are added up before they are compared with the
-    collective's, so the overlap is then an upper bound.
+    Use it to cut a record into forward and backward passes; see [Note: Steps in the event record].
 
     Args:
-        events: The engine's events.
+        rows: An array of `tfdear.event_record.EVENT_ROW`.
 
     Returns:
-        A dict of: `steps` (reductions of gradients seen), seconds in `reduce_scatter`,
-        `all_gather`, `all_reduce`, `sparse_gather`, `update`, of `communication` (gradients, time
-        with a collective on the line) and of it `exposed`; `overlap` (the hidden fraction, None
-        without communication) and `bytes` (payload of the gradients' buckets).
+        An array of `STEP_WINDOW`, in the order of the steps. The last one ends with its last
+        gradient, because where the next begins is not known.
     """
-    line = [event for event in events if event.kind in _GRADIENT_COLLECTIVES]
-    communication = sum(event.end - event.begin for event in line)
-    hidden = sum(min(event.end - event.begin, event.computation) for event in line)
-    summary: dict = {"steps": len({event.ticket for event in line})}
-    for kind in (*_GRADIENT_COLLECTIVES, "update"):
-        summary[kind] = sum(event.end - event.begin for event in events if event.kind == kind)
-    summary["communication"] = communication
-    summary["exposed"] = communication - hidden
-    summary["overlap"] = hidden / communication if communication > 0 else None
-    summary["bytes"] = sum(event.detail for event in line if event.kind != "all_gather")
-    return summary
+    opened = rows[rows["kind"] == _KIND["step"]]
+    gradients = rows[rows["kind"] == _KIND["contribute"]]
+    # A step that was given up before its first gradient did nothing.
+    opened = opened[np.isin(opened["ticket"], gradients["ticket"])]
+    opened = opened[np.argsort(opened["ticket"], kind="stable")]
+    gradients = gradients[np.isin(gradients["ticket"], opened["ticket"])]
+    windows = np.zeros(len(opened), STEP_WINDOW)
+    if not len(opened):
+        return windows
+    windows["ticket"] = opened["ticket"]
+    windows["layout"] = opened["subject"]
+    windows["first_gradient"] = np.iinfo(np.int64).max
+    place = np.searchsorted(windows["ticket"], gradients["ticket"])
+    np.minimum.at(windows["first_gradient"], place, gradients["end"])
+    np.maximum.at(windows["last_gradient"], place, gradients["end"])
+    windows["begin"] = opened["begin"]
+    previous = np.maximum.accumulate(windows["last_gradient"])[:-1]
+    windows["begin"][1:] = np.maximum(windows["begin"][1:], previous)
+    # Two reductions in flight at once, as with two models in a step: the later one's gradients may
+    # have begun before the earlier one's were complete.
+    windows["first_gradient"] = np.maximum(windows["first_gradient"], windows["begin"])
+    windows["last_gradient"] = np.maximum(windows["last_gradient"], windows["first_gradient"])
+    windows["end"][:-1] = np.maximum(windows["begin"][1:], windows["last_gradient"][:-1])
+    windows["end"][-1] = windows["last_gradient"][-1]
+    return windows
+
+
+class StepStatistics:
+    """Sums up a record that comes in pieces.
+
+    Use one per reader of the record: steps that are not over at the end of a piece are kept until a
+    later one completes them.
+    """
+
+    def __init__(self) -> None:
+        self._kept = np.empty(0, event_record.EVENT_ROW)
+        self._reported = -1
+        # Number of the layout of the latest step, None before the first.
+        self.layout: int | None = None
+
+    def add(self, rows: np.ndarray) -> dict:
+        """Takes the next piece and sums it up.
+
+        A collective is hidden as far as the process computed while it was on the line. That is
+        measured by processor time: what the process used meanwhile, less what its communication
+        threads used. With several threads of computation, their times are added up before they are
+        compared with the collective's, so the overlap is then an upper bound.
+
+        Args:
+            rows: An array of `tfdear.event_record.EVENT_ROW`.
+
+        Returns:
+            A dict of: `steps` (reductions of gradients that communicated), seconds in each of
+            `PHASES`, `update`, of `communication` (gradients, time with a collective on the line)
+            and of it `exposed`; `overlap` (the hidden fraction, None without communication) and
+            `bytes` (payload of the gradients' buckets), all for this piece; `payload` (bytes by
+            phase); and `per_step`, a list of dicts for the steps that this piece completed, with
+            the same keys and `ticket`, `time`, `forward`, `backward` and `other`. There, exposed
+            communication is not part of `forward` and `backward`.
+        """
+        line = rows[np.isin(rows["kind"], _LINE)]
+        duration, hidden = _durations(line)
+        summary: dict = {"steps": len(np.unique(line["ticket"]))}
+        payload = {}
+        for phase in PHASES:
+            of_phase = line["kind"] == _KIND[phase]
+            summary[phase] = float(duration[of_phase].sum() * _SECONDS)
+            payload[phase] = int(line["detail"][of_phase].sum())
+        updates = rows[rows["kind"] == _KIND["update"]]
+        summary["update"] = float((updates["end"] - updates["begin"]).sum() * _SECONDS)
+        communication, concealed = duration.sum() * _SECONDS, hidden.sum() * _SECONDS
+        summary["communication"] = float(communication)
+        summary["exposed"] = float(communication - concealed)
+        summary["overlap"] = float(concealed / communication) if communication > 0 else None
+        summary["bytes"] = sum(payload[phase] for phase in PHASES if phase not in _SECOND_HALVES)
+        summary["payload"] = payload
+        summary["per_step"] = self._complete_steps(rows)
+        return summary
+
+    def _complete_steps(self, rows: np.ndarray) -> list[dict]:
+        rows = np.concatenate([self._kept, rows[np.isin(rows["kind"], _OF_STEPS)]])
+        windows = step_windows(rows)
+        if len(windows):
+            self.layout = int(windows["layout"][-1])
+        line = rows[np.isin(rows["kind"], _LINE)]
+        # Tickets use the line one after the other, and a step whose successor's successor was
+        # opened has been read from: nothing of it is still to come.
+        newest = int(line["ticket"].max()) if len(line) else -1
+        complete = np.flatnonzero(
+            (windows["ticket"] < newest)
+            & (np.arange(len(windows)) < len(windows) - 2)
+            & (windows["ticket"] > self._reported)
+        )
+        steps = _steps(windows[complete], rows, line)
+        if len(complete):
+            self._reported = int(windows["ticket"][complete[-1]])
+        # One step more is kept: where it ends is where the next one begins.
+        self._kept = rows[rows["ticket"] >= self._reported]
+        return steps
+
+
+def _durations(line: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    duration = line["end"] - line["begin"]
+    return duration, np.clip(line["computation"], 0, duration)
+
+
+def _steps(windows: np.ndarray, rows: np.ndarray, line: np.ndarray) -> list[dict]:
+    duration, hidden = _durations(line)
+    count = len(windows)
+
+    def of_step(events: np.ndarray, values: np.ndarray) -> np.ndarray:
+        known = np.isin(events["ticket"], windows["ticket"])
+        place = np.searchsorted(windows["ticket"], events["ticket"][known])
+        return np.bincount(place, weights=values[known], minlength=count)
+
+    columns = {}
+    for phase in PHASES:
+        of_phase = line["kind"] == _KIND[phase]
+        columns[phase] = of_step(line[of_phase], duration[of_phase])
+    updates = rows[rows["kind"] == _KIND["update"]]
+    columns["update"] = of_step(updates, updates["end"] - updates["begin"])
+    columns["communication"] = of_step(line, duration)
+    exposed = columns["exposed"] = of_step(line, duration - hidden)
+    exposed_until = _exposed_until(line)
+    for name, begin, end in (
+        ("forward", "begin", "first_gradient"),
+        ("backward", "first_gradient", "last_gradient"),
+        ("other", "last_gradient", "end"),
+    ):
+        waited = exposed_until(windows[end]) - exposed_until(windows[begin])
+        columns[name] = np.maximum(windows[end] - windows[begin] - waited, 0.0)
+    columns["time"] = windows["end"] - windows["begin"]
+    counted = line[~np.isin(line["kind"], [_KIND[phase] for phase in _SECOND_HALVES])]
+    payload = of_step(counted, counted["detail"])
+    steps = []
+    for i in range(count):
+        step: dict = {"ticket": int(windows["ticket"][i])}
+        step.update((name, float(values[i] * _SECONDS)) for name, values in columns.items())
+        communicated = columns["communication"][i]
+        step["overlap"] = float(1 - exposed[i] / communicated) if communicated > 0 else None
+        step["bytes"] = int(payload[i])
+        steps.append(step)
+    return steps
+
+
+def _exposed_until(line: np.ndarray):
+    """Exposed communication up to a time, in microseconds, as a function of that time.
+
+    A collective's exposed part is spread evenly over it.
+    """
+    line = line[np.argsort(line["begin"], kind="stable")]
+    if not len(line):
+        return lambda times: np.zeros(len(times))
+    duration, hidden = _durations(line)
+    after = np.cumsum(duration - hidden)
+    before = after - (duration - hidden)
+    times = np.column_stack([line["begin"], line["end"]]).ravel()
+    return lambda at: np.interp(at, times, np.column_stack([before, after]).ravel())
+
+
+def average(steps: Sequence[Mapping]) -> dict | None:
+    """Means and typical values of steps.
+
+    Args:
+        steps: What `StepStatistics.add` returned as `per_step`.
+
+    Returns:
+        The mean of every quantity (None without steps). `typical_time`, `typical_forward` and
+        `typical_backward` are medians, which a pause between two epochs does not move.
+    """
+    if not steps:
+        return None
+    names = [name for name in steps[0] if name not in ("ticket", "overlap")]
+    means: dict = {name: float(np.mean([step[name] for step in steps])) for name in names}
+    communication = means["communication"]
+    means["overlap"] = 1 - means["exposed"] / communication if communication > 0 else None
+    for name in ("time", "forward", "backward"):
+        means[f"typical_{name}"] = float(np.median([step[name] for step in steps]))
+    return means
+
+
+def bandwidths(summary: Mapping, world_size: int) -> tuple[dict, dict]:
+    """Achieved bandwidths per phase, as nccl-tests defines them, in bytes per second.
+
+    A collective's time ends when the slowest rank is through, and begins on this rank when it has
+    the line: what it waits for other ranks is part of it.
+
+    Args:
+        summary: What `StepStatistics.add` returned.
+        world_size: Number of ranks.
+
+    Returns:
+        `algbw`: payload by time; `busbw`: that times what crosses the busiest link per byte of
+        payload. Phases that did not run are left out.
+    """
+    shards = (world_size - 1) / world_size
+    factors = {"all_reduce": 2 * shards, "reduce": 1.0, "broadcast": 1.0}
+    algbw = {
+        phase: summary["payload"][phase] / summary[phase]
+        for phase in PHASES
+        if summary[phase] > 0 and phase != "sparse_gather"
+    }
+    return algbw, {phase: rate * factors.get(phase, shards) for phase, rate in algbw.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """What a step takes at least when computation and communication overlap ideally.
+
+    Use it to see how far a schedule is from the best that it could do.
+
+    Args:
+        forward: Seconds of the forward pass.
+        backward: Seconds of the backward pass.
+        reduce_scatter: Seconds of all reduce-scatters of a step.
+        all_gather: Seconds of all all-gathers of a step.
+        all_reduce: Seconds of all all-reduces of a step, where a schedule uses those.
+
+    Example:
+
+    >>> from tfdear.statistics import Bounds
+    >>> bounds = Bounds(forward=1, backward=2, reduce_scatter=2, all_gather=2, all_reduce=4)
+    >>> bounds.dear, bounds.dear_barrier, bounds.all_reduce_overlap
+    (4, 4, 5)
+
+    Reference: Zhang et al., "DeAR", section VI-E and VI-I, equations 6 to 8.
+    """
+
+    forward: float
+    backward: float
+    reduce_scatter: float
+    all_gather: float
+    all_reduce: float
+
+    @property
+    def dear(self) -> float:
+        """Without a barrier: the line and the processor are never both idle."""
+        return max(self.forward + self.backward, self.reduce_scatter + self.all_gather)
+
+    @property
+    def dear_barrier(self) -> float:
+        """The published DeAR, equation 7."""
+        return max(self.forward, self.all_gather) + max(self.backward, self.reduce_scatter)
+
+    @property
+    def all_reduce_overlap(self) -> float:
+        """All-reduce under the backward pass only, equation 8."""
+        return self.forward + max(self.backward, self.all_reduce)
+
+    @property
+    def sequential(self) -> float:
+        """No overlap at all."""
+        return self.forward + self.backward + self.all_reduce
+
+    def of(self, schedule: str) -> float:
+        """The bound of a schedule by its name."""
+        return {
+            "dear": self.dear,
+            "dear_barrier": self.dear_barrier,
+            "wfbp": self.all_reduce_overlap,
+            "sequential": self.sequential,
+            # Its all-reduces may reach into the next forward pass.
+            "bytescheduler": max(self.forward + self.backward, self.all_reduce),
+        }[schedule]
+
+    def speedup(self, world_size: int) -> float:
+        """The largest speedup over one rank, equation 6."""
+        computation = self.forward + self.backward
+        hidden = min(self.reduce_scatter, self.backward) + min(self.all_gather, self.forward)
+        return (
+            world_size
+            * computation
+            / (computation + self.reduce_scatter + self.all_gather - hidden)
+        )
+
+
+def make_bounds(
+    steps: Mapping, bucket_bytes: Sequence[int], costs: CommunicationCosts | None
+) -> Bounds:
+    """Bounds from measured passes, and from modelled or else measured communication.
+
+    Args:
+        steps: What `average` returned.
+        bucket_bytes: Sizes of the buckets in bytes.
+        costs: Fitted costs of collectives. None: what the steps measured, which includes waiting
+            for other ranks; a half that did not run counts as half an all-reduce.
+    """
+    passes = {"forward": steps["typical_forward"], "backward": steps["typical_backward"]}
+    if costs is not None:
+        return Bounds(
+            **passes,
+            **{
+                phase: sum(getattr(costs, phase).seconds(size) for size in bucket_bytes)
+                for phase in ("reduce_scatter", "all_gather", "all_reduce")
+            },
+        )
+    first = steps["reduce_scatter"] + steps["reduce"]
+    second = steps["all_gather"] + steps["broadcast"]
+    whole = steps["all_reduce"]
+    return Bounds(
+        **passes,
+        reduce_scatter=first + whole / 2,
+        all_gather=second + whole / 2,
+        all_reduce=first + second + whole,
+    )

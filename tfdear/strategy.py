@@ -5,14 +5,21 @@ import weakref
 
 import tensorflow as tf
 
-from tfdear import _ops, empty_batch, keras_files, keras_seams, saved_model
+from tfdear import (
+    _ops,
+    empty_batch,
+    event_record,
+    keras_files,
+    keras_seams,
+    saved_model,
+    strategy_statistics,
+)
 from tfdear import collectives as collectives_module
 from tfdear import engine as engine_module
 from tfdear import extended as extended_module
 from tfdear import fusion as fusion_module
 from tfdear import job as job_module
 from tfdear import options as options_module
-from tfdear import statistics as statistics_module
 
 
 class DearStrategy(tf.distribute.MirroredStrategy):
@@ -102,7 +109,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         _ops.load()
         self._job = job_module.Job(options, cluster_resolver)
         self._events = engine_module.EventReader()
-        self._statistics_events = engine_module.EventReader()
+        self._statistics = strategy_statistics.StrategyStatistics(self._job)
         keras_seams.install()
         keras_files.install()
         saved_model.install()
@@ -191,7 +198,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
 
     # Measurement.
 
-    def events(self) -> list[engine_module.Event]:
+    def events(self) -> list[event_record.Event]:
         """Takes the engine's latest events (at most 131072), oldest first.
 
         Use it to check or draw a schedule; `statistics()` sums them up. A call returns what
@@ -200,23 +207,28 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         return self._events.read() if self.world_size > 1 else []
 
     def statistics(self) -> dict:
-        """Sums up the communication since the last call.
+        """Sums up what this rank's steps did since the last call.
 
-        Use it to see how much of the communication was hidden behind computation.
+        Use it to see how much of the communication was hidden behind computation, and what is left
+        to gain. All values are this rank's.
 
         Returns:
-            A dict: `steps`, seconds of `reduce_scatter`, `all_gather`, `all_reduce`,
-            `sparse_gather`, `update`, `communication` and its `exposed` part, `overlap` (fraction
-            hidden; None without communication), `bytes` (payload of the gradients)
-            and `bytes_sent` (by this rank since the start, both lanes).
+            A dict. Sums over the time since the last call: `steps`, seconds of `reduce_scatter`,
+            `all_gather`, `all_reduce`, `sparse_gather`, `reduce`, `broadcast`, `update`,
+            `communication` and its `exposed` part; `overlap` (fraction hidden; None without
+            communication), `bytes` (payload of the gradients), `algbw` and `busbw` (bytes per
+            second, by phase), `lost_events`; `bytes_sent` (by this rank since the start).
+            `per_step`: for each step that was completed, the same and `time`, `forward`,
+            `backward` and `other`; the two latest steps appear in the next call. `average`: their
+            means. `plan`: the latest step's buckets, with sizes in bytes. `costs`: `a` (seconds)
+            and `b` (seconds per byte) by phase, or None. `bounds`: the least time of a step by
+            schedule, `speedup` (DeAR's largest speedup) and where their communication times come
+            from; `fraction_of_bound`: how much of the bound of the schedule in use was reached
+            (1: all). These are None where nothing was measured.
+
+        Reference: Zhang et al., "DeAR", section VI-E, equations 6 to 8.
         """
-        summary = statistics_module.summarize(self._statistics_events.read())
-        lanes = (engine_module.Lane.GRADIENTS, engine_module.Lane.CONTROL)
-        engine = self._job.engine
-        summary["bytes_sent"] = (
-            sum(engine.counters(lane)["bytes_sent"] for lane in lanes) if self.world_size > 1 else 0
-        )
-        return summary
+        return self._statistics.take()
 
     # Collectives.
 

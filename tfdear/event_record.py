@@ -1,0 +1,52 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""What the engine records about itself, as Python sees it. No TensorFlow."""
+
+import dataclasses
+
+import numpy as np
+
+# In the order of the engine's EventKind.
+EVENT_KINDS = (
+    "contribute",
+    "reduce_scatter",
+    "all_gather",
+    "all_reduce",
+    "sparse_gather",
+    "collective",
+    "update",
+    "await",
+    "read",
+    "step",
+    "reduce",
+    "broadcast",
+)
+
+_SECONDS = 1e-6
+# A row of the record as the engine hands it out; times in microseconds of the steady clock.
+EVENT_ROW = np.dtype(
+    [
+        (name, np.int64)
+        for name in ("kind", "ticket", "subject", "detail", "begin", "end", "computation")
+    ]
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """One thing that happened in the engine; see `event_record.h` for the meaning of the fields."""
+
+    kind: str
+    ticket: int
+    subject: int
+    detail: int
+    begin: float
+    end: float
+    computation: float = 0.0
+
+
+def to_events(rows: np.ndarray) -> list[Event]:
+    """Rows of the record as objects, with times in seconds."""
+    return [
+        Event(EVENT_KINDS[kind], ticket, subject, detail, *(micros * _SECONDS for micros in times))
+        for kind, ticket, subject, detail, *times in rows.tolist()
+    ]
