@@ -1,0 +1,368 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""The C++ engine's control plane, through ctypes. Data never pass here."""
+
+import ctypes
+import enum
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfdear import _ops, errors, event_record
+
+_TEXT_BYTES = 4096
+_LARGEST_ADDRESS_BLOB = 1 << 22
+_EVENTS_AT_ONCE = 1 << 12
+
+
+class Lane(enum.IntEnum):
+    """A process group with an order of collectives of its own."""
+
+    GRADIENTS = 0
+    CONTROL = 1
+    INTRA_NODE = 2
+    INTER_NODE = 3
+
+
+class Schedule(enum.IntEnum):
+    """When the two halves of an all-reduce run."""
+
+    DEAR = 0
+    WFBP = 1
+    SEQUENTIAL = 2
+
+
+class Algorithm(enum.IntEnum):
+    """How sums are formed: every rank sums its shard, or one rank sums everything."""
+
+    SHARDS = 0
+    TREE = 1
+
+
+class Phase(enum.IntEnum):
+    """A collective on a bucket, or a half of one."""
+
+    REDUCE_SCATTER = 0
+    ALL_GATHER = 1
+    ALL_REDUCE = 2
+    SPARSE_GATHER = 3
+    REDUCE = 4
+    BROADCAST = 5
+
+
+# The engine's DataType, by name.
+DATA_TYPES = {
+    "float16": 0,
+    "bfloat16": 1,
+    "float32": 2,
+    "float64": 3,
+    "int32": 4,
+    "int64": 5,
+}
+
+# Names of status codes, in the order of the engine's StatusCode.
+_STATUS_NAMES = (
+    "ok",
+    "invalid_argument",
+    "deadline_exceeded",
+    "unavailable",
+    "aborted",
+    "internal",
+    "cancelled",
+)
+
+
+class EventReader:
+    """Reads the event record from a place of its own, so that readers do not disturb each other.
+
+    It begins with the oldest event that is still there. The engine keeps the last 131072.
+    """
+
+    def __init__(self) -> None:
+        self._position = ctypes.c_uint64(0)
+        # Events that were overwritten before this reader saw them.
+        self.lost = 0
+
+    def read_rows(self) -> np.ndarray:
+        """The events since the last call, oldest first, as an array of `EVENT_ROW`."""
+        pieces = []
+        while True:
+            rows = np.empty(_EVENTS_AT_ONCE, event_record.EVENT_ROW)
+            before = self._position.value
+            count = _library().tfdear_events_read(
+                ctypes.byref(self._position),
+                rows.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)),
+                ctypes.c_int64(len(rows)),
+            )
+            self.lost += self._position.value - before - count
+            pieces.append(rows[:count])
+            if count < len(rows):
+                return np.concatenate(pieces)
+
+    def read(self) -> list[event_record.Event]:
+        """The events since the last call, oldest first. Times are seconds of the steady clock."""
+        return event_record.to_events(self.read_rows())
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    _ops.load()
+    library = ctypes.CDLL(str(_ops.library_path()))
+    for name in ("tfdear_layout_create", "tfdear_variable_create", "tfdear_events_read", "tfdear_layout_plan"):
+        getattr(library, name).restype = ctypes.c_int64
+    library.tfdear_now_micros.restype = ctypes.c_int64
+    return library
+
+
+def _check(call, *arguments) -> None:
+    error = ctypes.create_string_buffer(_TEXT_BYTES)
+    code = call(*arguments, error, _TEXT_BYTES)
+    if code:
+        raise errors.TfdearError(error.value.decode(errors="replace"))
+
+
+class OpenReduction:
+    """An execution of a layout, driven from Python: `Engine.open_reduction`."""
+
+    def __init__(self, number: int):
+        self._number = ctypes.c_int64(number)
+
+    def contribute(self, tensor: int, data: np.ndarray) -> None:
+        """Adds this rank's share of a tensor."""
+        _check(
+            _library().tfdear_reduction_contribute,
+            self._number,
+            tensor,
+            data.ctypes.data_as(ctypes.c_void_p),
+            ctypes.c_int64(data.size),
+        )
+
+    def wait(self, tensor: int, timeout: float, out: np.ndarray | None = None) -> None:
+        """Waits for the sum of a tensor and copies it to `out`, if that is given."""
+        _check(
+            _library().tfdear_reduction_wait,
+            self._number,
+            tensor,
+            None if out is None else out.ctypes.data_as(ctypes.c_void_p),
+            ctypes.c_int64(0 if out is None else out.nbytes),
+            ctypes.c_double(timeout),
+        )
+
+    def close(self) -> None:
+        """Gives up the reduction; sums that are still on their way arrive unseen."""
+        _library().tfdear_reduction_close(self._number)
+
+
+class Engine:
+    """This process's engine: groups, layouts of reductions, failures and the event record."""
+
+    def open_group(
+        self,
+        lane: Lane,
+        name: str,
+        ranks: Sequence[int],
+        rank: int,
+        bind_address: str,
+        timeout: float,
+        direct: bool,
+    ) -> bytes:
+        """Creates a lane's process group and returns the address blob to publish.
+
+        `direct`: whether ranks may exchange shards with all others at once; where several ranks
+        share a node's network and reach other nodes through it, a ring moves fewer bytes there.
+        """
+        library = _library()
+        members = (ctypes.c_int * len(ranks))(*ranks)
+        _check(
+            library.tfdear_group_create,
+            int(lane),
+            name.encode(),
+            members,
+            len(ranks),
+            list(ranks).index(rank),
+            bind_address.encode(),
+            ctypes.c_double(timeout),
+            -1 if direct else 0,
+        )
+        blob = ctypes.create_string_buffer(_LARGEST_ADDRESS_BLOB)
+        length = library.tfdear_group_listen(int(lane), blob, _LARGEST_ADDRESS_BLOB)
+        if length < 0:
+            raise errors.TfdearError(f"the addresses of process group {name!r} are too long")
+        return blob.raw[:length]
+
+    def connect_group(self, lane: Lane, blobs: Sequence[bytes]) -> None:
+        """Connects a lane's process group to the members whose address blobs are given."""
+        texts = (ctypes.c_char_p * len(blobs))(*blobs)
+        lengths = (ctypes.c_int * len(blobs))(*[len(blob) for blob in blobs])
+        _check(_library().tfdear_group_connect, int(lane), texts, lengths, len(blobs))
+
+    def start(
+        self,
+        schedule: Schedule,
+        algorithm: Algorithm,
+        bucket_bytes: int,
+        max_delay_ms: int,
+        first_agreement: int,
+    ) -> None:
+        """Hands the connected groups to the engine. Once per process."""
+        _check(
+            _library().tfdear_start,
+            int(schedule),
+            int(algorithm),
+            ctypes.c_int64(bucket_bytes),
+            int(max_delay_ms),
+            ctypes.c_int64(first_agreement),
+        )
+
+    def create_layout(self, name: str, lane: Lane) -> int:
+        """Starts the description of a reduction; returns its number."""
+        return _library().tfdear_layout_create(name.encode(), int(lane))
+
+    def add_tensor(self, layout: int, data_type: int, count: int, sparse: bool) -> None:
+        """Adds a tensor of `count` elements (-1: known at run time) to a layout."""
+        _check(
+            _library().tfdear_layout_add,
+            ctypes.c_int64(layout),
+            data_type,
+            ctypes.c_int64(count),
+            int(sparse),
+        )
+
+    def set_lane(self, layout: int, lane: Lane) -> None:
+        """Moves a layout that was not used yet to another lane."""
+        _check(_library().tfdear_layout_set_lane, ctypes.c_int64(layout), int(lane))
+
+    def propose(self, layout: int, plan: Sequence[int], next_agreement: int) -> None:
+        """Rank 0: hands over what the ranks will hear at their next agreement on a plan.
+
+        Args:
+            layout: The layout.
+            plan: An encoded plan; empty to keep the one in use.
+            next_agreement: Executions from that agreement to the one after it.
+
+        Raises:
+            TfdearError: The plan does not hold for the layout's tensors.
+        """
+        _check(
+            _library().tfdear_layout_propose,
+            ctypes.c_int64(layout),
+            (ctypes.c_int64 * max(len(plan), 1))(*plan),
+            ctypes.c_int64(len(plan)),
+            ctypes.c_int64(next_agreement),
+        )
+
+    def plan(self, layout: int) -> tuple[list[int], int]:
+        """The encoded plan of a layout's last execution, and how many executions there were."""
+        library = _library()
+        executions = ctypes.c_int64()
+        count = library.tfdear_layout_plan(
+            ctypes.c_int64(layout), None, ctypes.c_int64(-1), ctypes.byref(executions)
+        )
+        while True:
+            words = (ctypes.c_int64 * max(count, 1))()
+            needed = library.tfdear_layout_plan(
+                ctypes.c_int64(layout), words, ctypes.c_int64(count), ctypes.byref(executions)
+            )
+            if needed <= count:
+                return list(words[:needed]), executions.value
+            count = needed
+
+    def bucket_bytes(self, layout: int) -> list[int]:
+        """Sizes of a layout's buckets in bytes; empty before its first use."""
+        library = _library()
+        count = library.tfdear_layout_buckets(ctypes.c_int64(layout), None, 0)
+        sizes = (ctypes.c_int64 * max(count, 1))()
+        library.tfdear_layout_buckets(ctypes.c_int64(layout), sizes, count)
+        return list(sizes[:count])
+
+    def create_variable(self) -> int:
+        """Returns the number of a new variable that updates can be put off on."""
+        return _library().tfdear_variable_create()
+
+    def synchronize(self, timeout: float) -> None:
+        """Waits until no update is in flight."""
+        _check(_library().tfdear_synchronize, ctypes.c_double(timeout))
+
+    def in_flight(self) -> list[dict]:
+        """The collectives that run now, one per busy lane."""
+        library = _library()
+        running = []
+        for lane in Lane:
+            sequence = ctypes.c_uint64()
+            seconds = ctypes.c_double()
+            waiting_for = ctypes.c_int()
+            signature = ctypes.create_string_buffer(_TEXT_BYTES)
+            if library.tfdear_in_flight(
+                int(lane),
+                ctypes.byref(sequence),
+                ctypes.byref(seconds),
+                ctypes.byref(waiting_for),
+                signature,
+                _TEXT_BYTES,
+            ):
+                running.append(
+                    {
+                        "group": lane.name.lower(),
+                        "sequence": sequence.value,
+                        "signature": signature.value.decode(errors="replace"),
+                        "seconds": seconds.value,
+                        "waiting_for": waiting_for.value,
+                    }
+                )
+        return running
+
+    def failure(self) -> dict | None:
+        """A transport error that the engine holds back until its cause is known."""
+        peer = ctypes.c_int(-1)
+        message = ctypes.create_string_buffer(_TEXT_BYTES)
+        if not _library().tfdear_transport_failure(ctypes.byref(peer), message, _TEXT_BYTES):
+            return None
+        return {"message": message.value.decode(errors="replace"), "peer": peer.value}
+
+    def abort(self, kind: str, message: str) -> None:
+        """Fails everything that waits now and everything later. The first cause wins."""
+        _library().tfdear_abort(_STATUS_NAMES.index(kind), message.encode())
+
+    def aborted(self) -> str | None:
+        """The cause of the abort, or None."""
+        message = ctypes.create_string_buffer(_TEXT_BYTES)
+        if not _library().tfdear_aborted(message, _TEXT_BYTES):
+            return None
+        return message.value.decode(errors="replace")
+
+    def run_collective(
+        self, lane: Lane, phase: Phase, data: np.ndarray, *, repeats: int = 1, root: int = 0
+    ) -> float:
+        """Runs one collective back to back on the elements of an array, in place.
+
+        Use it to measure links; all members of the lane's group must call it alike.
+
+        Returns:
+            Seconds from the start of the first to the end of the last.
+        """
+        seconds = ctypes.c_double()
+        _check(
+            _library().tfdear_collective_run,
+            int(lane),
+            int(phase),
+            data.ctypes.data_as(ctypes.c_void_p),
+            ctypes.c_int64(data.size),
+            DATA_TYPES[data.dtype.name],
+            root,
+            repeats,
+            ctypes.byref(seconds),
+        )
+        return seconds.value
+
+    def open_reduction(self, layout: int) -> "OpenReduction":
+        """Starts an execution of a layout without a TensorFlow graph."""
+        number = ctypes.c_int64()
+        _check(_library().tfdear_reduction_open, ctypes.c_int64(layout), ctypes.byref(number))
+        return OpenReduction(number.value)
+
+    def counters(self, lane: Lane) -> dict[str, int]:
+        """Collectives run and bytes sent by this rank in a lane so far."""
+        collectives = ctypes.c_uint64()
+        bytes_sent = ctypes.c_uint64()
+        _library().tfdear_counters(int(lane), ctypes.byref(collectives), ctypes.byref(bytes_sent))
+        return {"collectives": collectives.value, "bytes_sent": bytes_sent.value}
