@@ -1,0 +1,134 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""`tfdear benchmark`: what the package does, measured, from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from tfdear import netlab
+
+_DESCRIPTION = """\
+Measures tfdear on a network of this machine's own (network namespaces with shaped links, see
+`tfdear netlab`), one rank per node. Needs root.
+
+Frameworks to compare with live in environments of their own, named by flags; they do the same work
+in the same call, in turns.
+"""
+_EPILOG = """\
+examples:
+  tfdear benchmark collectives --ranks 4 --rate 1gbit --json collectives.json
+  tfdear benchmark collectives --rate none --sizes 16M --torch-python /envs/torch/bin/python
+"""
+_USAGE_EXIT_CODE = 2
+_FAILED_EXIT_CODE = 1
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Adds `benchmark` to the sub-commands of the command line."""
+    parser = commands.add_parser(
+        "benchmark",
+        help="measure collectives, schedules and planners",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    kinds = parser.add_subparsers(required=True, metavar="benchmark")
+    _add(kinds, "collectives", "time and bandwidth of the collectives", _collectives).add_argument(
+        "--sizes",
+        type=_sizes,
+        default=_sizes("64K,256K,1M,4M,16M"),
+        help="sizes, such as 64K,4M (default: 64K,256K,1M,4M,16M)",
+    )
+
+
+def _add(
+    kinds: argparse._SubParsersAction,
+    name: str,
+    help_text: str,
+    function: Callable[[argparse.Namespace], int],
+) -> argparse.ArgumentParser:
+    parser = kinds.add_parser(name, help=help_text, description=help_text)
+    parser.add_argument("--ranks", type=int, default=2, help="ranks, one per node (default: 2)")
+    parser.add_argument(
+        "--rate", default="1gbit", help="what each node may send; none: not shaped (default: 1gbit)"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="measurements, of which the median counts"
+    )
+    parser.add_argument(
+        "--pin",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="give every rank one core (default: yes)",
+    )
+    parser.add_argument("--torch-python", metavar="PYTHON", help="a Python that has PyTorch")
+    parser.add_argument("--horovod-python", metavar="PYTHON", help="a Python that has Horovod")
+    parser.add_argument("--json", metavar="FILE", help="write the numbers there")
+    parser.set_defaults(function=_guarded(function))
+    return parser
+
+
+def _guarded(function: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    def run(options: argparse.Namespace) -> int:
+        from tfdear.benchmarks.group import BenchmarkError
+
+        try:
+            return function(options)
+        except netlab.LabError as error:
+            print(f"tfdear benchmark: {error}", file=sys.stderr)
+            return _USAGE_EXIT_CODE
+        except BenchmarkError as error:
+            print(f"tfdear benchmark: {error}", file=sys.stderr)
+            return _FAILED_EXIT_CODE
+
+    return run
+
+
+def _sizes(text: str) -> list[int]:
+    """Reads "64K,4M"."""
+    factors = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    sizes = []
+    for word in text.split(","):
+        factor = factors.get(word[-1:].upper())
+        try:
+            sizes.append(int(word[:-1]) * factor if factor else int(word))
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"sizes are written like 64K,4M. Received: {text!r}"
+            ) from None
+    return sizes
+
+
+def _tell(line: str) -> None:
+    print(line, flush=True)
+
+
+def _lab(options: argparse.Namespace):
+    rate = None if options.rate == "none" else options.rate
+    return netlab.temporary(options.ranks, rate)
+
+
+def _finish(options: argparse.Namespace, document: dict) -> int:
+    from tfdear.benchmarks import report
+
+    _tell(f"Machine: {report.machine_line()}")
+    if options.json:
+        report.write(options.json, document)
+    return 0
+
+
+def _collectives(options: argparse.Namespace) -> int:
+    from tfdear.benchmarks import collectives, peers
+
+    frameworks = [
+        peers.tfdear(),
+        peers.torch(options.torch_python),
+        peers.horovod(options.horovod_python),
+    ]
+    with _lab(options) as lab:
+        document = collectives.measure(
+            lab, frameworks, options.sizes, options.repeats, options.pin, _tell
+        )
+    return _finish(options, document)

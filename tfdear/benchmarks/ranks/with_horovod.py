@@ -1,0 +1,72 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""A rank that uses Horovod on TensorFlow, with its Gloo controller."""
+
+import os
+import time
+
+import tensorflow as tf
+
+_server = None
+
+
+def prepare(hostnames: list) -> dict:
+    """Rank 0: what all ranks must know before they start; the rendezvous is served from here."""
+    global _server
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.http.http_server import RendezvousServer
+
+    _server = RendezvousServer()
+    port = _server.start()
+    hosts = parse_hosts(",".join(f"{name}:1" for name in hostnames))
+    _server.init(get_host_assignments(hosts, len(hostnames)))
+    return {"port": port}
+
+
+def start(rank: int, addresses: list, hostnames: list, prepared: dict) -> str:
+    """Joins the job."""
+    size = str(len(addresses))
+    os.environ.update(
+        HOROVOD_RANK=str(rank),
+        HOROVOD_SIZE=size,
+        HOROVOD_LOCAL_RANK="0",
+        HOROVOD_LOCAL_SIZE="1",
+        HOROVOD_CROSS_RANK=str(rank),
+        HOROVOD_CROSS_SIZE=size,
+        HOROVOD_HOSTNAME=hostnames[rank],
+        HOROVOD_CONTROLLER="gloo",
+        HOROVOD_CPU_OPERATIONS="gloo",
+        HOROVOD_GLOO_IFACE="eth0",
+        HOROVOD_GLOO_RENDEZVOUS_ADDR=addresses[0],
+        HOROVOD_GLOO_RENDEZVOUS_PORT=str(prepared["port"]),
+    )
+    import horovod
+    import horovod.tensorflow as horovod_tensorflow
+
+    horovod_tensorflow.init()
+    return f"Horovod {horovod.__version__} (Gloo, TensorFlow {tf.__version__})"
+
+
+def collective(name: str, nbytes: int, repeats: int) -> float:
+    """Seconds per collective on `nbytes` bytes of float32."""
+    import horovod.tensorflow as horovod_tensorflow
+
+    size = horovod_tensorflow.size()
+    data = tf.zeros([nbytes // 4])
+    shard = tf.zeros([nbytes // 4 // size])
+    run = {
+        "all_reduce": lambda: horovod_tensorflow.allreduce(
+            data, op=horovod_tensorflow.Sum, name="all_reduce"
+        ),
+        "reduce_scatter": lambda: horovod_tensorflow.reducescatter(
+            data, op=horovod_tensorflow.Sum, name="reduce_scatter"
+        ),
+        "all_gather": lambda: horovod_tensorflow.allgather(shard, name="all_gather"),
+    }[name]
+    horovod_tensorflow.allreduce(tf.zeros([1]), name="barrier")
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    return (time.perf_counter() - begin) / repeats
+
+
+METHODS = {"prepare": prepare, "start": start, "collective": collective}

@@ -1,0 +1,75 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""How benchmarks tell what they found: a table, the machine, a JSON file."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+# Payload of a full TCP segment in an Ethernet frame as the token bucket counts it: no link with
+# 1500-byte packets carries more.
+PAYLOAD_SHARE = 1448 / 1514
+
+
+def machine() -> dict[str, Any]:
+    """Returns what a reader must know of the machine."""
+    model = platform.processor()
+    with open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "processor": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(pages / 2**30, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def machine_line() -> str:
+    """The machine in one line."""
+    facts = machine()
+    return (
+        f"{facts['cores']} cores of {facts['processor']}, {facts['memory_gib']:g} GiB, Linux "
+        f"{facts['kernel']}, Python {facts['python']}, {facts['date']}"
+    )
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as they must be: the first one flush left, numbers flush right."""
+    lines = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    text = []
+    for number, line in enumerate(lines):
+        cells = [
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        text.append("  ".join(cells).rstrip())
+        if number == 0:
+            text.append("  ".join("-" * width for width in widths))
+    return "\n".join(text)
+
+
+def size(nbytes: float) -> str:
+    """Bytes as people say them: "4 MiB"."""
+    for unit in ("B", "KiB", "MiB"):
+        if nbytes < 1024:
+            return f"{nbytes:g} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:g} GiB"
+
+
+def write(path: str, document: dict[str, Any]) -> None:
+    """Writes a benchmark's numbers, with the machine, as JSON."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"machine": machine(), **document}, file, indent=1)
+        file.write("\n")
