@@ -9,11 +9,11 @@ which collective the line takes next. `docs/fusion.md` has the formulas; this mo
 """
 
 import dataclasses
-import heapq
 import math
 from collections.abc import Sequence
 
 from tfdear.cost_model import CommunicationCosts
+from tfdear.line import Step, Transfer, make_jobs, play
 from tfdear.trace import Trace
 
 __all__ = ["SCHEDULES", "Plan", "Step", "Timeline", "Transfer", "execute", "make_plan", "timeline"]
@@ -21,27 +21,6 @@ __all__ = ["SCHEDULES", "Plan", "Step", "Timeline", "Transfer", "execute", "make
 SCHEDULES = ("dear", "dear_barrier", "wfbp", "sequential", "bytescheduler")
 
 _CHUNK_BYTES = 4 << 20
-
-
-@dataclasses.dataclass(frozen=True)
-class Transfer:
-    """One stay of a bucket, or of a part of it, on the line.
-
-    Args:
-        phase: "reduce_scatter", "all_gather" or "all_reduce".
-        bucket: Index in the bucket list.
-        chunk: Which part of the bucket's phase, from 0.
-        chunks: How many parts the phase is in.
-        begin: Start, in seconds since the backward pass began.
-        end: End, in seconds since the backward pass began.
-    """
-
-    phase: str
-    bucket: int
-    chunk: int
-    chunks: int
-    begin: float
-    end: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,23 +51,6 @@ class Timeline:
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
-    """One collective of a plan.
-
-    Args:
-        phase: "reduce_scatter", "all_gather" or "all_reduce".
-        bucket: Index in the plan's bucket list.
-        chunk: Which part of the bucket, from 0.
-        chunks: In how many equal parts this phase of the bucket travels.
-    """
-
-    phase: str
-    bucket: int
-    chunk: int
-    chunks: int
-
-
-@dataclasses.dataclass(frozen=True)
 class Plan:
     """A fixed order of collectives, so that ranks need no negotiation.
 
@@ -104,15 +66,6 @@ class Plan:
     buckets: tuple[tuple[int, ...], ...]
     steps: tuple[Step, ...]
     wait_for_all: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class _Job:
-    """A phase of a bucket, or a chunk of it, and how urgent it is (less is sooner)."""
-
-    priority: tuple[float, ...]
-    step: Step
-    seconds: float
 
 
 def timeline(
@@ -153,8 +106,8 @@ def timeline(
     if chunk_bytes is not None:
         return execute(make_plan(schedule, buckets, trace, costs, chunk_bytes), trace, costs)
     ready = _ready_times(_check(schedule, buckets, trace), trace)
-    jobs = _jobs(schedule, buckets, trace, costs, {})
-    return _finish(_play(schedule, jobs, ready, preemptive=True), buckets, trace)
+    jobs = make_jobs(schedule, buckets, trace, costs, {})
+    return _finish(play(schedule, jobs, ready, preemptive=True), buckets, trace)
 
 
 def execute(plan: Plan, trace: Trace, costs: CommunicationCosts) -> Timeline:
@@ -256,9 +209,9 @@ def _fill_gaps(plan: Plan, trace: Trace, costs: CommunicationCosts, chunk_bytes:
     best, best_time = plan, execute(plan, trace, costs).iteration_time
     for limit in (None, 16 * chunk_bytes, 4 * chunk_bytes, chunk_bytes):
         chunks = _chunks(plan.buckets, trace, limit)
-        jobs = _jobs("dear", plan.buckets, trace, costs, {"all_gather": chunks})
+        jobs = make_jobs("dear", plan.buckets, trace, costs, {"all_gather": chunks})
         for overrun in (0.0, 0.25, 0.5, 1.0):
-            played = _play("dear", jobs, ready, preemptive=False, overrun=overrun)
+            played = play("dear", jobs, ready, preemptive=False, overrun=overrun)
             steps = _join_chunks([Step(t.phase, t.bucket, t.chunk, t.chunks) for t in played])
             candidate = dataclasses.replace(plan, steps=tuple(steps))
             seconds = execute(candidate, trace, costs).iteration_time
@@ -292,8 +245,8 @@ def _partitioned_order(
     chunks = _chunks(buckets, trace, chunk_bytes)
     if costs is None:
         return [Step("all_reduce", b, c, n) for b, n in enumerate(chunks) for c in range(n)]
-    jobs = _jobs("bytescheduler", buckets, trace, costs, {"all_reduce": chunks})
-    played = _play("bytescheduler", jobs, _ready_times(buckets, trace), preemptive=False)
+    jobs = make_jobs("bytescheduler", buckets, trace, costs, {"all_reduce": chunks})
+    played = play("bytescheduler", jobs, _ready_times(buckets, trace), preemptive=False)
     return [Step(t.phase, t.bucket, t.chunk, t.chunks) for t in played]
 
 
@@ -328,114 +281,6 @@ def _chunks(buckets: Sequence[Sequence[int]], trace: Trace, chunk_bytes: int | N
         return [1] * len(buckets)
     sizes = [sum(trace.layers[layer].bytes for layer in bucket) for bucket in buckets]
     return [max(1, -(-size // chunk_bytes)) for size in sizes]
-
-
-def _jobs(
-    schedule: str,
-    buckets: Sequence[Sequence[int]],
-    trace: Trace,
-    costs: CommunicationCosts,
-    chunks: dict[str, list[int]],
-) -> dict[tuple[str, int], list[_Job]]:
-    """What the line has to carry, by phase and bucket, with the schedule's priorities."""
-    phases = ["reduce_scatter", "all_gather"]
-    if schedule not in ("dear", "dear_barrier"):
-        phases = ["all_reduce"]
-    jobs = {}
-    for bucket, layers in enumerate(buckets):
-        size = sum(trace.layers[layer].bytes for layer in layers)
-        for phase in phases:
-            parts = chunks[phase][bucket] if phase in chunks else 1
-            seconds = getattr(costs, phase).seconds(size / parts)
-            front_first = phase == "all_gather" or schedule == "bytescheduler"
-            rank = (phases.index(phase), -bucket if front_first else bucket)
-            jobs[phase, bucket] = [
-                _Job((*rank, part), Step(phase, bucket, part, parts), seconds)
-                for part in range(parts)
-            ]
-    return jobs
-
-
-def _play(
-    schedule: str,
-    jobs: dict[tuple[str, int], list[_Job]],
-    ready: list[float],
-    preemptive: bool,
-    overrun: float = 1.0,
-) -> list[Transfer]:
-    """Plays the line: at any time it carries the most urgent of the jobs that may begin.
-
-    Without preemption, an all-gather begins only if at most the part `overrun` of it would be on
-    the line after the next bucket is ready; else the line stays idle until then.
-    """
-    if schedule == "sequential":
-        ready = [max(ready)] * len(ready)
-    first_phase = "reduce_scatter" if schedule in ("dear", "dear_barrier") else "all_reduce"
-    waiting: list[tuple[tuple[float, ...], float, Step]] = []
-    unreduced = len(ready)
-    arrived = 0  # Buckets become ready in the order of the list.
-    clock = 0.0
-    transfers: list[Transfer] = []
-
-    def release(phase: str, bucket: int) -> None:
-        for job in jobs[phase, bucket]:
-            heapq.heappush(waiting, (job.priority, job.seconds, job.step))
-
-    while True:
-        while arrived < len(ready) and ready[arrived] <= clock:
-            release(first_phase, arrived)
-            arrived += 1
-        next_ready = ready[arrived] if arrived < len(ready) else math.inf
-        if not waiting:
-            if next_ready == math.inf:
-                return _number(transfers) if preemptive else transfers
-            clock = next_ready
-            continue
-        priority, seconds, step = heapq.heappop(waiting)
-        if clock + seconds > next_ready:
-            if preemptive:
-                transfers.append(
-                    Transfer(step.phase, step.bucket, step.chunk, step.chunks, clock, next_ready)
-                )
-                heapq.heappush(waiting, (priority, seconds - (next_ready - clock), step))
-                clock = next_ready
-                continue
-            if step.phase == "all_gather" and clock + seconds - next_ready > overrun * seconds:
-                heapq.heappush(waiting, (priority, seconds, step))
-                clock = next_ready
-                continue
-        transfers.append(
-            Transfer(step.phase, step.bucket, step.chunk, step.chunks, clock, clock + seconds)
-        )
-        clock += seconds
-        if step.phase == "reduce_scatter":
-            unreduced -= 1
-            if schedule == "dear":
-                release("all_gather", step.bucket)
-            elif not unreduced:
-                for bucket in range(len(ready)):
-                    release("all_gather", bucket)
-
-
-def _number(pieces: list[Transfer]) -> list[Transfer]:
-    """Joins what was interrupted in vain and numbers the parts of what was interrupted."""
-    joined: list[Transfer] = []
-    for piece in pieces:
-        last = joined[-1] if joined else None
-        if last and (last.phase, last.bucket) == (piece.phase, piece.bucket):
-            joined[-1] = dataclasses.replace(last, end=piece.end)
-        else:
-            joined.append(piece)
-    total: dict[tuple[str, int], int] = {}
-    for piece in joined:
-        total[piece.phase, piece.bucket] = total.get((piece.phase, piece.bucket), 0) + 1
-    seen: dict[tuple[str, int], int] = {}
-    numbered = []
-    for piece in joined:
-        key = (piece.phase, piece.bucket)
-        numbered.append(dataclasses.replace(piece, chunk=seen.get(key, 0), chunks=total[key]))
-        seen[key] = seen.get(key, 0) + 1
-    return numbered
 
 
 def _finish(
