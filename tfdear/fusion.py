@@ -10,9 +10,20 @@ import dataclasses
 from tfdear.cost_model import CommunicationCosts
 from tfdear.mg_wfbp import MGWFBP
 from tfdear.planned import Planned
+from tfdear.search import Bayesian, GridSearch, RandomSearch
 from tfdear.trace import Trace
 
-__all__ = ["MGWFBP", "FixedCount", "FixedSize", "NoFusion", "Planned", "SingleBucket"]
+__all__ = [
+    "MGWFBP",
+    "Bayesian",
+    "FixedCount",
+    "FixedSize",
+    "GridSearch",
+    "NoFusion",
+    "Planned",
+    "RandomSearch",
+    "SingleBucket",
+]
 
 
 @dataclasses.dataclass(frozen=True)
