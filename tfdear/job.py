@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdear
-from tfdear import _tf_private
+from tfdear import _tf_private, timeline_recorder
 from tfdear import cluster as cluster_module
 from tfdear import engine as engine_module
 from tfdear import monitor as monitor_module
@@ -54,6 +54,10 @@ class Job:
                 "tfdear": tfdear.__version__,
                 "backend": "gloo",
                 "device": "CPU",
+                # Ranks that record one measure their clocks together.
+                timeline_recorder.VARIABLE: (
+                    "set" if timeline_recorder.requested_file() else "not set"
+                ),
             },
         )
         self.local_rank = self._rendezvous.local_rank

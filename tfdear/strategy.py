@@ -13,6 +13,7 @@ from tfdear import (
     keras_seams,
     saved_model,
     strategy_statistics,
+    timeline_recorder,
 )
 from tfdear import collectives as collectives_module
 from tfdear import engine as engine_module
@@ -33,6 +34,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
     there, and whatever reads the variable waits for it, so results are those of synchronous SGD.
 
     Arguments that are None come from the environment variable `TFDEAR_<NAME>`, else the default.
+    With `TFDEAR_TIMELINE=FILE`, every rank writes a timeline when its script ends.
 
     Args:
         cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to None: the
@@ -117,6 +119,16 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         self._graph_functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         extended = extended_module.DearExtended(self, self._job, device)
         tf.distribute.Strategy.__init__(self, extended)
+        timeline_file = timeline_recorder.requested_file()
+        if timeline_file and self.world_size > 1:
+            self._timeline = timeline_recorder.TimelineRecorder(
+                self._job, timeline_file, self._gather_integers
+            )
+
+    def _gather_integers(self, values: list[int]) -> list[list[int]]:
+        """Everybody's values, in the order of the ranks."""
+        with tf.init_scope():
+            return self.all_gather(tf.constant([values], tf.int64)).numpy().tolist()
 
     # This process's place in the job.
 
