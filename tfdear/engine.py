@@ -108,7 +108,12 @@ class EventReader:
 def _library() -> ctypes.CDLL:
     _ops.load()
     library = ctypes.CDLL(str(_ops.library_path()))
-    for name in ("tfdear_layout_create", "tfdear_variable_create", "tfdear_events_read", "tfdear_layout_plan"):
+    for name in (
+        "tfdear_layout_create",
+        "tfdear_variable_create",
+        "tfdear_events_read",
+        "tfdear_layout_plan",
+    ):
         getattr(library, name).restype = ctypes.c_int64
     library.tfdear_now_micros.restype = ctypes.c_int64
     return library
@@ -231,6 +236,15 @@ class Engine:
     def set_lane(self, layout: int, lane: Lane) -> None:
         """Moves a layout that was not used yet to another lane."""
         _check(_library().tfdear_layout_set_lane, ctypes.c_int64(layout), int(lane))
+
+    def set_plan(self, layout: int, plan: Sequence[int]) -> None:
+        """Sets the encoded plan that a layout starts with; before its first use, on all ranks."""
+        _check(
+            _library().tfdear_layout_set_plan,
+            ctypes.c_int64(layout),
+            (ctypes.c_int64 * max(len(plan), 1))(*plan),
+            ctypes.c_int64(len(plan)),
+        )
 
     def propose(self, layout: int, plan: Sequence[int], next_agreement: int) -> None:
         """Rank 0: hands over what the ranks will hear at their next agreement on a plan.

@@ -33,7 +33,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         self._num_workers = job.world_size
         self.weighs_examples = job.options.weighting == "examples"
         if job.world_size > 1:
-            self.reducer = reductions.Reducer(job.engine, device)
+            self.reducer = reductions.Reducer(job.engine, device, job.tuner)
             self.collectives = collectives_module.Collectives(self.reducer)
 
     # What Keras's functions ask (`keras_seams`), where isinstance would import in a circle.

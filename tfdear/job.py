@@ -10,14 +10,23 @@ import numpy as np
 import tensorflow as tf
 
 import tfdear
-from tfdear import _tf_private, timeline_recorder
+from tfdear import _tf_private, cost_model, link_costs, planner, timeline_recorder
 from tfdear import cluster as cluster_module
 from tfdear import engine as engine_module
 from tfdear import monitor as monitor_module
 from tfdear import options as options_module
 from tfdear import rendezvous as rendezvous_module
+from tfdear import tuner as tuner_module
 
 _Lane = engine_module.Lane
+
+# What the engine does before the first plan; "bytescheduler" is an order of partitioned buckets.
+_FIRST_SCHEDULE = {
+    "dear": engine_module.Schedule.DEAR,
+    "wfbp": engine_module.Schedule.WFBP,
+    "sequential": engine_module.Schedule.SEQUENTIAL,
+    "bytescheduler": engine_module.Schedule.WFBP,
+}
 
 
 class Job:
@@ -41,6 +50,9 @@ class Job:
         self.rank = cluster.rank
         self.world_size = cluster.world_size
         self.monitor = None
+        # What collectives cost this rank, by link class, and the decisions about fusion (rank 0).
+        self.link_costs: dict[str, cost_model.CommunicationCosts] = {}
+        self.tuner: tuner_module.Tuner | None = None
         if self.world_size == 1:
             self.local_rank = self.node_rank = 0
             self.local_size = self.num_nodes = 1
@@ -66,18 +78,29 @@ class Job:
         self.num_nodes = self._rendezvous.num_nodes
         self._connect_groups(self._rendezvous.listen_address)
         self._share_seed()
-        schedule = engine_module.Schedule[options.schedule.upper()]
         self.engine.start(
-            schedule,
-            engine_module.Algorithm.SHARDS,
-            options.fusion.bytes,
+            _FIRST_SCHEDULE[options.schedule],
+            engine_module.Algorithm.TREE
+            if options.collective == "tree"
+            else engine_module.Algorithm.SHARDS,
+            planner.first_bucket_bytes(options.fusion),
             options.max_delay_ms,
-            first_agreement=4,
+            first_agreement=tuner_module.FIRST_AGREEMENT,
         )
         self.monitor = monitor_module.Monitor(
             self._rendezvous, self.engine, heartbeat=options.heartbeat, timeout=options.timeout
         )
         self.monitor.start()
+        self._measure_links()
+        if self.rank == 0:
+            self.tuner = tuner_module.Tuner(
+                self.engine,
+                engine_module.EventReader(),
+                options.fusion,
+                options.planned_schedule,
+                self.costs,
+                tree=options.collective == "tree",
+            )
         monitor_module.install_exit_handlers(self.monitor, drain=self._drain)
 
     def exchange(self, value: str) -> list[str]:
@@ -103,6 +126,7 @@ class Job:
             _Lane.INTRA_NODE: [r for r in everyone if places[r][0] == self.node_rank],
             _Lane.INTER_NODE: [r for r in everyone if places[r][1] == self.local_rank],
         }
+        self._group_sizes = {lane: len(ranks) for lane, ranks in members.items()}
         for lane, ranks in members.items():
             nodes = {places[rank][0] for rank in ranks}
             blob = self.engine.open_group(
@@ -116,6 +140,20 @@ class Job:
             )
             blobs = [bytes.fromhex(text) for text in self.exchange(blob.hex())]
             self.engine.connect_group(lane, [blobs[r] for r in ranks])
+
+    @property
+    def costs(self) -> cost_model.CommunicationCosts | None:
+        """What collectives among all ranks cost, as measured by this rank at the start."""
+        return self.link_costs.get("world")
+
+    def _measure_links(self) -> None:
+        self.link_costs["world"] = link_costs.measure(self.engine, _Lane.GRADIENTS)
+        # Groups of one have no links, and a group of all is measured. All ranks must decide alike.
+        if self.num_nodes in (1, self.world_size):
+            return
+        for name, lane in (("intra_node", _Lane.INTRA_NODE), ("inter_node", _Lane.INTER_NODE)):
+            if self._group_sizes[lane] > 1:
+                self.link_costs[name] = link_costs.measure(self.engine, lane)
 
     def _share_seed(self) -> None:
         # Datasets are shuffled on every rank: in the same order, or examples are lost.

@@ -7,17 +7,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfdear import fusion as fusion_module
+from tfdear import planner as planner_module
 
 _CHOICES = {
     "backend": ("auto", "gloo"),
-    "schedule": ("dear", "wfbp", "sequential"),
-    "collective": ("ring",),
+    "schedule": ("dear", "wfbp", "sequential", "bytescheduler"),
+    "collective": ("ring", "tree"),
     "weighting": ("examples", "replica"),
 }
 # Named in the documentation of the project, refused in words until they are built.
 _NOT_BUILT = {
     "backend": ("nccl", "mpi"),
-    "collective": ("hierarchical", "torus2d", "tree"),
+    "collective": ("hierarchical", "torus2d"),
 }
 
 
@@ -27,9 +28,10 @@ class DearOptions:
 
     Args:
         backend: "gloo" or "auto" (the best that this build has: Gloo over TCP).
-        schedule: "dear", "wfbp" or "sequential".
-        fusion: A `tfdear.fusion.FixedSize`.
-        collective: "ring".
+        schedule: "dear", "wfbp", "sequential" or "bytescheduler".
+        barrier: Whether "dear" gathers nothing before everything is reduced, as published.
+        fusion: A planner of `tfdear.fusion`.
+        collective: "ring" or "tree".
         weighting: "examples" or "replica".
         timeout: Seconds any collective may take.
         init_timeout: Seconds within which all ranks must have started.
@@ -43,7 +45,8 @@ class DearOptions:
 
     backend: str = "auto"
     schedule: str = "dear"
-    fusion: fusion_module.FixedSize = dataclasses.field(default_factory=fusion_module.FixedSize)
+    barrier: bool = False
+    fusion: planner_module.Planner = dataclasses.field(default_factory=fusion_module.FixedSize)
     collective: str = "ring"
     weighting: str = "examples"
     timeout: float = 300.0
@@ -61,7 +64,11 @@ class DearOptions:
                 )
             if value not in choices:
                 raise ValueError(f"`{name}` must be one of {choices}. Received: {name}={value!r}")
-        if not isinstance(self.fusion, fusion_module.FixedSize):
+        if self.barrier and self.schedule != "dear":
+            raise ValueError(
+                f'`barrier=True` belongs to `schedule="dear"`. Received: schedule={self.schedule!r}'
+            )
+        if isinstance(self.fusion, type) or not isinstance(self.fusion, planner_module.Planner):
             raise ValueError(
                 "`fusion` must be a planner of `tfdear.fusion`, for example "
                 f"tfdear.fusion.FixedSize(25 << 20). Received: fusion={self.fusion!r}"
@@ -72,6 +79,11 @@ class DearOptions:
                 raise ValueError(
                     f"`{name}` must be a positive number of seconds. Received: {name}={value!r}"
                 )
+
+    @property
+    def planned_schedule(self) -> str:
+        """The schedule as `tfdear.schedules` names it."""
+        return "dear_barrier" if self.barrier else self.schedule
 
 
 def _flag(text: str) -> bool:
@@ -84,6 +96,8 @@ def _flag(text: str) -> bool:
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "backend": str,
     "schedule": str,
+    "barrier": _flag,
+    "fusion": planner_module.parse,
     "collective": str,
     "weighting": str,
     "timeout": float,
@@ -91,7 +105,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "heartbeat": float,
     "shared_seeds": _flag,
     "max_delay_ms": int,
-    "bucket_bytes": int,  # Stands for `fusion`.
+    "bucket_bytes": int,  # Stands for `fusion`, which wins.
 }
 
 
@@ -103,7 +117,8 @@ def resolve(
     Args:
         arguments: Constructor arguments; None means not given.
         environ: Where to look for `TFDEAR_BACKEND`, `TFDEAR_TIMEOUT` and so on.
-            `TFDEAR_BUCKET_BYTES` stands for `fusion=FixedSize(...)`.
+            `TFDEAR_FUSION` holds a planner as it is written in Python, `TFDEAR_BUCKET_BYTES`
+            stands for `FixedSize(...)`.
 
     Raises:
         ValueError: An argument or a variable has a value that is not allowed.

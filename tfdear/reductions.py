@@ -13,13 +13,12 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdear import _ops, _tf_private, deferred_update, step_data
+from tfdear import _ops, _tf_private, deferred_update, engine_plan, step_data
 from tfdear import engine as engine_module
+from tfdear import tuner as tuner_module
 
 # The engine's DataType, by TensorFlow's.
-_DATA_TYPES = {
-    tf.as_dtype(name): number for name, number in engine_module.DATA_TYPES.items()
-}
+_DATA_TYPES = {tf.as_dtype(name): number for name, number in engine_module.DATA_TYPES.items()}
 
 
 def check_not_xla() -> None:
@@ -39,11 +38,21 @@ class Reducer:
     Args:
         engine: The started `tfdear.engine.Engine`.
         device: Where the engine's ops run.
+        tuner: Who decides about the fusion of gradients, on the rank that does. Defaults to None.
     """
 
-    def __init__(self, engine: engine_module.Engine, device: str):
+    def __init__(
+        self,
+        engine: engine_module.Engine,
+        device: str,
+        tuner: tuner_module.Tuner | None = None,
+    ):
         self._engine = engine
+        self._tuner = tuner
         self.device = device
+        # Of each layout of a graph: its tensors, and what they are called.
+        self._tensors: dict[int, list[engine_plan.TensorSpec]] = {}
+        self._names: dict[int, list[str]] = {}
         self._eager_layouts: dict[tuple, int] = {}
         # A resource without content: ops that take a place in the order of collectives share it,
         # so automatic control dependencies keep them in program order.
@@ -95,10 +104,12 @@ class Reducer:
         if eager and key in self._eager_layouts:
             return self._eager_layouts[key]
         layout = self._engine.create_layout(name, lane)
-        for data_type, count, sparse in specs:
-            self._engine.add_tensor(layout, data_type, count, sparse)
+        for spec in specs:
+            self._engine.add_tensor(layout, spec.data_type, spec.count, spec.sparse)
         if eager:
             self._eager_layouts[key] = layout
+        else:
+            self._tensors[layout] = list(specs)
         return layout
 
     def _contribute(self, ops, ticket, index, value, active) -> None:
@@ -140,7 +151,7 @@ class Reducer:
         graph.add_to_collection("tfdear_deferred_updates", traced)
         ticket = source.inputs[0]
         layout = ticket.op.get_attr("layout")
-        self._engine.set_lane(layout, engine_module.Lane.GRADIENTS)
+        self._take_to_gradients(layout, source.get_attr("index"), variable.name)
         for written in traced.written:
             written.await_updates()
         sparse = isinstance(gradient, tf.IndexedSlices)
@@ -155,6 +166,16 @@ class Reducer:
                 writes=[written.number for written in traced.written],
             )
         return True
+
+    def _take_to_gradients(self, layout: int, index: int, name: str) -> None:
+        if layout not in self._names:
+            self._names[layout] = [
+                f"tensor {number}" for number in range(len(self._tensors[layout]))
+            ]
+            self._engine.set_lane(layout, engine_module.Lane.GRADIENTS)
+            if self._tuner is not None:
+                self._tuner.add_layout(layout, self._names[layout], self._tensors[layout])
+        self._names[layout][index] = name
 
 
 def sum_duplicate_rows(gathered: tf.IndexedSlices) -> tf.IndexedSlices:
@@ -175,11 +196,16 @@ def _checked(value):
     return value
 
 
-def _spec(value) -> tuple[int, int, bool]:
-    if isinstance(value, tf.IndexedSlices):
-        return _DATA_TYPES[value.dtype], -1, True
-    count = value.shape.num_elements()
-    return _DATA_TYPES[value.dtype], -1 if count is None else count, False
+def _spec(value) -> engine_plan.TensorSpec:
+    sparse = isinstance(value, tf.IndexedSlices)
+    # Of rows, how many there are is known at run time only: their number is small beside the table.
+    count = None if sparse else value.shape.num_elements()
+    return engine_plan.TensorSpec(
+        data_type=_DATA_TYPES[value.dtype],
+        count=-1 if count is None else count,
+        sparse=sparse,
+        bytes=0 if count is None else count * value.dtype.size,
+    )
 
 
 def _unique_rows(slices: tf.IndexedSlices):

@@ -18,9 +18,9 @@ from tfdear import (
 from tfdear import collectives as collectives_module
 from tfdear import engine as engine_module
 from tfdear import extended as extended_module
-from tfdear import fusion as fusion_module
 from tfdear import job as job_module
 from tfdear import options as options_module
+from tfdear import planner as planner_module
 
 
 class DearStrategy(tf.distribute.MirroredStrategy):
@@ -41,10 +41,15 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             launcher's environment, `TF_CONFIG`, Slurm, Open MPI or torchrun variables, else one
             process.
         backend: "gloo" (TCP) or "auto", the best this build has. Defaults to "auto".
-        schedule: "dear" as above, "wfbp" (all-reduce under the backward pass) or "sequential"
-            (all-reduce after it). They differ in time, not in the result. Defaults to "dear".
-        fusion: How gradients are fused into buckets. Defaults to `tfdear.fusion.FixedSize(25 MiB)`.
-        collective: "ring". Defaults to "ring".
+        schedule: "dear" as above, "wfbp" (all-reduce under the backward pass), "sequential"
+            (all-reduce after it) or "bytescheduler" (all-reduce of partitions, the earliest layer
+            first). They differ in time, not in the result. Defaults to "dear".
+        barrier: Whether "dear" gathers nothing before everything is reduced, as in the paper.
+            Defaults to False.
+        fusion: How gradients are fused into buckets, a planner of `tfdear.fusion`. Defaults to
+            `tfdear.fusion.FixedSize(25 MiB)`.
+        collective: "ring" (every rank sums its shard) or "tree" (one rank sums a bucket, the ranks
+            in turns). Defaults to "ring".
         compression: None; compressed communication is not in this version.
         weighting: "examples": a mean loss is the mean over the global batch, however its examples
             are spread over the ranks; "replica": all ranks count alike, as in TensorFlow's own
@@ -81,7 +86,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         *,
         backend: str | None = None,
         schedule: str | None = None,
-        fusion: fusion_module.FixedSize | None = None,
+        barrier: bool | None = None,
+        fusion: planner_module.Planner | None = None,
         collective: str | None = None,
         compression=None,
         weighting: str | None = None,
@@ -99,6 +105,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             {
                 "backend": backend,
                 "schedule": schedule,
+                "barrier": barrier,
                 "fusion": fusion,
                 "collective": collective,
                 "weighting": weighting,

@@ -125,6 +125,12 @@ int tfdear_layout_buckets(int64_t layout, int64_t* bytes, int capacity) {
   return static_cast<int>(buckets.size());
 }
 
+int tfdear_layout_set_plan(int64_t layout, const int64_t* plan, int64_t count, char* error,
+                           int error_size) {
+  return Report(Engine::Get()->SetPlan(layout, std::vector<int64_t>(plan, plan + count)), error,
+                error_size);
+}
+
 int tfdear_layout_propose(int64_t layout, const int64_t* plan, int64_t count,
                           int64_t next_agreement, char* error, int error_size) {
   const std::vector<int64_t> words(plan, plan + count);

@@ -33,6 +33,9 @@ TFDEAR_EXPORT int tfdear_layout_add(int64_t layout, int data_type, int64_t count
 TFDEAR_EXPORT int tfdear_layout_set_lane(int64_t layout, int lane, char* error, int error_size);
 // Copies the bucket sizes in bytes; returns how many there are.
 TFDEAR_EXPORT int tfdear_layout_buckets(int64_t layout, int64_t* bytes, int capacity);
+// Engine::SetPlan.
+TFDEAR_EXPORT int tfdear_layout_set_plan(int64_t layout, const int64_t* plan, int64_t count,
+                                         char* error, int error_size);
 // Engine::Propose; on rank 0. `count` 0 keeps the plan.
 TFDEAR_EXPORT int tfdear_layout_propose(int64_t layout, const int64_t* plan, int64_t count,
                                         int64_t next_agreement, char* error, int error_size);

@@ -6,6 +6,9 @@
 
 namespace tfdear {
 
+// Executions until ranks talk again about plans when rank 0 had nothing to say yet.
+constexpr int64_t kAskAgain = 2;
+
 void SingleCollective::Start(std::shared_ptr<const Signature> signature, Body body,
                              std::function<void(const Status&)> done) {
   Status failure;
@@ -157,7 +160,8 @@ void Engine::Agree(int64_t layout, Opened opened) {
       LayoutEntry& entry = *layouts_[layout];
       message->plan.swap(entry.proposal);
       message->header[0] = static_cast<int64_t>(message->plan.size());
-      message->header[1] = entry.proposed_interval;
+      message->header[1] = entry.proposed_interval > 0 ? entry.proposed_interval : kAskAgain;
+      entry.proposed_interval = 0;
     }
     TFDEAR_RETURN_IF_ERROR(
         backend->Broadcast(message->header, sizeof(message->header), 0, signature, sequence));
@@ -191,6 +195,17 @@ Status Engine::Adopt(int64_t layout, const std::vector<int64_t>& words, int64_t 
   TFDEAR_RETURN_IF_ERROR(plan.Check(entry.tensors));
   entry.plan = plan;
   entry.current = ReductionLayout::Make(entry.name, entry.tensors, std::move(plan));
+  return Status();
+}
+
+Status Engine::SetPlan(int64_t layout, const std::vector<int64_t>& words) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  LayoutEntry* entry = nullptr;
+  TFDEAR_RETURN_IF_ERROR(Find(layout, /*open_to_change=*/true, &entry));
+  Plan plan;
+  TFDEAR_RETURN_IF_ERROR(Plan::Decode(words, &plan));
+  TFDEAR_RETURN_IF_ERROR(plan.Check(entry->tensors));
+  entry->plan = std::move(plan);
   return Status();
 }
 
@@ -239,9 +254,11 @@ void Engine::Open(int64_t layout, Opened opened) {
         // Outside the gradients' lane somebody waits for the sums: nothing to put off.
         const Schedule schedule = gradients ? options_.schedule : Schedule::kWfbp;
         const Algorithm algorithm = gradients ? options_.algorithm : Algorithm::kShards;
-        entry->plan = Plan::Make(entry->tensors, options_.bucket_bytes, schedule, algorithm);
+        if (entry->plan.buckets.empty()) {
+          entry->plan = Plan::Make(entry->tensors, options_.bucket_bytes, schedule, algorithm);
+        }
         entry->current = ReductionLayout::Make(entry->name, entry->tensors, entry->plan);
-        entry->agreement = entry->proposed_interval = options_.first_agreement;
+        entry->agreement = options_.first_agreement;
       }
       agree = gradients && entry->agreement > 0 && entry->executions == entry->agreement;
       ++entry->executions;

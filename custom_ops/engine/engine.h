@@ -80,6 +80,8 @@ class Engine {
   // Waits for that.
   Status Open(int64_t layout, std::shared_ptr<Reduction>* reduction, Lane** lane);
 
+  // Replaces the plan that a layout starts with; before its first use, on all ranks alike.
+  Status SetPlan(int64_t layout, const std::vector<int64_t>& plan);
   // See [Note: agreement on plans]. On rank 0: what the other ranks will hear at the next
   // agreement. `plan` empty: to keep the plan. `next_agreement`: executions until the one after.
   Status Propose(int64_t layout, const std::vector<int64_t>& plan, int64_t next_agreement);
@@ -109,7 +111,7 @@ class Engine {
     Plan plan;                                       // That `current` was made from.
     int64_t executions = 0;
     int64_t agreement = 0;  // The execution at which the ranks agree next.
-    // What rank 0 will say there.
+    // What rank 0 will say there; no interval: nothing yet.
     std::vector<int64_t> proposal;
     int64_t proposed_interval = 0;
   };

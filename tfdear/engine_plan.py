@@ -1,0 +1,136 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Plans of the model of an iteration as numbers that the engine takes. Imports no TensorFlow."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from tfdear import schedules
+
+# The engine's Phase, by name (`tfdear.engine.Phase`).
+_PHASES = (
+    "reduce_scatter",
+    "all_gather",
+    "all_reduce",
+    "sparse_gather",
+    "reduce",
+    "broadcast",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSpec:
+    """What the engine knows of a reduced tensor.
+
+    Args:
+        data_type: Number of its type in the engine.
+        count: Elements; -1 if known at run time only.
+        sparse: Whether rows with indices are gathered instead of summed.
+        bytes: Size, as far as it is known.
+    """
+
+    data_type: int
+    count: int
+    sparse: bool
+    bytes: int
+
+    @property
+    def alone(self) -> bool:
+        """Whether it cannot share a bucket."""
+        return self.sparse or self.count < 0
+
+
+def encode(
+    plan: schedules.Plan,
+    tensors: Sequence[TensorSpec],
+    tensor_of_layer: Sequence[int],
+    *,
+    tree: bool = False,
+) -> list[int]:
+    """Writes a plan as the engine reads it.
+
+    A bucket of a plan may become several of the engine's, which hold one data type each; sparse
+    tensors travel alone. They then follow one another in the place of the one.
+
+    Args:
+        plan: Buckets and steps over the layers of a trace.
+        tensors: The tensors of the layout.
+        tensor_of_layer: The tensor that each layer of the trace stands for.
+        tree: Whether sums are formed along trees: a reduce and a broadcast are then the halves of
+            an all-reduce.
+
+    Returns:
+        The numbers; `custom_ops/engine/plan.h` has their order.
+    """
+    parts_of_bucket = [
+        _parts([tensor_of_layer[layer] for layer in bucket], tensors) for bucket in plan.buckets
+    ]
+    numbers: list[list[int]] = []
+    buckets: list[list[int]] = []
+    for parts in parts_of_bucket:
+        numbers.append(list(range(len(buckets), len(buckets) + len(parts))))
+        buckets.extend(parts)
+    steps: list[tuple[str, int, int, int]] = []
+    for step in plan.steps:
+        for number in numbers[step.bucket]:
+            spec = tensors[buckets[number][0]]
+            steps.extend(_steps(step, number, spec, tree))
+    words = [int(plan.wait_for_all), len(buckets)]
+    for bucket in buckets:
+        words += [len(bucket), *bucket]
+    words.append(len(steps))
+    for phase, number, chunk, chunks in steps:
+        words += [_PHASES.index(phase), number, chunk, chunks]
+    return words
+
+
+def decode(words: Sequence[int]) -> schedules.Plan:
+    """Reads a plan of the engine; its buckets hold tensors."""
+    position = 2
+    buckets = []
+    for _ in range(words[1]):
+        size = words[position]
+        buckets.append(tuple(words[position + 1 : position + 1 + size]))
+        position += 1 + size
+    steps = []
+    for _ in range(words[position]):
+        phase, bucket, chunk, chunks = words[position + 1 : position + 5]
+        steps.append(schedules.Step(_PHASES[phase], bucket, chunk, chunks))
+        position += 4
+    return schedules.Plan(tuple(buckets), tuple(steps), wait_for_all=bool(words[0]))
+
+
+def _parts(members: list[int], tensors: Sequence[TensorSpec]) -> list[list[int]]:
+    parts: list[list[int]] = []
+    of_type: dict[int, list[int]] = {}
+    for tensor in members:
+        spec = tensors[tensor]
+        if spec.alone:
+            parts.append([tensor])
+        elif spec.data_type in of_type:
+            of_type[spec.data_type].append(tensor)
+        else:
+            of_type[spec.data_type] = [tensor]
+            parts.append(of_type[spec.data_type])
+    return parts
+
+
+def _steps(step: schedules.Step, number: int, spec: TensorSpec, tree: bool):
+    """The engine's steps for one step of a plan and one part of its bucket."""
+    if spec.alone and step.chunk > 0:
+        return
+    if spec.sparse:
+        # Gathering rows is one collective, in the place of the first half.
+        if step.phase != "all_gather":
+            yield ("sparse_gather", number, 0, 1)
+        return
+    chunk, chunks = (0, 1) if spec.alone else (step.chunk, step.chunks)
+    if not tree:
+        yield (step.phase, number, chunk, chunks)
+    elif step.phase == "reduce_scatter":
+        yield ("reduce", number, chunk, chunks)
+    elif step.phase == "all_gather":
+        yield ("broadcast", number, chunk, chunks)
+    elif chunk == 0:
+        # A broadcast needs the whole sum: an all-reduce along a tree is not cut.
+        yield ("reduce", number, 0, 1)
+        yield ("broadcast", number, 0, 1)

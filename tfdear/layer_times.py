@@ -1,0 +1,94 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""A trace of the model from the engine's own timestamps. Imports no TensorFlow.
+
+[Note: What the engine can see of computation]
+A gradient is handed to the engine when the backward pass has made it, so the times between
+contributions are those of the layers' backward computation. Reads of variables say nothing about
+the forward pass, because TensorFlow starts all of them at the beginning of a step; its time is what
+lies between the opening of the step and the first contribution, less what communication was exposed
+there, and is spread over the layers in proportion to their backward times.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfdear.event_record import EVENT_KINDS
+from tfdear.trace import Layer, Trace
+
+_STEP = EVENT_KINDS.index("step")
+_CONTRIBUTE = EVENT_KINDS.index("contribute")
+_COLLECTIVES = [
+    EVENT_KINDS.index(kind)
+    for kind in (
+        "reduce_scatter",
+        "all_gather",
+        "all_reduce",
+        "sparse_gather",
+        "reduce",
+        "broadcast",
+    )
+]
+_SECONDS = 1e-6
+# Of the backward pass: times closer than this are taken for equal.
+_SAME_TIME = 0.02
+
+
+def measure(
+    rows: np.ndarray, layout: int, names: Sequence[str], sizes: Sequence[int], skip: int = 1
+) -> tuple[Trace, list[int]] | None:
+    """Builds a trace from recorded steps, its layers in the reverse of the order of readiness.
+
+    Args:
+        rows: Rows of the event record (`tfdear.event_record.EVENT_ROW`).
+        layout: The layout whose steps count.
+        names: Names of its tensors.
+        sizes: Their sizes, in bytes.
+        skip: Steps at the beginning that are left out: the first ones allocate memory and fill
+            caches. Defaults to 1.
+
+    Returns:
+        The trace, and for each of its layers the number of the tensor; None if `rows` do not hold
+        a whole step.
+    """
+    count = len(names)
+    opened = rows[(rows["kind"] == _STEP) & (rows["subject"] == layout)][skip:]
+    collectives = rows[np.isin(rows["kind"], _COLLECTIVES)]
+    contributions = rows[rows["kind"] == _CONTRIBUTE]
+    ready, before_first = [], []
+    for ticket, begin in zip(opened["ticket"].tolist(), opened["begin"].tolist(), strict=True):
+        of_step = contributions[contributions["ticket"] == ticket]
+        times = np.full(count, -1.0)
+        times[of_step["subject"]] = of_step["end"]
+        if (times < 0).any():
+            continue
+        first = times.min()
+        ready.append((times - first) * _SECONDS)
+        before_first.append((first - begin - _exposed(collectives, begin, first)) * _SECONDS)
+    if not ready:
+        return None
+    times = np.median(ready, axis=0)
+    # Where times are as good as equal, the order of small kernels is chance: there the later in the
+    # model goes first, as in the model.
+    coarse = np.floor(times / max(_SAME_TIME * times.max(), 1e-9))
+    order = np.lexsort((-np.arange(count), coarse))
+    backward = np.diff(np.maximum.accumulate(times[order]), prepend=0.0)
+    # Nothing shows when the backward pass began: the first layer takes what is usual.
+    positive = backward[backward > 0]
+    backward[0] = float(np.median(positive)) if len(positive) else 0.0
+    forward = max(float(np.median(before_first)) - backward[0], 0.0)
+    total = backward.sum()
+    share = backward / total if total > 0 else np.full(count, 1 / count)
+    layers = tuple(
+        Layer(names[tensor], sizes[tensor], forward * float(part), float(seconds))
+        for tensor, part, seconds in zip(order, share, backward, strict=True)
+    )
+    return Trace("measured", layers[::-1]), order[::-1].tolist()
+
+
+def _exposed(collectives: np.ndarray, begin: float, end: float) -> float:
+    """Microseconds between two times in which a collective ran and nothing was computed."""
+    inside = np.minimum(collectives["end"], end) - np.maximum(collectives["begin"], begin)
+    duration = np.maximum(collectives["end"] - collectives["begin"], 1)
+    idle = np.clip(1 - collectives["computation"] / duration, 0, 1)
+    return float((np.clip(inside, 0, None) * idle).sum())

@@ -1,0 +1,93 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""What a planner of tensor fusion is, and how it is written as text. Imports no TensorFlow."""
+
+import ast
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from tfdear import fusion
+from tfdear.cost_model import CommunicationCosts
+from tfdear.trace import Trace
+
+_EVERYTHING = 1 << 62
+
+
+@runtime_checkable
+class Planner(Protocol):
+    """Decides which gradients travel as one collective."""
+
+    needs_profile: bool
+
+    def buckets(
+        self, trace: Trace, costs: CommunicationCosts | None, schedule: str
+    ) -> Sequence[Sequence[int]]:
+        """Returns the layers of each bucket, in backward order."""
+
+
+@runtime_checkable
+class SearchingPlanner(Planner, Protocol):
+    """A planner that is told the step time of the buckets it named last, and then names others."""
+
+    steps_per_trial: int
+
+    @property
+    def done(self) -> bool:
+        """Whether it has found its answer."""
+
+    def observe(self, seconds_per_step: float) -> None:
+        """Ends a trial of `steps_per_trial` steps."""
+
+
+def parse(text: str) -> Planner:
+    """Reads a planner as it is written in Python.
+
+    Args:
+        text: The name of a planner of `tfdear.fusion`, with or without arguments in parentheses:
+            "Planned", "FixedSize(4 << 20)", "Bayesian(trials=6)".
+
+    Raises:
+        ValueError: There is no such planner, or it does not take these arguments.
+
+    Example:
+
+    >>> from tfdear import planner
+    >>> planner.parse("FixedSize(4 << 20)")
+    FixedSize(bytes=4194304)
+    """
+    names = [name for name in fusion.__all__ if isinstance(getattr(fusion, name), type)]
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        name = call.func if isinstance(call, ast.Call) else call
+        if not isinstance(name, ast.Name) or name.id not in names:
+            raise ValueError(f"expected one of {', '.join(names)}")
+        positional = [_number(argument) for argument in getattr(call, "args", [])]
+        named = {
+            str(keyword.arg): _number(keyword.value) for keyword in getattr(call, "keywords", [])
+        }
+        return getattr(fusion, name.id)(*positional, **named)
+    except (SyntaxError, TypeError, ValueError) as error:
+        raise ValueError(f"{text!r} is not a planner: {error}") from error
+
+
+def first_bucket_bytes(planner: Planner) -> int:
+    """Largest bucket, in bytes, before anything is measured."""
+    if isinstance(planner, fusion.FixedSize):
+        return planner.bytes
+    if isinstance(planner, fusion.NoFusion):
+        return 1
+    if isinstance(planner, fusion.SingleBucket):
+        return _EVERYTHING
+    return fusion.FixedSize().bytes
+
+
+def _number(node: ast.expr) -> object:
+    """The value of a literal, or of whole numbers with a shift or a product."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.LShift | ast.Mult):
+        left, right = _number(node.left), _number(node.right)
+        if isinstance(left, int) and isinstance(right, int) and 0 <= right < 1 << 40:
+            if isinstance(node.op, ast.Mult):
+                return left * right
+            if right < 64:
+                return left << right
+        raise ValueError("only small whole numbers can be multiplied or shifted")
+    return ast.literal_eval(node)

@@ -1,0 +1,201 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Rank 0's decisions about tensor fusion, made while training runs. Imports no TensorFlow.
+
+[Note: Life of a plan]
+Every layout of gradients starts with buckets of a fixed size, in the order of the variables. After
+the first steps rank 0 knows in which order and at which times gradients become ready, lets the
+planner cut buckets, fixes the order of their collectives and proposes the result; all ranks adopt
+it at their next agreement (`custom_ops/engine/engine.cc`, [Note: agreement on plans]). A planner
+that searches gets the mean step time of every trial and names the next, until it is done; then the
+step time is watched, and a drift begins a new search. Nothing of this waits, and nothing retraces.
+"""
+
+import copy
+import dataclasses
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tfdear import engine_plan, layer_times, schedules
+from tfdear.cost_model import CommunicationCosts
+from tfdear.event_record import EVENT_KINDS, EVENT_ROW
+from tfdear.planner import Planner, SearchingPlanner
+from tfdear.trace import Trace
+
+if TYPE_CHECKING:
+    from tfdear.engine import Engine, EventReader
+
+# Executions before the first agreement; the first is left out of the measurement.
+FIRST_AGREEMENT = 4
+_POLL_SECONDS = 0.02
+_IDLE_POLL_SECONDS = 0.5
+# A step that runs while plans change belongs to neither.
+_CHANGING_STEPS = 1
+_WATCH_STEPS = 50
+_NEVER = 1 << 40
+_STEP = EVENT_KINDS.index("step")
+
+
+@dataclasses.dataclass
+class _Layout:
+    """What the tuner knows of one layout."""
+
+    number: int
+    names: list[str]
+    tensors: list[engine_plan.TensorSpec]
+    planner: Planner
+    trace: Trace | None = None
+    tensor_of_layer: list[int] | None = None
+    # The plan that was proposed last, until all ranks have it, and the execution that began with.
+    proposed: list[int] | None = None
+    adopted: int | None = None
+    finished: bool = False
+    opened: list[float] = dataclasses.field(default_factory=list)
+
+
+class Tuner:
+    """Watches the steps on rank 0 and proposes plans to all ranks.
+
+    Args:
+        engine: The started engine.
+        reader: A reader of its event record.
+        planner: A planner of `tfdear.fusion`.
+        schedule: One of `tfdear.schedules.SCHEDULES`.
+        costs: What collectives cost, or None.
+        tree: Whether sums are formed along trees.
+    """
+
+    def __init__(
+        self,
+        engine: "Engine",
+        reader: "EventReader",
+        planner: Planner,
+        schedule: str,
+        costs: CommunicationCosts | None,
+        tree: bool = False,
+    ):
+        self._engine = engine
+        self._planner = planner
+        self._schedule = schedule
+        self._costs = costs
+        self._tree = tree
+        self._reader = reader
+        self._rows = np.empty(0, EVENT_ROW)
+        self._mutex = threading.Lock()
+        self._layouts: dict[int, _Layout] = {}
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add_layout(
+        self, number: int, names: list[str], tensors: Sequence[engine_plan.TensorSpec]
+    ) -> None:
+        """Takes charge of a layout of gradients. The names may still change until its first use."""
+        with self._mutex:
+            # A search belongs to one layout: two models have two best sizes.
+            planner = copy.deepcopy(self._planner)
+            self._layouts[number] = _Layout(number, names, list(tensors), planner)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="tfdear_tuner", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the tuner's thread."""
+        self._stopped.set()
+
+    def trace(self, layout: int) -> Trace | None:
+        """The measured trace of a layout, in the order of the forward pass; None until then."""
+        with self._mutex:
+            known = self._layouts.get(layout)
+            return None if known is None else known.trace
+
+    def _run(self) -> None:
+        try:
+            idle = False
+            while not self._stopped.wait(_IDLE_POLL_SECONDS if idle else _POLL_SECONDS):
+                if self._engine.aborted() is not None:
+                    return
+                idle = self._advance()
+        except Exception:
+            # Training goes on with the plan it has.
+            print("tfdear: tuning of tensor fusion ended by an error:", file=sys.stderr)
+            traceback.print_exc()
+
+    def _advance(self) -> bool:
+        """Does what can be done now. Returns whether all layouts are settled."""
+        with self._mutex:
+            layouts = list(self._layouts.values())
+        rows = self._reader.read_rows()
+        for layout in layouts:
+            steps = rows[(rows["kind"] == _STEP) & (rows["subject"] == layout.number)]
+            layout.opened.extend((steps["begin"] * 1e-6).tolist())
+        if any(layout.trace is None for layout in layouts):
+            self._rows = np.concatenate([self._rows, rows])
+        elif len(self._rows):
+            self._rows = np.empty(0, EVENT_ROW)
+        for layout in layouts:
+            if layout.trace is None:
+                self._profile(layout)
+            else:
+                self._tune(layout)
+        return all(layout.finished for layout in layouts)
+
+    def _profile(self, layout: _Layout) -> None:
+        # The last step opened is still under way.
+        if len(layout.opened) < FIRST_AGREEMENT:
+            return
+        sizes = [tensor.bytes for tensor in layout.tensors]
+        measured = layer_times.measure(self._rows, layout.number, layout.names, sizes)
+        if measured is None:
+            return
+        layout.trace, layout.tensor_of_layer = measured
+        self._propose(layout)
+
+    def _propose(self, layout: _Layout) -> None:
+        assert layout.trace is not None and layout.tensor_of_layer is not None
+        buckets = layout.planner.buckets(layout.trace, self._costs, self._schedule)
+        plan = schedules.make_plan(self._schedule, buckets, layout.trace, self._costs)
+        words = engine_plan.encode(plan, layout.tensors, layout.tensor_of_layer, tree=self._tree)
+        layout.proposed, layout.adopted = words, None
+        self._engine.propose(layout.number, words, self._interval(layout.planner))
+
+    def _interval(self, planner: Planner) -> int:
+        if not isinstance(planner, SearchingPlanner):
+            return _NEVER
+        return _WATCH_STEPS if planner.done else planner.steps_per_trial + _CHANGING_STEPS
+
+    def _tune(self, layout: _Layout) -> None:
+        """Ends a trial when enough steps were made with its plan."""
+        if layout.finished:
+            return
+        if layout.adopted is None:
+            plan, executions = self._engine.plan(layout.number)
+            if plan != layout.proposed:
+                return
+            layout.adopted = executions
+        planner = layout.planner
+        if not isinstance(planner, SearchingPlanner):
+            layout.finished = True
+            return
+        assert layout.trace is not None
+        steps = _WATCH_STEPS if planner.done else planner.steps_per_trial
+        # Times of openings: one more than steps.
+        first = layout.adopted - 1 + _CHANGING_STEPS
+        if planner.done:
+            first = max(first, len(layout.opened) - 1 - steps)
+        last = first + steps
+        if len(layout.opened) <= last:
+            return
+        times = np.diff(layout.opened[first : last + 1])
+        before = planner.buckets(layout.trace, self._costs, self._schedule)
+        was_done = planner.done
+        planner.observe(float(np.mean(times)))
+        after = planner.buckets(layout.trace, self._costs, self._schedule)
+        if before != after or was_done != planner.done:
+            self._propose(layout)
+        else:
+            layout.adopted = len(layout.opened)
+            self._engine.propose(layout.number, [], self._interval(planner))
