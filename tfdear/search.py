@@ -282,11 +282,13 @@ class Bayesian(_Search):
         logs = np.log(self._seconds)
         # At least the noise: two trials that differ by less say nothing about the scale.
         scale = max(float(logs.std()), self.noise, 1e-6)
-        # A length of half the axis (a decade): so few trials cannot tell it.
-        kernel = ConstantKernel(1.0, (0.25, 25.0)) * Matern(0.5, "fixed", nu=2.5)
+        # Fixed, since so few trials cannot tell them: a length of half the axis (a decade), and
+        # twice the deviation of the trials, which have not seen all of it.
+        kernel = ConstantKernel(4.0, "fixed") * Matern(0.5, "fixed", nu=2.5)
         model = GaussianProcessRegressor(
             kernel,
             alpha=max((self.noise / scale) ** 2, 1e-8),
+            optimizer=None,
             random_state=0,
         )
         positions = np.array([[self._position(size)] for size in self._sizes])
