@@ -6,8 +6,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from typing import Any
 
-from tfdear import netlab
+from tfdear import netlab, planner, schedules
 
 _DESCRIPTION = """\
 Measures tfdear on a network of this machine's own (network namespaces with shaped links, see
@@ -41,6 +42,61 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         default=_sizes("64K,256K,1M,4M,16M"),
         help="sizes, such as 64K,4M (default: 64K,256K,1M,4M,16M)",
     )
+    replay = _add(kinds, "replay", "schedules and planners, with sleep as computation", _replay)
+    replay.add_argument(
+        "--trace",
+        default="resnet-50",
+        help="a trace that comes with tfdear, or a JSON file (default: resnet-50)",
+    )
+    replay.add_argument(
+        "--ratio",
+        type=_list(float),
+        default=[0.5, 1.0, 1.33, 2.0, 4.0],
+        help="communication over computation (default: 0.5,1,1.33,2,4)",
+    )
+    replay.add_argument(
+        "--schedules",
+        nargs="+",
+        choices=schedules.SCHEDULES,
+        default=list(schedules.SCHEDULES),
+        help="default: all",
+    )
+    replay.add_argument(
+        "--planners",
+        nargs="+",
+        default=["FixedSize", "Planned"],
+        help='planners of tfdear.fusion, such as "FixedSize(4 << 20)" (default: FixedSize Planned)',
+    )
+    replay.add_argument(
+        "--iterations", type=int, default=2, help="iterations per turn (default: 2)"
+    )
+    overlap = _add(kinds, "overlap", "training of a real model", _overlap)
+    overlap.add_argument(
+        "--model",
+        choices=("resnet-50", "densenet-201", "bert-base"),
+        default="resnet-50",
+        help="default: resnet-50, on 64 x 64 images",
+    )
+    overlap.add_argument(
+        "--batch-size", type=int, default=8, help="examples per rank and step (default: 8)"
+    )
+    overlap.add_argument("--steps", type=int, default=5, help="steps per turn (default: 5)")
+    overlap.add_argument(
+        "--schedules", nargs="+", default=["dear"], help="schedules of tfdear (default: dear)"
+    )
+    overlap.add_argument(
+        "--planners",
+        nargs="+",
+        default=["FixedSize"],
+        help='planners of tfdear.fusion, such as "FixedSize(4 << 20)" (default: FixedSize)',
+    )
+
+
+def _list(convert: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    def read(text: str) -> list[Any]:
+        return [convert(word) for word in text.split(",")]
+
+    return read
 
 
 def _add(
@@ -65,6 +121,11 @@ def _add(
     )
     parser.add_argument("--torch-python", metavar="PYTHON", help="a Python that has PyTorch")
     parser.add_argument("--horovod-python", metavar="PYTHON", help="a Python that has Horovod")
+    parser.add_argument(
+        "--mirrored-python",
+        metavar="PYTHON",
+        help="a Python that has TensorFlow with Keras 2 (default: that of --horovod-python)",
+    )
     parser.add_argument("--json", metavar="FILE", help="write the numbers there")
     parser.set_defaults(function=_guarded(function))
     return parser
@@ -76,7 +137,7 @@ def _guarded(function: Callable[[argparse.Namespace], int]) -> Callable[[argpars
 
         try:
             return function(options)
-        except netlab.LabError as error:
+        except (netlab.LabError, ValueError, OSError) as error:
             print(f"tfdear benchmark: {error}", file=sys.stderr)
             return _USAGE_EXIT_CODE
         except BenchmarkError as error:
@@ -117,6 +178,48 @@ def _finish(options: argparse.Namespace, document: dict) -> int:
     if options.json:
         report.write(options.json, document)
     return 0
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from tfdear.benchmarks import peers, replay
+
+    trace = replay.find_trace(options.trace)
+    with _lab(options) as lab:
+        document = replay.measure(
+            lab,
+            [peers.tfdear(), peers.torch(options.torch_python)],
+            trace,
+            options.ratio,
+            options.schedules,
+            dict(zip(options.planners, map(planner.parse, options.planners), strict=True)),
+            options.repeats,
+            options.iterations,
+            options.pin,
+            _tell,
+        )
+    return _finish(options, document)
+
+
+def _overlap(options: argparse.Namespace) -> int:
+    from tfdear.benchmarks import overlap, peers
+
+    with _lab(options) as lab:
+        document = overlap.measure(
+            lab,
+            [
+                peers.torch(options.torch_python),
+                peers.horovod(options.horovod_python),
+                peers.mirrored(options.mirrored_python or options.horovod_python),
+            ],
+            options.model,
+            options.batch_size,
+            [(schedule, text) for schedule in options.schedules for text in options.planners],
+            options.repeats,
+            options.steps,
+            options.pin,
+            _tell,
+        )
+    return _finish(options, document)
 
 
 def _collectives(options: argparse.Namespace) -> int:

@@ -89,8 +89,7 @@ class Group:
             _START_SECONDS,
         )
         hostnames = [node.hostname for node in self.lab.nodes]
-        arguments = {"hostnames": hostnames} if self.framework == "with_horovod" else {}
-        self._send(0, "prepare", arguments)
+        self._send(0, "prepare", {"hostnames": hostnames})
         prepared = self._receive(0, "prepare", time.monotonic() + _START_SECONDS)
         addresses = [node.address for node in self.lab.nodes]
         common = {"addresses": addresses, "hostnames": hostnames, "prepared": prepared}
@@ -177,7 +176,7 @@ def _environment(python: str, more: Mapping[str, str]) -> dict[str, str]:
         CUDA_VISIBLE_DEVICES="",
         OMP_NUM_THREADS="1",
         TF_NUM_INTRAOP_THREADS="1",
-        TF_NUM_INTEROP_THREADS="1",
+        TF_NUM_INTEROP_THREADS="2",
         TF_CPP_MIN_LOG_LEVEL="1",
     )
     if python == sys.executable:

@@ -67,3 +67,8 @@ def torch(python: str | None) -> Peer:
 def horovod(python: str | None) -> Peer:
     """Horovod on TensorFlow."""
     return Peer("horovod", "with_horovod", python, "--horovod-python")
+
+
+def mirrored(python: str | None) -> Peer:
+    """TensorFlow's MultiWorkerMirroredStrategy with Keras 2."""
+    return Peer("MultiWorkerMirroredStrategy", "with_mirrored", python, "--mirrored-python")

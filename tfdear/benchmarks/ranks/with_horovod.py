@@ -69,4 +69,32 @@ def collective(name: str, nbytes: int, repeats: int) -> float:
     return (time.perf_counter() - begin) / repeats
 
 
-METHODS = {"prepare": prepare, "start": start, "collective": collective}
+_trained: dict = {}
+
+
+def build(model: str, batch_size: int) -> int:
+    """Makes a model to train. Returns the bytes of its gradients."""
+    import horovod.tensorflow.keras as horovod_keras
+    import keras_models  # type: ignore[import-not-found]
+
+    dataset = tf.data.Dataset.from_tensors(keras_models.data(model, batch_size)).cache().repeat()
+    together = keras_models.build(model, horovod_keras.DistributedOptimizer)
+    _trained["together"] = (together, dataset)
+    _trained["alone"] = (keras_models.build(model), dataset)
+    return sum(weight.shape.num_elements() * 4 for weight in together.trainable_weights)
+
+
+def train(mode: str, steps: int) -> float:
+    """Seconds per step, "together" with the other ranks or "alone"."""
+    import keras_models
+
+    return keras_models.seconds_per_step(*_trained[mode], steps)
+
+
+METHODS = {
+    "prepare": prepare,
+    "start": start,
+    "collective": collective,
+    "build": build,
+    "train": train,
+}

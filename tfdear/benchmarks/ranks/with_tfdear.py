@@ -1,20 +1,25 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""A rank that uses tfdear's engine."""
+"""A rank that uses tfdear: its engine alone, or Keras under its strategy."""
 
+import functools
 import os
 import socket
 
 import numpy as np
+import sleeping  # type: ignore[import-not-found]
 
+import tfdear
 from tfdear import engine as engine_module
 from tfdear import job as job_module
 from tfdear import options as options_module
+from tfdear import planner
 
 _LANE = engine_module.Lane.GRADIENTS
-_job: job_module.Job
+_WAIT_SECONDS = 60.0
+_trained: dict = {}
 
 
-def prepare() -> dict:
+def prepare(hostnames: list[str]) -> dict:
     """Rank 0: what all ranks must know before they start."""
     with socket.socket() as probe:
         probe.bind(("", 0))
@@ -22,8 +27,7 @@ def prepare() -> dict:
 
 
 def start(rank: int, addresses: list[str], hostnames: list[str], prepared: dict) -> str:
-    """Joins the job."""
-    global _job
+    """Tells this process its place in the job, which the first call that needs it joins."""
     os.environ.update(
         TFDEAR_RANK=str(rank),
         TFDEAR_WORLD_SIZE=str(len(addresses)),
@@ -32,17 +36,19 @@ def start(rank: int, addresses: list[str], hostnames: list[str], prepared: dict)
         TFDEAR_NODE_RANK=str(rank),
         TFDEAR_COORDINATOR=f"{addresses[0]}:{prepared['port']}",
     )
-    _job = job_module.Job(options_module.DearOptions())
-    import tfdear
-
     return f"tfdear {tfdear.__version__}"
+
+
+@functools.cache
+def _job() -> job_module.Job:
+    return job_module.Job(options_module.DearOptions())
 
 
 def collective(name: str, nbytes: int, repeats: int) -> float:
     """Seconds per collective on `nbytes` bytes of float32."""
     # Zeros stay zeros, however often they are summed in place.
     data = np.zeros(nbytes // 4, np.float32)
-    run = _job.engine.run_collective
+    run = _job().engine.run_collective
     phases = engine_module.Phase
     run(_LANE, phases.ALL_REDUCE, data[:1])  # A barrier.
     if name == "pair":
@@ -54,4 +60,86 @@ def collective(name: str, nbytes: int, repeats: int) -> float:
     return run(_LANE, phases[name.upper()], data, repeats=repeats) / repeats
 
 
-METHODS = {"prepare": prepare, "start": start, "collective": collective}
+def replay(
+    counts: list[int], forward: list[float], backward: list[float], plan: list[int], repeats: int
+) -> list[float]:
+    """Times of iterations whose computation sleeps and whose gradients travel.
+
+    Args:
+        counts: Elements of each gradient, in the order of the forward pass.
+        forward: Seconds of each layer's forward computation.
+        backward: Seconds of each layer's backward computation.
+        plan: What travels together, when; as the engine takes it.
+        repeats: Iterations to measure; one more goes before, whose sums are checked.
+
+    Returns:
+        Seconds per iteration, from the begin of a backward pass to the end of the next forward.
+    """
+    engine, world_size = _job().engine, _job().world_size
+    layout = _layout(tuple(counts), tuple(plan))
+    layers = range(len(counts))
+    gradient = {count: np.full(count, _job().rank + 1, np.float32) for count in {*counts}}
+    device = sleeping.Device()
+    times = []
+    for iteration in range(repeats + 1):
+        if iteration <= 1:
+            engine.run_collective(_LANE, engine_module.Phase.ALL_REDUCE, np.zeros(1, np.float32))
+            device.restart()
+        begin = device.cursor
+        reduction = engine.open_reduction(layout)
+        for layer in reversed(layers):
+            device.compute(backward[layer])
+            reduction.contribute(layer, gradient[counts[layer]])
+        for layer in layers:
+            total = np.empty(counts[layer], np.float32) if iteration == 0 else None
+            device.wait(functools.partial(reduction.wait, layer, _WAIT_SECONDS, total))
+            if total is not None and not (total == world_size * (world_size + 1) / 2).all():
+                raise RuntimeError(f"layer {layer}: the sum over the ranks is wrong")
+            device.compute(forward[layer])
+        reduction.close()
+        times.append(device.cursor - begin)
+    return times[1:]
+
+
+@functools.cache
+def _layout(counts: tuple[int, ...], plan: tuple[int, ...]) -> int:
+    engine = _job().engine
+    layout = engine.create_layout(f"replay {hash(plan):x}", _LANE)
+    for count in counts:
+        engine.add_tensor(layout, engine_module.DATA_TYPES["float32"], count, sparse=False)
+    engine.set_plan(layout, plan)
+    return layout
+
+
+def build(model: str, batch_size: int, schedule: str, fusion: str) -> int:
+    """Makes a model to train. Returns the bytes of its gradients."""
+    import keras_models  # type: ignore[import-not-found]
+    import tensorflow as tf
+
+    strategy = tfdear.DearStrategy(schedule=schedule, fusion=planner.parse(fusion))
+    with strategy.scope():
+        trained = keras_models.build(model)
+    batch = keras_models.data(model, batch_size * strategy.world_size)
+    dataset = tf.data.Dataset.from_tensors(batch).cache().repeat()
+    _trained["together"] = (trained, dataset, strategy.synchronize)
+    alone = tf.data.Dataset.from_tensors(keras_models.data(model, batch_size)).cache().repeat()
+    _trained["alone"] = (keras_models.build(model), alone, lambda: None)
+    return sum(int(np.prod(weight.shape)) * 4 for weight in trained.trainable_weights)
+
+
+def train(mode: str, steps: int) -> float:
+    """Seconds per step, "together" with the other ranks or "alone"."""
+    import keras_models
+
+    model, dataset, finish = _trained[mode]
+    return keras_models.seconds_per_step(model, dataset, steps, finish)
+
+
+METHODS = {
+    "prepare": prepare,
+    "start": start,
+    "collective": collective,
+    "replay": replay,
+    "build": build,
+    "train": train,
+}

@@ -6,11 +6,13 @@ import os
 import socket
 import time
 
+import sleeping  # type: ignore[import-not-found]
 import torch
 import torch.distributed
+import torch.nn.parallel
 
 
-def prepare() -> dict:
+def prepare(hostnames: list) -> dict:
     """Rank 0: what all ranks must know before they start."""
     with socket.socket() as probe:
         probe.bind(("", 0))
@@ -48,4 +50,119 @@ def collective(name: str, nbytes: int, repeats: int) -> float:
     return (time.perf_counter() - begin) / repeats
 
 
-METHODS = {"prepare": prepare, "start": start, "collective": collective}
+class _SleepingLayer(torch.autograd.Function):
+    """A layer that takes its time and has a gradient."""
+
+    @staticmethod
+    def forward(context, device, times, value, weight):
+        context.device, context.seconds = device, times[1]
+        context.gradient = torch.ones_like(weight)
+        device.compute(times[0])
+        return value.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        context.device.compute(context.seconds)
+        return None, None, gradient, context.gradient
+
+
+class _SleepingModel(torch.nn.Module):
+    def __init__(self, counts, times):
+        super().__init__()
+        self.weights = torch.nn.ParameterList(torch.zeros(count) for count in counts)
+        self.times = times
+        self.device = sleeping.Device()
+
+    def forward(self, value):
+        for weight, times in zip(self.weights, self.times, strict=True):
+            value = _SleepingLayer.apply(self.device, times, value, weight)
+        return value
+
+
+def replay(counts: list, forward: list, backward: list, repeats: int) -> list:
+    """As that of tfdear's ranks, by DistributedDataParallel with its defaults."""
+    model = _SleepingModel(counts, list(zip(forward, backward, strict=True)))
+    parallel = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    device = model.device
+    times = []
+    start_value = torch.zeros(1, requires_grad=True)
+    # DistributedDataParallel arranges its buckets after the first iteration.
+    for iteration in range(repeats + 2):
+        if iteration <= 2:
+            torch.distributed.barrier()
+            device.restart()
+        begin = device.cursor
+        output = parallel(start_value)
+        device.wait(output.backward)
+        parallel.zero_grad()
+        times.append(max(device.cursor, time.perf_counter()) - begin)
+        device.restart()
+    return times[2:]
+
+
+class _BertBase(torch.nn.Module):
+    """BERT-Base's word embedding, twelve blocks and pooler, with one output per example."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(30522, 768)
+        self.normalization = torch.nn.LayerNorm(768)
+        block = torch.nn.TransformerEncoderLayer(
+            768, 12, 3072, dropout=0.0, activation="gelu", batch_first=True
+        )
+        self.encoder = torch.nn.TransformerEncoder(block, 12, enable_nested_tensor=False)
+        self.pooler = torch.nn.Linear(768, 768)
+        self.output = torch.nn.Linear(768, 10)
+
+    def forward(self, tokens):
+        value = self.encoder(self.normalization(self.embedding(tokens)))
+        return self.output(torch.tanh(self.pooler(value[:, 0])))
+
+
+_trained: dict = {}
+
+
+def build(model: str, batch_size: int) -> int:
+    """Makes a model to train. Returns the bytes of its gradients."""
+    import torchvision
+
+    makers = {
+        "resnet-50": lambda: torchvision.models.resnet50(num_classes=10),
+        "densenet-201": lambda: torchvision.models.densenet201(num_classes=10),
+        "bert-base": _BertBase,
+    }
+    if model == "bert-base":
+        inputs = torch.randint(0, 30522, [batch_size, 32])
+    else:
+        inputs = torch.rand(batch_size, 3, 64, 64)
+    labels = torch.randint(0, 10, [batch_size])
+    for mode in ("together", "alone"):
+        trained = makers[model]()
+        if mode == "together":
+            trained = torch.nn.parallel.DistributedDataParallel(
+                trained, gradient_as_bucket_view=True
+            )
+        optimizer = torch.optim.SGD(trained.parameters(), 0.001, momentum=0.9)
+        _trained[mode] = (trained, optimizer, inputs, labels)
+    return sum(parameter.numel() * 4 for parameter in trained.parameters())
+
+
+def train(mode: str, steps: int) -> float:
+    """Seconds per step, "together" with the other ranks or "alone"."""
+    model, optimizer, inputs, labels = _trained[mode]
+    begin = time.perf_counter()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    return (time.perf_counter() - begin) / steps
+
+
+METHODS = {
+    "prepare": prepare,
+    "start": start,
+    "collective": collective,
+    "replay": replay,
+    "build": build,
+    "train": train,
+}

@@ -1,0 +1,132 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Training of a real model, by tfdear's schedules and by other frameworks, in turns.
+
+Every framework has its processes up all the time; while one trains the others are stopped, so that
+none of their threads takes time from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tfdear import netlab
+from tfdear.benchmarks import peers as peers_module
+from tfdear.benchmarks import report
+from tfdear.benchmarks.group import BenchmarkError, Group
+
+_BUILD_SECONDS = 300.0
+_TURN_SECONDS = 600.0
+# Retracing, first buffers, plans that are measured before they are made.
+_WARM_UP_STEPS = 8
+
+
+@dataclasses.dataclass
+class Case:
+    """A framework, as it trains; times in seconds per step."""
+
+    name: str
+    gradient_bytes: int
+    together: list[float] = dataclasses.field(default_factory=list)
+    alone: list[float] = dataclasses.field(default_factory=list)
+    wire: list[float] = dataclasses.field(default_factory=list)
+
+
+def measure(
+    lab: netlab.Lab,
+    peers: Sequence[peers_module.Peer],
+    model: str,
+    batch_size: int,
+    ours: Sequence[tuple[str, str]],
+    repeats: int,
+    steps: int,
+    pin: bool,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Trains one model with every framework that is there and prints a table.
+
+    Args:
+        lab: Where the ranks run.
+        peers: The other frameworks.
+        model: "resnet-50", "densenet-201" or "bert-base".
+        batch_size: Examples per rank and step.
+        ours: Schedules of tfdear, each with a planner.
+        repeats: Turns of each.
+        steps: Steps per turn.
+        pin: Whether every rank gets one core.
+        tell: Prints a line.
+
+    Returns:
+        What the JSON file holds.
+    """
+    turns: list[tuple[Case, Group]] = []
+    with contextlib.ExitStack() as stack:
+        for schedule, planner in ours:
+            group = peers_module.tfdear().open(stack, lab, pin, tell)
+            assert group is not None
+            arguments = {"model": model, "batch_size": batch_size}
+            nbytes = group.call(
+                "build", _BUILD_SECONDS, schedule=schedule, fusion=planner, **arguments
+            )[0]
+            turns.append((Case(f"tfdear {schedule}, {planner}", nbytes), group))
+        for peer in peers:
+            group = peer.open(stack, lab, pin, tell)
+            if group is None:
+                continue
+            try:
+                nbytes = group.call("build", _BUILD_SECONDS, **arguments)[0]
+            except BenchmarkError as error:
+                tell(f"{peer.name}: cannot build {model}: {error}")
+                continue
+            turns.append((Case(peer.name, nbytes), group))
+        for case, group in turns:
+            for mode in ("alone", "together"):
+                group.call("train", _TURN_SECONDS, mode=mode, steps=_WARM_UP_STEPS)
+            tell(f"{case.name}: {case.gradient_bytes / 1e6:.1f} MB of gradients, warm")
+        for _ in range(repeats):
+            for case, group in turns:
+                _take_turn(lab, group, case, steps)
+        descriptions = {case.name: group.description for case, group in turns}
+    cases = [case for case, _ in turns]
+    _print(lab, cases, tell)
+    return {
+        "benchmark": "overlap",
+        "model": model,
+        "batch_size": batch_size,
+        "ranks": len(lab.nodes),
+        "rate_bits_per_second": lab.bits_per_second,
+        "frameworks": descriptions,
+        "cases": [dataclasses.asdict(case) for case in cases],
+    }
+
+
+def _take_turn(lab: netlab.Lab, group: Group, case: Case, steps: int) -> None:
+    world_size = len(lab.nodes)
+    case.alone.append(max(group.call("train", _TURN_SECONDS, mode="alone", steps=steps)))
+    before = [node.bytes_sent() for node in lab.nodes]
+    case.together.append(max(group.call("train", _TURN_SECONDS, mode="together", steps=steps)))
+    after = [node.bytes_sent() for node in lab.nodes]
+    least = 2 * (world_size - 1) / world_size * case.gradient_bytes * steps
+    case.wire.append(max(b - a for a, b in zip(before, after, strict=True)) / least)
+
+
+def _print(lab: netlab.Lab, cases: Sequence[Case], tell: Callable[[str], None]) -> None:
+    world_size = len(lab.nodes)
+    fastest = statistics.median(cases[0].together)
+    rows = []
+    for case in cases:
+        together, alone = statistics.median(case.together), statistics.median(case.alone)
+        row = [case.name, f"{together:.3f}", f"{alone:.3f}", f"{fastest / together:.3f}"]
+        row.append(f"{statistics.median(case.wire):.3f}")
+        if lab.bits_per_second:
+            line = report.PAYLOAD_SHARE * lab.bits_per_second / 8
+            communication = 2 * (world_size - 1) / world_size * case.gradient_bytes / line
+            row += [f"{communication:.3f}", f"{max(alone, communication) / together:.3f}"]
+        rows.append(row)
+    header = ["framework", "step s", "alone s", f"{cases[0].name} takes", "wire"]
+    if lab.bits_per_second:
+        header += ["line s", "limit / step"]
+    tell(report.table(header, rows))

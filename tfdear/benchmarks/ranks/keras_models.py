@@ -1,0 +1,73 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""The models of the overlap benchmark, for Keras 2 and 3."""
+
+import time
+
+import keras
+import numpy as np
+
+_IMAGE_SIZE = 64
+_CLASSES = 10
+_VOCABULARY = 30522
+_SEQUENCE = 32
+_WIDTH = 768
+_HEADS = 12
+_INNER = 3072
+_BLOCKS = 12
+
+
+def build(name: str, wrap_optimizer=lambda optimizer: optimizer) -> keras.Model:
+    """A compiled model.
+
+    Args:
+        name: "resnet-50", "densenet-201" or "bert-base".
+        wrap_optimizer: Applied to the optimizer.
+    """
+    if name == "bert-base":
+        model = _bert_base()
+    else:
+        maker = {
+            "resnet-50": keras.applications.ResNet50,
+            "densenet-201": keras.applications.DenseNet201,
+        }[name]
+        model = maker(
+            weights=None,
+            classes=_CLASSES,
+            input_shape=(_IMAGE_SIZE, _IMAGE_SIZE, 3),
+            classifier_activation=None,
+        )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(wrap_optimizer(keras.optimizers.SGD(0.001, momentum=0.9)), loss)
+    return model
+
+
+def _bert_base() -> keras.Model:
+    """BERT-Base's word embedding, twelve blocks and pooler, with one output per example."""
+    layers = keras.layers
+    tokens = keras.Input([_SEQUENCE], dtype="int32")
+    value = layers.LayerNormalization()(layers.Embedding(_VOCABULARY, _WIDTH)(tokens))
+    for _ in range(_BLOCKS):
+        attended = layers.MultiHeadAttention(_HEADS, _WIDTH // _HEADS)(value, value)
+        value = layers.LayerNormalization()(layers.add([value, attended]))
+        inner = layers.Dense(_INNER, activation="gelu")(value)
+        value = layers.LayerNormalization()(layers.add([value, layers.Dense(_WIDTH)(inner)]))
+    pooled = layers.Dense(_WIDTH, activation="tanh")(value[:, 0])
+    return keras.Model(tokens, layers.Dense(_CLASSES)(pooled))
+
+
+def data(name: str, batch_size: int, seed: int = 0):
+    """One batch of inputs and labels."""
+    random = np.random.RandomState(seed)
+    labels = random.randint(0, _CLASSES, batch_size)
+    if name == "bert-base":
+        return random.randint(0, _VOCABULARY, [batch_size, _SEQUENCE]).astype("int32"), labels
+    shape = [batch_size, _IMAGE_SIZE, _IMAGE_SIZE, 3]
+    return random.rand(*shape).astype("float32"), labels
+
+
+def seconds_per_step(model, dataset, steps: int, finish=lambda: None) -> float:
+    """Trains for some steps; returns the mean time of one."""
+    begin = time.perf_counter()
+    model.fit(dataset, epochs=1, steps_per_epoch=steps, verbose=0)
+    finish()
+    return (time.perf_counter() - begin) / steps

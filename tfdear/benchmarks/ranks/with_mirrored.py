@@ -1,0 +1,56 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""A rank that uses TensorFlow's MultiWorkerMirroredStrategy; it needs Keras 2."""
+
+import json
+import os
+import socket
+
+import keras_models  # type: ignore[import-not-found]
+import tensorflow as tf
+
+_trained: dict = {}
+_joined: dict = {}
+
+
+def prepare(hostnames: list) -> dict:
+    """Rank 0: what all ranks must know before they start."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return {"port": probe.getsockname()[1]}
+
+
+def start(rank: int, addresses: list, hostnames: list, prepared: dict) -> str:
+    """Joins the job."""
+    workers = [f"{address}:{prepared['port']}" for address in addresses]
+    task = {"type": "worker", "index": rank}
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
+    _joined["strategy"] = tf.distribute.MultiWorkerMirroredStrategy(
+        tf.distribute.experimental.CommunicationOptions(
+            implementation=tf.distribute.experimental.CommunicationImplementation.RING
+        )
+    )
+    _joined["world_size"] = len(addresses)
+    return f"MultiWorkerMirroredStrategy of TensorFlow {tf.__version__}"
+
+
+def build(model: str, batch_size: int) -> int:
+    """Makes a model to train. Returns the bytes of its gradients."""
+    with _joined["strategy"].scope():
+        together = keras_models.build(model)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    # With sharding off every worker's dataset has its own rows, and is batched for all together.
+    batch = keras_models.data(model, batch_size * _joined["world_size"])
+    dataset = tf.data.Dataset.from_tensors(batch).cache().repeat().with_options(options)
+    _trained["together"] = (together, dataset)
+    alone = tf.data.Dataset.from_tensors(keras_models.data(model, batch_size)).cache().repeat()
+    _trained["alone"] = (keras_models.build(model), alone)
+    return sum(weight.shape.num_elements() * 4 for weight in together.trainable_weights)
+
+
+def train(mode: str, steps: int) -> float:
+    """Seconds per step, "together" with the other ranks or "alone"."""
+    return keras_models.seconds_per_step(*_trained[mode], steps)
+
+
+METHODS = {"prepare": prepare, "start": start, "build": build, "train": train}

@@ -1,0 +1,264 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Schedules and planners on a real link, with computation replaced by sleep.
+
+Layers sleep as long as a trace says, gradients of the trace's sizes go through the real engine over
+the real link: what an accelerator would do that leaves the processor to communication. Every
+iteration has the same work in all schedules; they take turns, so that a change of the machine's
+speed hits all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tfdear import engine_plan, netlab, schedules
+from tfdear.benchmarks import link, report
+from tfdear.benchmarks.group import Group
+from tfdear.benchmarks.peers import Peer
+from tfdear.cost_model import CommunicationCosts
+from tfdear.planner import Planner
+from tfdear.trace import Trace
+
+_TRACES = pathlib.Path(__file__).parents[1] / "traces"
+_FLOAT32 = 2
+_TIMEOUT = 600.0
+
+
+@dataclasses.dataclass
+class Case:
+    """One schedule with one planner at one ratio; times in seconds."""
+
+    ratio: float
+    schedule: str
+    planner: str
+    buckets: int
+    predicted: float | None
+    seconds: list[float] = dataclasses.field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        """Median time of an iteration."""
+        return statistics.median(self.seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """What no schedule of halves can beat, and the communication that nothing can hide.
+
+    Args:
+        computation: Time of both passes, in seconds.
+        communication: Time of all gradients on the line, in seconds.
+        exposed: Time of the front bucket: ready last and needed first, it is always exposed.
+    """
+
+    computation: float
+    communication: float
+    exposed: float
+
+    @property
+    def seconds(self) -> float:
+        """Least time of an iteration, and the exposed bucket."""
+        return max(self.computation, self.communication) + self.exposed
+
+
+def measure(
+    lab: netlab.Lab,
+    peers: Sequence[Peer],
+    trace: Trace,
+    ratios: Sequence[float],
+    names: Sequence[str],
+    planners: dict[str, Planner],
+    repeats: int,
+    iterations: int,
+    pin: bool,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Replays a trace with every schedule and planner and prints a table per ratio.
+
+    Args:
+        lab: Where the ranks run.
+        peers: The frameworks, tfdear first.
+        trace: The model.
+        ratios: Communication over computation; the trace's times are scaled to give them.
+        names: Schedules of tfdear.
+        planners: Planners of tfdear, by name.
+        repeats: How often every case has its turn.
+        iterations: Iterations per turn.
+        pin: Whether every rank gets one core.
+        tell: Prints a line.
+
+    Returns:
+        What the JSON file holds.
+    """
+    results = []
+    with contextlib.ExitStack() as stack:
+        groups: dict[str, Group] = {}
+        for peer in peers:
+            group = peer.open(stack, lab, pin, tell)
+            if group is not None:
+                groups[peer.name] = group
+        costs = link.measure(groups["tfdear"])
+        for name, cost in dataclasses.asdict(costs).items():
+            tell(f"{name}: a = {cost['a'] * 1e6:.0f} us, b = {cost['b'] * 1e9:.3f} ns per byte")
+        for ratio in ratios:
+            communication = costs.all_reduce.seconds(trace.bytes)
+            scaled = trace.scaled(communication / ratio / (trace.forward + trace.backward))
+            results.append(
+                _measure_ratio(
+                    lab, groups, scaled, costs, ratio, names, planners, repeats, iterations, tell
+                )
+            )
+        descriptions = {name: group.description for name, group in groups.items()}
+    return {
+        "benchmark": "replay",
+        "trace": trace.name,
+        "tensors": len(trace.layers),
+        "bytes": trace.bytes,
+        "ranks": len(lab.nodes),
+        "rate_bits_per_second": lab.bits_per_second,
+        "costs": dataclasses.asdict(costs),
+        "frameworks": descriptions,
+        "ratios": results,
+    }
+
+
+def _measure_ratio(
+    lab: netlab.Lab,
+    groups: dict[str, Group],
+    trace: Trace,
+    costs: CommunicationCosts,
+    ratio: float,
+    names: Sequence[str],
+    planners: dict[str, Planner],
+    repeats: int,
+    iterations: int,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    counts = [max(1, layer.bytes // 4) for layer in trace.layers]
+    work = {
+        "counts": counts,
+        "forward": [layer.forward for layer in trace.layers],
+        "backward": [layer.backward for layer in trace.layers],
+        "repeats": iterations,
+    }
+    turns: list[tuple[Case, Group, dict[str, Any]]] = []
+    front: float | None = None
+    for schedule in names:
+        for name, planner in planners.items():
+            plan = make_plan(schedule, planner, trace, costs)
+            predicted = schedules.execute(plan, trace, costs).iteration_time
+            case = Case(ratio, schedule, name, len(plan.buckets), predicted)
+            turns.append((case, groups["tfdear"], {**work, "plan": encode(plan, counts)}))
+            if schedule == "dear":
+                nbytes = sum(trace.layers[layer].bytes for layer in plan.buckets[-1])
+                halves = costs.reduce_scatter.seconds(nbytes) + costs.all_gather.seconds(nbytes)
+                front = halves if front is None else min(front, halves)
+    if "torch" in groups:
+        turns.append((Case(ratio, "torch DDP", "its own", 0, None), groups["torch"], work))
+    sent: dict[int, float] = {}
+    for _ in range(repeats):
+        for number, (case, group, arguments) in enumerate(turns):
+            before = [node.bytes_sent() for node in lab.nodes]
+            answers = group.call("replay", _TIMEOUT, **arguments)
+            after = [node.bytes_sent() for node in lab.nodes]
+            # Of each iteration the slowest rank counts: the others waited for it.
+            case.seconds += [max(times) for times in zip(*answers, strict=True)]
+            sent[number] = max(b - a for a, b in zip(before, after, strict=True))
+    cases = [case for case, _, _ in turns]
+    communication = costs.all_reduce.seconds(trace.bytes)
+    bound = Bound(trace.forward + trace.backward, communication, front or 0.0)
+    _print(trace, ratio, bound, cases, tell)
+    world_size = len(lab.nodes)
+    least = 2 * (world_size - 1) / world_size * trace.bytes
+    return {
+        "ratio": ratio,
+        "forward": trace.forward,
+        "backward": trace.backward,
+        "communication": communication,
+        "exposed_bucket": bound.exposed,
+        "bound": bound.seconds,
+        "cases": [
+            {
+                **dataclasses.asdict(case),
+                "median": case.median,
+                "of_bound": case.median / bound.seconds,
+                "wire": sent[number] / (least * _iterations_of(case, iterations)),
+            }
+            for number, case in enumerate(cases)
+        ],
+    }
+
+
+def _iterations_of(case: Case, iterations: int) -> int:
+    """Iterations per turn, with those before the measured ones."""
+    return iterations + (2 if case.schedule == "torch DDP" else 1)
+
+
+def find_trace(name: str) -> Trace:
+    """Loads a trace that comes with tfdear, by its name, or any other, by its file.
+
+    Raises:
+        ValueError: The file is no trace.
+        OSError: There is neither.
+    """
+    shipped = _TRACES / f"{name}.json"
+    return Trace.load(shipped if shipped.exists() else name)
+
+
+def make_plan(
+    schedule: str, planner: Planner, trace: Trace, costs: CommunicationCosts
+) -> schedules.Plan:
+    """The plan of a planner's buckets under a schedule."""
+    return schedules.make_plan(schedule, planner.buckets(trace, costs, schedule), trace, costs)
+
+
+def encode(plan: schedules.Plan, counts: Sequence[int]) -> list[int]:
+    """A plan over float32 gradients as the engine takes it."""
+    tensors = [engine_plan.TensorSpec(_FLOAT32, count, False, 4 * count) for count in counts]
+    return engine_plan.encode(plan, tensors, range(len(counts)))
+
+
+def _print(
+    trace: Trace,
+    ratio: float,
+    bound: Bound,
+    cases: Sequence[Case],
+    tell: Callable[[str], None],
+) -> None:
+    tell(
+        f"\n{trace.name}, communication / computation = {ratio:g}: computation "
+        f"{bound.computation:.3f} s, communication {bound.communication:.3f} s; bound: the larger "
+        f"and one exposed bucket, {bound.seconds:.3f} s"
+    )
+    rows = []
+    for case in cases:
+        predicted = "" if case.predicted is None else f"{case.predicted:.3f}"
+        error = "" if case.predicted is None else f"{case.median / case.predicted:.3f}"
+        rows.append(
+            [
+                case.schedule,
+                case.planner,
+                str(case.buckets or "?"),
+                f"{case.median:.3f}",
+                f"{case.median / bound.seconds:.3f}",
+                predicted,
+                error,
+            ]
+        )
+    header = ["schedule", "planner", "buckets", "measured s", "of bound", "predicted s"]
+    tell(report.table([*header, "measured / predicted"], rows))
+    best: dict[str, float] = {}
+    for case in cases:
+        best[case.schedule] = min(best.get(case.schedule, case.median), case.median)
+    if "dear" in best:
+        others = [
+            f"{seconds / best['dear']:.3f} x {name}"
+            for name, seconds in best.items()
+            if name != "dear"
+        ]
+        tell(f"dear is as fast as {', '.join(others)} (each with its best planner)")
