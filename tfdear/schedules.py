@@ -21,6 +21,8 @@ __all__ = ["SCHEDULES", "Plan", "Step", "Timeline", "Transfer", "execute", "make
 SCHEDULES = ("dear", "dear_barrier", "wfbp", "sequential", "bytescheduler")
 
 _CHUNK_BYTES = 4 << 20
+_FEW_BUCKETS = 32
+_MOST_PARTS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,8 +170,9 @@ def make_plan(
         trace: The model; without `costs` only its sizes count.
         costs: The network. Defaults to None: nothing is measured yet, and the plan is the
             schedule's plain order.
-        chunk_bytes: Largest part of a bucket that the line carries at a time where the schedule
-            cuts, in bytes. Defaults to 4 MiB.
+        chunk_bytes: How finely a bucket may be cut, in bytes: "bytescheduler" cuts into parts of
+            this size, "dear" cuts all-gathers into parts of this size or larger ones, whatever
+            fits the gaps best. Defaults to 4 MiB.
 
     Returns:
         The `Plan`.
@@ -206,18 +209,32 @@ def _fill_gaps(plan: Plan, trace: Trace, costs: CommunicationCosts, chunk_bytes:
     taken; of equally good ones the first, which has the fewest chunks.
     """
     ready = _ready_times(plan.buckets, trace)
-    best, best_time = plan, execute(plan, trace, costs).iteration_time
-    for limit in (None, 16 * chunk_bytes, 4 * chunk_bytes, chunk_bytes):
-        chunks = _chunks(plan.buckets, trace, limit)
+
+    def candidate(chunks: list[int], overrun: float) -> tuple[float, Plan]:
         jobs = make_jobs("dear", plan.buckets, trace, costs, {"all_gather": chunks})
+        played = play("dear", jobs, ready, preemptive=False, overrun=overrun)
+        steps = _join_chunks([Step(t.phase, t.bucket, t.chunk, t.chunks) for t in played])
+        filled = dataclasses.replace(plan, steps=tuple(steps))
+        return execute(filled, trace, costs).iteration_time, filled
+
+    finest = _chunks(plan.buckets, trace, chunk_bytes)
+    best_chunks, best_overrun = [1] * len(finest), 1.0
+    best_time = execute(plan, trace, costs).iteration_time
+    for coarseness in (math.inf, 16, 4, 1):
+        chunks = [math.ceil(parts / coarseness) or 1 for parts in finest]
         for overrun in (0.0, 0.25, 0.5, 1.0):
-            played = play("dear", jobs, ready, preemptive=False, overrun=overrun)
-            steps = _join_chunks([Step(t.phase, t.bucket, t.chunk, t.chunks) for t in played])
-            candidate = dataclasses.replace(plan, steps=tuple(steps))
-            seconds = execute(candidate, trace, costs).iteration_time
+            seconds, filled = candidate(chunks, overrun)
             if seconds < best_time:
-                best, best_time = candidate, seconds
-    return best
+                plan, best_time, best_chunks, best_overrun = filled, seconds, chunks, overrun
+    if len(finest) <= _FEW_BUCKETS:
+        # Few large buckets: how each of them is cut decides how well it fits its gap.
+        for bucket, most in enumerate(finest):
+            for parts in range(1, min(most, _MOST_PARTS) + 1):
+                chunks = [*best_chunks[:bucket], parts, *best_chunks[bucket + 1 :]]
+                seconds, filled = candidate(chunks, best_overrun)
+                if seconds < best_time:
+                    plan, best_time, best_chunks = filled, seconds, chunks
+    return plan
 
 
 def _join_chunks(steps: list[Step]) -> list[Step]:
