@@ -68,6 +68,7 @@ def install() -> None:
     _accumulate_all_gradients()
     _compile_in_scope()
     _require_variables_of_the_scope()
+    _note_variables_without_waiting()
 
 
 def _build_from_specification() -> None:
@@ -260,3 +261,13 @@ def _require_variables_of_the_scope() -> None:
 
     for name in ("make_train_function", "make_test_function", "make_predict_function"):
         _wrap_method(trainer.TensorFlowTrainer, name)(check)
+
+
+def _note_variables_without_waiting() -> None:
+    # A function that calls another one, as Keras's loop over batches calls the step, notes the
+    # variables of the inner one and asks for their handles to do so. An await op for each of them
+    # would make the whole call wait for all updates, and the forward pass would overlap nothing.
+    @_wrap_method(tf.__internal__.FuncGraph, "watch_variable")
+    def watch_variable(original, graph, variable):
+        with variable_module.raw_handles():
+            return original(graph, variable)
