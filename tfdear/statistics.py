@@ -2,17 +2,13 @@
 """Where the time of training steps went, from the engine's event record. No TensorFlow.
 
 [Note: Steps in the event record]
-A step is one reduction of gradients, known by its ticket. It begins when it asks for the variables
-that updates are put off on: TensorFlow starts all those reads at once, at the begin of the step,
-and what waits is each read. If that was during the step before, as in a loop inside a graph, it
-begins when that one's last gradient was ready. Up to its first gradient a step counts as forward
-pass, up to its last one as backward pass, from there to the begin of the next step as other work
-(input pipeline, metrics, Python). The record knows nothing finer about the forward pass; the
-backward pass through the last layer, which ends with the first gradient, counts as forward, and so
-does waiting for input inside a step.
-
-That a reduction was opened is an event too, but TensorFlow runs that op at any time between the
-arrival of the step's data and the first gradient, so it only says which reductions are steps.
+A step is one reduction of gradients, known by its ticket. It begins when the reduction is opened,
+which happens as soon as the step's data are there, or, if that was during the step before, as in a
+loop inside a graph, when that one's last gradient was ready. Up to its first gradient a step counts
+as forward pass, up to its last one as backward pass, from there to the begin of the next step as
+other work (input pipeline, metrics, Python). TensorFlow starts the reads of all variables at once,
+so the record knows nothing finer about the forward pass, and the backward pass through the last
+layer, which ends with the first gradient, counts as forward.
 """
 
 import dataclasses
@@ -28,8 +24,7 @@ PHASES = ("reduce_scatter", "all_gather", "all_reduce", "sparse_gather", "reduce
 _SECOND_HALVES = ("all_gather", "broadcast")
 _SECONDS = 1e-6
 _KIND = {kind: number for number, kind in enumerate(event_record.EVENT_KINDS)}
-_READS = [_KIND["read"], _KIND["await"]]
-_OF_STEPS = [_KIND[kind] for kind in ("step", "contribute", *PHASES, "update", "read", "await")]
+_OF_STEPS = [_KIND[kind] for kind in ("step", "contribute", *PHASES, "update")]
 _LINE = [_KIND[phase] for phase in PHASES]
 
 # Times in microseconds of the steady clock.
@@ -68,10 +63,8 @@ def step_windows(rows: np.ndarray) -> np.ndarray:
     place = np.searchsorted(windows["ticket"], gradients["ticket"])
     np.minimum.at(windows["first_gradient"], place, gradients["end"])
     np.maximum.at(windows["last_gradient"], place, gradients["end"])
+    windows["begin"] = opened["begin"]
     previous = np.maximum.accumulate(windows["last_gradient"])[:-1]
-    windows["begin"] = np.minimum(opened["begin"], windows["first_gradient"])
-    asked = _first_reads(rows, np.maximum.accumulate(windows["first_gradient"]))
-    windows["begin"] = np.minimum(windows["begin"], asked)
     windows["begin"][1:] = np.maximum(windows["begin"][1:], previous)
     # Two reductions in flight at once, as with two models in a step: the later one's gradients may
     # have begun before the earlier one's were complete.
@@ -80,29 +73,6 @@ def step_windows(rows: np.ndarray) -> np.ndarray:
     windows["end"][:-1] = np.maximum(windows["begin"][1:], windows["last_gradient"][:-1])
     windows["end"][-1] = windows["last_gradient"][-1]
     return windows
-
-
-def _first_reads(rows: np.ndarray, first_gradients: np.ndarray) -> np.ndarray:
-    """When each step asked for the first of the variables that are trained.
-
-    Between two steps, others may read as well: callbacks, an evaluation. Of each variable, the last
-    read that passed before the step's first gradient is the step's own.
-    """
-    trained = np.unique(rows["subject"][rows["kind"] == _KIND["update"]])
-    reads = rows[np.isin(rows["kind"], _READS)]
-    reads = reads[np.isin(reads["subject"], trained)]
-    step = np.searchsorted(first_gradients, reads["end"])
-    reads, step = reads[step < len(first_gradients)], step[step < len(first_gradients)]
-    asked = np.full(len(first_gradients), np.iinfo(np.int64).max)
-    # A read that waited is two events that end together; the earlier begin is its own.
-    order = np.lexsort((-reads["begin"], reads["end"], reads["subject"], step))
-    reads, step = reads[order], step[order]
-    if len(reads):
-        last = np.append(
-            (reads["subject"][1:] != reads["subject"][:-1]) | (step[1:] != step[:-1]), True
-        )
-        np.minimum.at(asked, step[last], reads["begin"][last])
-    return asked
 
 
 class StepStatistics:
@@ -174,11 +144,8 @@ class StepStatistics:
         steps = _steps(windows[complete], rows, line)
         if len(complete):
             self._reported = int(windows["ticket"][complete[-1]])
-            # One step more is kept: where it ends is where the next one begins.
-            of_reads = np.isin(rows["kind"], _READS)
-            later = rows["end"] > windows["first_gradient"][complete[-1]]
-            rows = rows[np.where(of_reads, later, rows["ticket"] >= self._reported)]
-        self._kept = rows
+        # One step more is kept: where it ends is where the next one begins.
+        self._kept = rows[rows["ticket"] >= self._reported]
         return steps
 
 

@@ -1,0 +1,111 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Keras callbacks."""
+
+import os
+import pathlib
+
+import keras
+import tensorflow as tf
+
+from tfdear import statistics, strategy_statistics
+
+_TIMES = ("time", "forward", "backward", "other", "communication", "exposed", "update")
+
+
+class StepStatistics(keras.callbacks.Callback):
+    """Writes where the time of training steps goes, for TensorBoard.
+
+    Use it to watch over a training whether communication stays hidden. The scalars are means over
+    the steps since the last ones: seconds of a step and of its parts under `step_seconds/`, of the
+    collectives under `communication_seconds/`, the hidden fraction as `overlap`, achieved bus
+    bandwidths in gigabytes per second under `busbw/`, and the fraction of the schedule's bound that
+    was reached as `fraction_of_bound`. It takes nothing from `strategy.statistics()`. In a job of
+    one rank there is nothing to write.
+
+    Args:
+        log_dir: Directory of the event files; may be that of `keras.callbacks.TensorBoard`.
+        every: Number of batches between two points. Defaults to 100. An epoch's end is a point too.
+        all_ranks: Whether every rank writes, into `log_dir/rank_N`. Defaults to False: rank 0
+            alone, into `log_dir`.
+
+    Raises:
+        ValueError: `every` is not positive, or the model was not built under a `DearStrategy`.
+
+    Example:
+
+    ```python
+    model.fit(x, y, callbacks=[tfdear.callbacks.StepStatistics("logs")])
+    ```
+    """
+
+    def __init__(
+        self, log_dir: str | os.PathLike, *, every: int = 100, all_ranks: bool = False
+    ) -> None:
+        super().__init__()
+        if every < 1:
+            raise ValueError(f"`every` must be a positive number of batches. Received: {every!r}")
+        self._log_dir = pathlib.Path(log_dir)
+        self._every = every
+        self._all_ranks = all_ranks
+        self._batches = 0
+        self._last_batch = -1
+        self._next_point = every
+        self._source: strategy_statistics.StrategyStatistics | None = None
+        self._writer: tf.summary.SummaryWriter | None = None
+
+    def set_model(self, model) -> None:
+        super().set_model(model)
+        strategy = model.distribute_strategy
+        job = getattr(strategy, "_job", None)
+        if job is None:
+            raise ValueError(
+                "expected a model that was built in the scope of a tfdear.DearStrategy. Build and "
+                f"compile it there. Received a model of {type(strategy).__name__}."
+            )
+        if job.world_size == 1 or not (self._all_ranks or job.rank == 0):
+            return
+        if self._source is None:
+            self._source = strategy_statistics.StrategyStatistics(job)
+            directory = self._log_dir / f"rank_{job.rank}" if self._all_ranks else self._log_dir
+            self._writer = tf.summary.create_file_writer(str(directory))
+
+    def on_train_begin(self, logs=None) -> None:
+        # What came before is no part of this training.
+        if self._source is not None:
+            self._source.take()
+
+    def on_epoch_begin(self, epoch, logs=None) -> None:
+        self._last_batch = -1
+
+    def on_train_batch_end(self, batch, logs=None) -> None:
+        # Several at once, with `steps_per_execution`.
+        self._batches += batch - self._last_batch
+        self._last_batch = batch
+        if self._batches >= self._next_point:
+            self._write()
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        self._write()
+
+    def _write(self) -> None:
+        self._next_point = self._batches + self._every
+        if self._source is None or self._writer is None:
+            return
+        summary = self._source.take()
+        steps = summary["average"]
+        if steps is None:
+            return
+        scalars = {f"step_seconds/{name}": steps[name] for name in _TIMES}
+        for phase in statistics.PHASES:
+            if steps[phase] > 0:
+                scalars[f"communication_seconds/{phase}"] = steps[phase]
+        scalars |= {f"busbw/{phase}": rate * 1e-9 for phase, rate in summary["busbw"].items()}
+        scalars |= {
+            "overlap": steps["overlap"],
+            "fraction_of_bound": summary["fraction_of_bound"],
+        }
+        with self._writer.as_default():
+            for name, value in scalars.items():
+                if value is not None:
+                    tf.summary.scalar(name, value, step=self._batches)
+        self._writer.flush()
