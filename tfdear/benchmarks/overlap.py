@@ -1,8 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Training of a real model, by tfdear's schedules and by other frameworks, in turns.
 
-Every framework has its processes up all the time; while one trains the others are stopped, so that
-none of their threads takes time from it.
+Every framework has its processes up all the time; while one trains the others only wait.
 """
 
 from __future__ import annotations

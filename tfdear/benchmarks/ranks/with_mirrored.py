@@ -25,7 +25,7 @@ def start(rank: int, addresses: list, hostnames: list, prepared: dict) -> str:
     task = {"type": "worker", "index": rank}
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
     _joined["strategy"] = tf.distribute.MultiWorkerMirroredStrategy(
-        tf.distribute.experimental.CommunicationOptions(
+        communication_options=tf.distribute.experimental.CommunicationOptions(
             implementation=tf.distribute.experimental.CommunicationImplementation.RING
         )
     )
