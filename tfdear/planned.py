@@ -28,6 +28,16 @@ class Planned:
     buckets save start-ups, small ones start earlier and free the next forward pass earlier, and
     this planner weighs the two exactly, for the schedule in use.
 
+    Args:
+        chunk_bytes: Defaults to None: the buckets are optimal for the ideal queue of "dear", which
+            interrupts a transfer at no cost. With a size in bytes, they are the best, under the
+            fixed order that `tfdear.schedules.make_plan` makes with this `chunk_bytes`, of a few
+            optimal bucket lists, among them the one for "dear_barrier": so the order without the
+            barrier is never the slower one. Other schedules are planned alike either way.
+
+    Raises:
+        ValueError: `chunk_bytes` is not a positive whole number.
+
     Example:
 
     >>> from tfdear import cost_model, fusion
@@ -40,7 +50,17 @@ class Planned:
     Shi et al., "MG-WFBP", section 3.
     """
 
+    chunk_bytes: int | None = None
     needs_profile = True
+
+    def __post_init__(self) -> None:
+        if self.chunk_bytes is not None and (
+            not isinstance(self.chunk_bytes, int) or self.chunk_bytes < 1
+        ):
+            raise ValueError(
+                "`chunk_bytes` must be None or a positive number of bytes. "
+                f"Received: chunk_bytes={self.chunk_bytes!r}"
+            )
 
     def buckets(
         self, trace: Trace, costs: CommunicationCosts | None, schedule: str
@@ -67,16 +87,40 @@ class Planned:
             raise ValueError(
                 f"`schedule` must be one of {schedules.SCHEDULES}. Received: {schedule!r}"
             )
-        model = _Model.of(trace)
-        if schedule == "sequential":  # Nothing overlaps, so one start-up is the least.
-            cuts = [0]
-        elif schedule == "wfbp":
-            _, cuts = _one_number(model.ready, model, costs.all_reduce)
-        elif schedule == "bytescheduler":
-            _, cuts = _one_number(model.ready + model.forward, model, costs.all_reduce)
-        else:
-            cuts = _TwoNumbers(model, costs, schedule).cuts()
-        return from_cuts(len(trace.layers), cuts)
+        if schedule != "dear" or self.chunk_bytes is None:
+            return _optimum(trace, costs, schedule)
+        # A fixed order pays a start-up for every interruption, so the ideal optimum may have too
+        # few buckets; with cheaper start-ups it has more.
+        cheaper = dataclasses.replace(
+            costs, reduce_scatter=_half(costs.reduce_scatter), all_gather=_half(costs.all_gather)
+        )
+        candidates = [
+            _optimum(trace, costs, "dear"),
+            _optimum(trace, costs, "dear_barrier"),
+            _optimum(trace, cheaper, "dear"),
+        ]
+        times = [
+            schedules.timeline("dear", buckets, trace, costs, self.chunk_bytes).iteration_time
+            for buckets in candidates
+        ]
+        return candidates[times.index(min(times))]
+
+
+def _half(cost: LinearCost) -> LinearCost:
+    return LinearCost(cost.a / 2, cost.b)
+
+
+def _optimum(trace: Trace, costs: CommunicationCosts, schedule: str) -> list[list[int]]:
+    model = _Model.of(trace)
+    if schedule == "sequential":  # Nothing overlaps, so one start-up is the least.
+        cuts = [0]
+    elif schedule == "wfbp":
+        _, cuts = _one_number(model.ready, model, costs.all_reduce)
+    elif schedule == "bytescheduler":
+        _, cuts = _one_number(model.ready + model.forward, model, costs.all_reduce)
+    else:
+        cuts = _TwoNumbers(model, costs, schedule).cuts()
+    return from_cuts(len(trace.layers), cuts)
 
 
 def from_cuts(layers: int, cuts: list[int]) -> list[list[int]]:

@@ -102,6 +102,21 @@ def test_planned_is_not_beaten_on_big_models(schedule, kind):
             assert best <= other * (1 + 1e-9), (planner, ratio, startups)
 
 
+@pytest.mark.parametrize("kind", ["transformer", "convolutional", "uniform"])
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 1.33, 2.0])
+def test_planned_for_the_fixed_order_is_never_slower_than_the_barrier(kind, ratio):
+    trace, costs = planning_instances.resembling(kind, 120, ratio, startups=1.0)
+    chunk_bytes = 1 << 20
+
+    def played(planner, schedule):
+        buckets = planner.buckets(trace, costs, schedule)
+        return schedules.timeline(schedule, buckets, trace, costs, chunk_bytes).iteration_time
+
+    ours = played(fusion.Planned(chunk_bytes), "dear")
+    assert ours <= played(fusion.Planned(chunk_bytes), "dear_barrier") * (1 + 1e-9)
+    assert ours <= played(fusion.Planned(), "dear") * (1 + 1e-9)
+
+
 def merges_do_not_wait(buckets, trace, cost):
     """Whether the proof of docs/fusion.md covers what Algorithm 1 did.
 
@@ -163,6 +178,8 @@ def test_sizes_are_checked():
         fusion.FixedSize(0)
     with pytest.raises(ValueError, match="`count`"):
         fusion.FixedCount(0)
+    with pytest.raises(ValueError, match="`chunk_bytes`"):
+        fusion.Planned(chunk_bytes=0)
     with pytest.raises(ValueError, match="`schedule`"):
         fusion.Planned().buckets(sized(1), CommunicationCosts(*[LinearCost(0, 1)] * 3), "fast")
 
