@@ -107,5 +107,13 @@ class StepStatistics(keras.callbacks.Callback):
         with self._writer.as_default():
             for name, value in scalars.items():
                 if value is not None:
-                    tf.summary.scalar(name, value, step=self._batches)
+                    _write_scalar(name, value, self._batches)
         self._writer.flush()
+
+
+def _write_scalar(name: str, value: float, step: int) -> None:
+    # What `tf.summary.scalar` writes; that one is part of TensorBoard, which a machine that only
+    # trains may lack.
+    metadata = tf.compat.v1.SummaryMetadata(data_class="DATA_CLASS_SCALAR")
+    metadata.plugin_data.plugin_name = "scalars"
+    tf.summary.write(name, tf.constant(value, tf.float32), step=step, metadata=metadata)

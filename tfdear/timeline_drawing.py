@@ -103,7 +103,9 @@ def draw(
         axes.axhline(-i * len(lines) + 0.5, color="black", linewidth=0.8)
     axes.set_xlabel("time in ms")
     axes.set_title(
-        f"Steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"Step {steps[0]}", loc="left"
+        f"Steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"Step {steps[0]}",
+        loc="left",
+        pad=14,
     )
     ordered = [category for category in _COLOURS if category in present]
     axes.legend(
@@ -164,10 +166,13 @@ def _bar(axes: Any, event: dict, row: int, begin: float, end: float, inches_per_
 
 
 def _step_borders(axes, passes, ranks, rows, lines, begin, end) -> None:
-    """A thin line on each rank where a step begins."""
+    """A thin line on each rank where a step begins, with its number above the topmost one."""
     for event in passes:
-        if event["name"] != "forward" or not begin < event["ts"] < end:
+        if event["name"] != "forward" or not begin <= event["ts"] < end:
             continue
         at = (event["ts"] - begin) * _MILLISECONDS
         top = rows[event["pid"], lines[0]] + 0.5
         axes.plot([at, at], [top, top - len(lines)], color="black", linewidth=0.6, linestyle=":")
+        if event["pid"] == ranks[0]:
+            step = event["args"]["step"]
+            axes.text(at, top + 0.02, f"{step}", ha="left", va="bottom", fontsize=8)
