@@ -18,6 +18,7 @@ PLANNERS = [
     fusion.MGWFBP(),
     fusion.NoFusion(),
     fusion.Planned(),
+    fusion.Planned(chunk_bytes=64),
     fusion.SingleBucket(),
 ]
 
@@ -47,7 +48,7 @@ def test_fixed_planners():
     assert fusion.FixedSize(25).buckets(trace, None, "dear") == [[4, 3], [2], [1], [0]]
 
 
-@pytest.mark.parametrize("planner", PLANNERS, ids=lambda planner: type(planner).__name__)
+@pytest.mark.parametrize("planner", PLANNERS, ids=repr)
 @pytest.mark.parametrize("schedule", schedules.SCHEDULES)
 def test_planners_give_a_bucket_list(planner, schedule):
     rng = random.Random(4)
@@ -56,7 +57,7 @@ def test_planners_give_a_bucket_list(planner, schedule):
         schedules.make_plan(schedule, planner.buckets(trace, costs, schedule), trace)
 
 
-@pytest.mark.parametrize("planner", PLANNERS, ids=lambda planner: type(planner).__name__)
+@pytest.mark.parametrize("planner", PLANNERS, ids=repr)
 def test_only_planners_without_profile_plan_without_costs(planner):
     trace = sized(1, 2, 3)
     if planner.needs_profile:
