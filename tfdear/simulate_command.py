@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from tfdear import planner, schedules, simulator
 
 _DESCRIPTION = """\
-Simulates training on clusters that are not at hand: iteration time, scaling efficiency and number
-of buckets of every schedule with every planner. It uses the planners that training uses.
+Simulates training on clusters that are not at hand: iteration time, speedup, scaling efficiency
+and number of buckets of every schedule with every planner. It uses the planners that training uses.
 """
 _EPILOG = """\
 examples:
@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: an urgent transfer interrupts another at no cost)",
     )
     parser.add_argument("--json", metavar="FILE", help="write the results")
-    parser.add_argument("--plot", metavar="FILE", help="draw the speedups (needs matplotlib)")
+    parser.add_argument("--plot", metavar="FILE", help="draw the efficiencies (needs matplotlib)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -170,6 +170,7 @@ def _print(trace, network, workers, results, bounds) -> None:
     _table(
         "iteration time (ms)", workers, results, lambda r: f"{r.iteration_time * 1e3:.1f}", limits
     )
+    _table("speedup over one worker", workers, results, lambda r: f"{r.speedup:.1f}")
     _table("scaling efficiency (%)", workers, results, lambda r: f"{r.efficiency * 100:.1f}")
     _table("buckets", workers, results, lambda r: str(r.buckets))
 
