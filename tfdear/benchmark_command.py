@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,17 @@ examples:
   tfdear benchmark collectives --ranks 4 --rate 1gbit --json collectives.json
   tfdear benchmark collectives --rate none --sizes 16M --torch-python /envs/torch/bin/python
 """
+_ALL_PLANNERS = [
+    "NoFusion",
+    "SingleBucket",
+    "FixedSize",
+    "FixedCount(10)",
+    "MGWFBP",
+    "Planned",
+    "Bayesian(steps_per_trial=3)",
+    "RandomSearch(steps_per_trial=3)",
+    "GridSearch(steps_per_trial=3)",
+]
 _USAGE_EXIT_CODE = 2
 _FAILED_EXIT_CODE = 1
 
@@ -89,6 +101,18 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         nargs="+",
         default=["FixedSize"],
         help='planners of tfdear.fusion, such as "FixedSize(4 << 20)" (default: FixedSize)',
+    )
+    fusion = _add(kinds, "fusion", "all planners on one workload, with sleep", _fusion)
+    fusion.add_argument("--trace", default="densenet-201", help="as of replay")
+    fusion.add_argument("--ratio", type=float, default=1.0, help="communication / computation")
+    fusion.add_argument(
+        "--schedules", nargs="+", choices=schedules.SCHEDULES, default=["dear"], help="as of replay"
+    )
+    fusion.add_argument(
+        "--planners", nargs="+", default=_ALL_PLANNERS, help=f"default: {' '.join(_ALL_PLANNERS)}"
+    )
+    fusion.add_argument(
+        "--iterations", type=int, default=2, help="iterations per turn (default: 2)"
     )
 
 
@@ -192,6 +216,27 @@ def _replay(options: argparse.Namespace) -> int:
             options.ratio,
             options.schedules,
             dict(zip(options.planners, map(planner.parse, options.planners), strict=True)),
+            options.repeats,
+            options.iterations,
+            options.pin,
+            _tell,
+        )
+    return _finish(options, document)
+
+
+def _fusion(options: argparse.Namespace) -> int:
+    from tfdear.benchmarks import fusion, replay
+
+    trace = replay.find_trace(options.trace)
+    for text in options.planners:
+        planner.parse(text)
+    with _lab(options) as lab:
+        document = fusion.measure(
+            lab,
+            trace,
+            options.ratio,
+            options.schedules,
+            {text: functools.partial(planner.parse, text) for text in options.planners},
             options.repeats,
             options.iterations,
             options.pin,

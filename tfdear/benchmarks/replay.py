@@ -139,13 +139,7 @@ def _measure_ratio(
     iterations: int,
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    counts = [max(1, layer.bytes // 4) for layer in trace.layers]
-    work = {
-        "counts": counts,
-        "forward": [layer.forward for layer in trace.layers],
-        "backward": [layer.backward for layer in trace.layers],
-        "repeats": iterations,
-    }
+    work = {**_work(trace), "repeats": iterations}
     turns: list[tuple[Case, Group, dict[str, Any]]] = []
     front: float | None = None
     for schedule in names:
@@ -153,7 +147,7 @@ def _measure_ratio(
             plan = make_plan(schedule, planner, trace, costs)
             predicted = schedules.execute(plan, trace, costs).iteration_time
             case = Case(ratio, schedule, name, len(plan.buckets), predicted)
-            turns.append((case, groups["tfdear"], {**work, "plan": encode(plan, counts)}))
+            turns.append((case, groups["tfdear"], {**work, "plan": encode(plan, work["counts"])}))
             if schedule == "dear":
                 nbytes = sum(trace.layers[layer].bytes for layer in plan.buckets[-1])
                 halves = costs.reduce_scatter.seconds(nbytes) + costs.all_gather.seconds(nbytes)
@@ -208,6 +202,27 @@ def find_trace(name: str) -> Trace:
     """
     shipped = _TRACES / f"{name}.json"
     return Trace.load(shipped if shipped.exists() else name)
+
+
+def iterate(group: Group, trace: Trace, plan: schedules.Plan, iterations: int) -> list[float]:
+    """Replays a trace under a plan.
+
+    Returns:
+        Seconds of each iteration, by the slowest rank, for which the others waited.
+    """
+    work = _work(trace)
+    answers = group.call(
+        "replay", _TIMEOUT, plan=encode(plan, work["counts"]), repeats=iterations, **work
+    )
+    return [max(times) for times in zip(*answers, strict=True)]
+
+
+def _work(trace: Trace) -> dict[str, Any]:
+    return {
+        "counts": [max(1, layer.bytes // 4) for layer in trace.layers],
+        "forward": [layer.forward for layer in trace.layers],
+        "backward": [layer.backward for layer in trace.layers],
+    }
 
 
 def make_plan(

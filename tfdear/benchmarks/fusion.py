@@ -1,0 +1,169 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""All planners of tensor fusion on one workload: a replay, as `tfdear benchmark replay` makes it.
+
+Planners that search run first, one trial after the other, each told its step time as in training.
+Then the plans that all planners ended with take turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tfdear import netlab, schedules
+from tfdear.benchmarks import link, peers, replay, report
+from tfdear.benchmarks.group import Group
+from tfdear.cost_model import CommunicationCosts
+from tfdear.planner import Planner, SearchingPlanner
+from tfdear.trace import Trace
+
+# A search counts the trials that it needs to come this close to the best size that was tried.
+_CLOSE = 1.05
+_MOST_TRIALS = 100
+
+
+@dataclasses.dataclass
+class Result:
+    """A planner with a schedule; times in seconds.
+
+    Args:
+        schedule: Name of the schedule.
+        planner: The planner as it was written.
+        plan: The plan that it ended with.
+        predicted: Modelled iteration time of that plan.
+        trials: Bucket bytes and step time of each trial of a search.
+        seconds: Measured iterations of that plan.
+    """
+
+    schedule: str
+    planner: str
+    plan: schedules.Plan
+    predicted: float
+    trials: list[tuple[int, float]]
+    seconds: list[float] = dataclasses.field(default_factory=list)
+
+
+def measure(
+    lab: netlab.Lab,
+    trace: Trace,
+    ratio: float,
+    names: Sequence[str],
+    planners: dict[str, Callable[[], Planner]],
+    repeats: int,
+    iterations: int,
+    pin: bool,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Measures what every planner makes of a trace and prints a table.
+
+    Args:
+        lab: Where the ranks run.
+        trace: The model.
+        ratio: Communication over computation; the trace's times are scaled to give it.
+        names: Schedules.
+        planners: What makes a planner, by name.
+        repeats: Turns of each plan.
+        iterations: Iterations per turn.
+        pin: Whether every rank gets one core.
+        tell: Prints a line.
+
+    Returns:
+        What the JSON file holds.
+    """
+    with contextlib.ExitStack() as stack:
+        group = peers.tfdear().open(stack, lab, pin, tell)
+        assert group is not None
+        costs = link.measure(group)
+        communication = costs.all_reduce.seconds(trace.bytes)
+        trace = trace.scaled(communication / ratio / (trace.forward + trace.backward))
+        results = [
+            _prepare(group, trace, costs, schedule, name, make())
+            for schedule in names
+            for name, make in planners.items()
+        ]
+        for _ in range(repeats):
+            for result in results:
+                result.seconds += replay.iterate(group, trace, result.plan, iterations)
+    tell(
+        f"{trace.name}: {len(trace.layers)} tensors, {trace.bytes / 1e6:.1f} MB, communication / "
+        f"computation = {ratio:g}"
+    )
+    _print(results, tell)
+    return {
+        "benchmark": "fusion",
+        "trace": trace.name,
+        "ratio": ratio,
+        "ranks": len(lab.nodes),
+        "rate_bits_per_second": lab.bits_per_second,
+        "costs": dataclasses.asdict(costs),
+        "computation": trace.forward + trace.backward,
+        "communication": communication,
+        "results": [
+            {
+                "schedule": result.schedule,
+                "planner": result.planner,
+                "buckets": len(result.plan.buckets),
+                "steps": len(result.plan.steps),
+                "predicted": result.predicted,
+                "trials": result.trials,
+                "seconds": result.seconds,
+                "median": statistics.median(result.seconds),
+            }
+            for result in results
+        ],
+    }
+
+
+def _prepare(
+    group: Group,
+    trace: Trace,
+    costs: CommunicationCosts,
+    schedule: str,
+    name: str,
+    planner: Planner,
+) -> Result:
+    trials: list[tuple[int, float]] = []
+    if isinstance(planner, SearchingPlanner):
+        while not planner.done and len(trials) < _MOST_TRIALS:
+            plan = replay.make_plan(schedule, planner, trace, costs)
+            times = replay.iterate(group, trace, plan, planner.steps_per_trial)
+            largest = max(sum(trace.layers[i].bytes for i in b) for b in plan.buckets)
+            trials.append((getattr(planner, "bytes", largest), statistics.fmean(times)))
+            planner.observe(trials[-1][1])
+    plan = replay.make_plan(schedule, planner, trace, costs)
+    predicted = schedules.execute(plan, trace, costs).iteration_time
+    return Result(schedule, name, plan, predicted, trials)
+
+
+def trials_needed(trials: Sequence[tuple[int, float]], best: float) -> int | None:
+    """Returns how many trials a search took to come within 5 % of `best`, None if it did not."""
+    return next((n for n, (_, time) in enumerate(trials, 1) if time <= _CLOSE * best), None)
+
+
+def _print(results: Sequence[Result], tell: Callable[[str], None]) -> None:
+    rows = []
+    for result in results:
+        alike = [other for other in results if other.schedule == result.schedule]
+        fastest = min(statistics.median(other.seconds) for other in alike)
+        tried = [time for other in alike for _, time in other.trials]
+        search = ""
+        if result.trials:
+            needed = trials_needed(result.trials, min(tried))
+            search = f"{'never' if needed is None else needed} of {len(result.trials)}"
+        median = statistics.median(result.seconds)
+        rows.append(
+            [
+                result.schedule,
+                result.planner,
+                str(len(result.plan.buckets)),
+                f"{median:.4f}",
+                f"{median / fastest:.3f}",
+                f"{result.predicted:.4f}",
+                search,
+            ]
+        )
+    header = ["schedule", "planner", "buckets", "measured s", "of the fastest", "predicted s"]
+    tell(report.table([*header, "trials to 5 %"], rows))
