@@ -8,7 +8,13 @@ import sys
 from collections.abc import Sequence
 
 import tfdear
-from tfdear import benchmark_command, netlab_command, simulate_command, timeline_command
+from tfdear import (
+    benchmark_command,
+    netlab_command,
+    simulate_command,
+    timeline_command,
+    trace_command,
+)
 from tfdear.launch_plan import LaunchError, LaunchPlan, make_command
 
 _USAGE_EXIT_CODE = 2
@@ -176,6 +182,7 @@ def _make_parser() -> argparse.ArgumentParser:
         help="time for that job (default: 120)",
     )
     netlab_command.add_parser(commands)
+    trace_command.add_parser(commands)
     simulate_command.add_parser(commands)
     timeline_command.add_parser(commands)
     benchmark_command.add_parser(commands)

@@ -2,6 +2,7 @@
 """This process's place in the job: cluster, rendezvous, engine and monitor, started together."""
 
 import hashlib
+import os
 import pickle
 import random
 from collections.abc import Callable
@@ -100,6 +101,7 @@ class Job:
                 options.planned_schedule,
                 self.costs,
                 tree=options.collective == "tree",
+                trace_file=os.environ.get("TFDEAR_TRACE"),
             )
         monitor_module.install_exit_handlers(self.monitor, drain=self._drain)
 

@@ -4,8 +4,8 @@
 [Note: What the engine can see of computation]
 A gradient is handed to the engine when the backward pass has made it, so the times between
 contributions are those of the layers' backward computation. Reads of variables say nothing about
-the forward pass, because TensorFlow starts all of them at the beginning of a step; its time is what
-lies between the opening of the step and the first contribution, less what communication was exposed
+single layers of the forward pass, because TensorFlow starts all of them at the beginning of a step;
+its time is what lies between that and the first contribution, less what communication was exposed
 there, and is spread over the layers in proportion to their backward times.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tfdear import statistics
 from tfdear.event_record import EVENT_KINDS
 from tfdear.trace import Layer, Trace
 
@@ -53,10 +54,12 @@ def measure(
     """
     count = len(names)
     opened = rows[(rows["kind"] == _STEP) & (rows["subject"] == layout)][skip:]
+    windows = statistics.step_windows(rows)
+    windows = windows[np.isin(windows["ticket"], opened["ticket"])]
     collectives = rows[np.isin(rows["kind"], _COLLECTIVES)]
     contributions = rows[rows["kind"] == _CONTRIBUTE]
     ready, before_first = [], []
-    for ticket, begin in zip(opened["ticket"].tolist(), opened["begin"].tolist(), strict=True):
+    for ticket, begin in zip(windows["ticket"].tolist(), windows["begin"].tolist(), strict=True):
         of_step = contributions[contributions["ticket"] == ticket]
         times = np.full(count, -1.0)
         times[of_step["subject"]] = of_step["end"]

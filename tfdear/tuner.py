@@ -37,6 +37,8 @@ _IDLE_POLL_SECONDS = 0.5
 _CHANGING_STEPS = 1
 _WATCH_STEPS = 50
 _NEVER = 1 << 40
+# Steps that a recorded trace is made of, those at the start included that are left out.
+_TRACED_STEPS = 24
 _STEP = EVENT_KINDS.index("step")
 
 
@@ -67,6 +69,7 @@ class Tuner:
         schedule: One of `tfdear.schedules.SCHEDULES`.
         costs: What collectives cost, or None.
         tree: Whether sums are formed along trees.
+        trace_file: Where to write the measured trace of the largest layout; None writes none.
     """
 
     def __init__(
@@ -77,8 +80,10 @@ class Tuner:
         schedule: str,
         costs: CommunicationCosts | None,
         tree: bool = False,
+        trace_file: str | None = None,
     ):
         self._engine = engine
+        self._trace_file = trace_file
         self._planner = planner
         self._schedule = schedule
         self._costs = costs
@@ -132,7 +137,7 @@ class Tuner:
         for layout in layouts:
             steps = rows[(rows["kind"] == _STEP) & (rows["subject"] == layout.number)]
             layout.opened.extend((steps["begin"] * 1e-6).tolist())
-        if any(layout.trace is None for layout in layouts):
+        if any(layout.trace is None for layout in layouts) or self._trace_file is not None:
             self._rows = np.concatenate([self._rows, rows])
         elif len(self._rows):
             self._rows = np.empty(0, EVENT_ROW)
@@ -141,7 +146,22 @@ class Tuner:
                 self._profile(layout)
             else:
                 self._tune(layout)
-        return all(layout.finished for layout in layouts)
+        self._record_trace(layouts)
+        return all(layout.finished for layout in layouts) and self._trace_file is None
+
+    def _record_trace(self, layouts: list[_Layout]) -> None:
+        """Writes the trace once the largest layout has made steps enough for good medians."""
+        if self._trace_file is None:
+            return
+        largest = max(layouts, key=lambda layout: sum(tensor.bytes for tensor in layout.tensors))
+        if len(largest.opened) <= _TRACED_STEPS:
+            return
+        sizes = [tensor.bytes for tensor in largest.tensors]
+        skip = FIRST_AGREEMENT
+        measured = layer_times.measure(self._rows, largest.number, largest.names, sizes, skip)
+        if measured is not None:
+            measured[0].save(self._trace_file)
+            self._trace_file = None
 
     def _profile(self, layout: _Layout) -> None:
         # The last step opened is still under way.

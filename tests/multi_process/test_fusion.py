@@ -1,0 +1,105 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Plans of tensor fusion change while training runs, and nothing but time changes with them."""
+
+import pathlib
+
+import numpy as np
+import pytest
+from ranks import Ranks
+
+pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+
+_JOB = str(pathlib.Path(__file__).parent / "jobs" / "replanning_job.py")
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory):
+    done = {}
+
+    def train_once(
+        world_size, planner, schedule="dear", collective="ring", nodes=1, optimizer="adam"
+    ):
+        key = (world_size, planner, schedule, collective, nodes, optimizer)
+        if key in done:
+            return done[key]
+        directory = tmp_path_factory.mktemp("job")
+        variables = {
+            "CASE_PLANNER": planner,
+            "CASE_SCHEDULE": schedule,
+            "CASE_COLLECTIVE": collective,
+            "CASE_OPTIMIZER": optimizer,
+        }
+
+        def environment(rank):
+            if nodes == 1:
+                return variables
+            return variables | {"TFDEAR_NODE_RANK": str(rank * nodes // world_size)}
+
+        with Ranks(world_size, _JOB, environment, (str(directory),)) as ranks:
+            codes = ranks.wait(timeout=200)
+            outputs = "\n".join(ranks.output(rank)[-4000:] for rank in range(world_size))
+            assert codes == [0] * world_size, outputs
+        done[key] = [np.load(directory / f"rank_{rank}.npz") for rank in range(world_size)]
+        return done[key]
+
+    return train_once
+
+
+def weights(report):
+    return [report[key] for key in sorted(report.files) if key.startswith("w")]
+
+
+def check_plans_changed(reports):
+    # All planners in turn, some of which may agree with each other on so small a model.
+    assert reports[0]["plans"] >= 5, reports[0]["seen"]
+    for report in reports:
+        assert report["seen"] == reports[0]["seen"], "ranks must have the same plans"
+        assert report["retraces"] == 0
+
+
+def check_close(reports, reference):
+    """Ranks agree in every bit, and with the reference within rounding."""
+    expected = np.concatenate([value.ravel() for value in weights(reference[0])])
+    for report in reports:
+        value = np.concatenate([value.ravel() for value in weights(report)])
+        np.testing.assert_array_equal(
+            value, np.concatenate([value.ravel() for value in weights(reports[0])])
+        )
+        assert np.linalg.norm(value - expected) <= 1e-6 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_any_plan_gives_the_same_bits(train, world_size):
+    reference = train(world_size, "fixed")
+    assert reference[0]["plans"] == 1
+    reports = train(world_size, "rotation")
+    check_plans_changed(reports)
+    for report in [*reference, *reports]:
+        np.testing.assert_array_equal(report["loss"], reference[0]["loss"])
+        for value, expected in zip(weights(report), weights(reference[0]), strict=True):
+            np.testing.assert_array_equal(value, expected)
+
+
+@pytest.mark.parametrize("schedule", ["bytescheduler", "wfbp"])
+def test_schedules_with_changing_plans(train, schedule):
+    reference = train(2, "fixed")
+    reports = train(2, "rotation", schedule)
+    check_plans_changed(reports)
+    for report in reports:
+        for value, expected in zip(weights(report), weights(reference[0]), strict=True):
+            np.testing.assert_array_equal(value, expected)
+
+
+def test_trees_with_changing_plans(train):
+    reference = train(3, "fixed", optimizer="sgd")
+    reports = train(3, "rotation", collective="tree", optimizer="sgd")
+    check_plans_changed(reports)
+    check_close(reports, reference)
+
+
+def test_rings_between_nodes_with_changing_plans(train):
+    # Two nodes of two ranks: sums go around a ring, in an order that depends on the bucket.
+    reference = train(4, "fixed", nodes=2, optimizer="sgd")
+    reports = train(4, "rotation", nodes=2, optimizer="sgd")
+    check_plans_changed(reports)
+    check_close(reports, reference)
