@@ -7,10 +7,11 @@ order, and with `needs_profile`: whether it wants measured times and costs.
 
 import dataclasses
 
+from tfdear.bayesian import Bayesian
 from tfdear.cost_model import CommunicationCosts
 from tfdear.mg_wfbp import MGWFBP
 from tfdear.planned import Planned
-from tfdear.search import Bayesian, GridSearch, RandomSearch
+from tfdear.search import GridSearch, RandomSearch
 from tfdear.trace import Trace
 
 __all__ = [
