@@ -1,0 +1,139 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""The benchmarks run, their tables and files are complete, and their volumes are right."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tfdear.trace import Layer, Trace
+
+_REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(os.geteuid() != 0, reason="making network namespaces needs root"),
+]
+
+
+def benchmark(tmp_path: pathlib.Path, *arguments: str, timeout: float = 200) -> tuple[str, dict]:
+    """Runs a benchmark; returns what it printed and what it wrote."""
+    out = tmp_path / "numbers.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "tfdear", "benchmark", *arguments, "--json", str(out)],
+        env={**os.environ, "PYTHONPATH": str(_REPOSITORY)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Machine: " in done.stdout
+    numbers = json.loads(out.read_text())
+    assert numbers["machine"]["cores"] >= 1
+    return done.stdout, numbers
+
+
+@pytest.fixture
+def trace_file(tmp_path):
+    layers = tuple(Layer(f"layer{i}", 4096 * (i + 1), 1e-3, 2e-3) for i in range(12))
+    path = tmp_path / "twelve.json"
+    Trace("twelve layers", layers).save(path)
+    return str(path)
+
+
+@pytest.mark.timeout(240)
+def test_collectives(tmp_path):
+    printed, numbers = benchmark(
+        tmp_path, "collectives", "--rate", "200mbit", "--sizes", "512K", "--repeats", "1",
+        "--torch-python", "/nonexistent/python",
+    )  # fmt: skip
+    # A peer that is not there is said to be missing.
+    assert "torch: not there" in printed
+    assert "horovod: not there" in printed
+    rows = {row["collective"]: row for row in numbers["rows"]}
+    assert set(rows) == {"reduce_scatter", "all_gather", "all_reduce", "pair"}
+    for row in rows.values():
+        assert row["framework"] == "tfdear"
+        assert 1.0 <= row["wire"][0] <= 1.1, row
+        assert row["median"] > 0
+    assert numbers["limit_bytes_per_second"] == pytest.approx(0.956 * 25e6, rel=1e-3)
+
+
+@pytest.mark.timeout(240)
+def test_replay(tmp_path, trace_file):
+    printed, numbers = benchmark(
+        tmp_path, "replay", "--rate", "none", "--trace", trace_file, "--ratio", "1,2",
+        "--planners", "FixedSize(65536)", "Planned", "--repeats", "1",
+    )  # fmt: skip
+    assert numbers["tensors"] == 12
+    assert [result["ratio"] for result in numbers["ratios"]] == [1, 2]
+    for result in numbers["ratios"]:
+        computation = result["forward"] + result["backward"]
+        assert result["communication"] / computation == pytest.approx(result["ratio"])
+        cases = {(case["schedule"], case["planner"]) for case in result["cases"]}
+        schedules = ("dear", "dear_barrier", "wfbp", "sequential", "bytescheduler")
+        assert cases == {(s, p) for s in schedules for p in ("FixedSize(65536)", "Planned")}
+        for case in result["cases"]:
+            # All of the gradients went over the wire once, in whatever order, and no more.
+            assert 1.0 <= case["wire"] <= 1.15, case
+            # Sleep is no shorter than asked for.
+            assert min(case["seconds"]) >= 0.99 * computation
+    assert "dear is as fast as" in printed
+
+
+@pytest.mark.timeout(240)
+def test_fusion(tmp_path, trace_file):
+    _, numbers = benchmark(
+        tmp_path, "fusion", "--rate", "none", "--trace", trace_file, "--repeats", "1",
+        "--schedules", "dear", "wfbp",
+        "--planners", "NoFusion", "SingleBucket", "MGWFBP", "Planned",
+        "GridSearch(10000, 200000, trials=3, steps_per_trial=2)",
+    )  # fmt: skip
+    results = {(r["schedule"], r["planner"]): r for r in numbers["results"]}
+    assert len(results) == 10
+    for schedule in ("dear", "wfbp"):
+        assert results[schedule, "NoFusion"]["buckets"] == 12
+        assert results[schedule, "SingleBucket"]["buckets"] == 1
+        search = next(r for (s, p), r in results.items() if s == schedule and "Grid" in p)
+        assert len(search["trials"]) == 3
+        assert len({size for size, _ in search["trials"]}) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_overlap(tmp_path):
+    printed, numbers = benchmark(
+        tmp_path, "overlap", "--rate", "none", "--batch-size", "1", "--repeats", "1", "--steps",
+        "1", "--torch-python", "/nonexistent/python", timeout=380,
+    )  # fmt: skip
+    (case,) = numbers["cases"]
+    assert case["name"] == "tfdear dear, FixedSize"
+    assert 1.0 <= case["wire"][0] <= 1.1
+    assert "MultiWorkerMirroredStrategy: not there (--mirrored-python names no Python)" in printed
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["collectives", "--sizes", "4X"], "sizes are written like"),
+        (["collectives", "--rate", "fast"], "a rate is written like"),
+        (["replay", "--trace", "no-such-trace"], "no-such-trace"),
+        (["fusion", "--planners", "NoSuchPlanner"], "is not a planner"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_words(arguments, words, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "tfdear", "benchmark", *arguments],
+        env={**os.environ, "PYTHONPATH": str(_REPOSITORY)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
