@@ -47,7 +47,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "--first-step",
         type=int,
         metavar="STEP",
-        help="first step to draw, by the number in the timeline (default: those in the middle)",
+        help="the first of them, by its number in the timeline (default: of typical time)",
     )
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfdear import timeline
@@ -33,16 +33,6 @@ _PIXELS_PER_INCH = 130
 _LEAST_INCHES_FOR_TEXT = {"number": 0.10, "word": 0.55}
 
 
-def steps_of(trace: dict) -> list[int]:
-    """The steps that the lowest rank of a trace went through, in order."""
-    lowest = min(entry["rank"] for entry in trace["otherData"]["ranks"])
-    return [
-        event["args"]["step"]
-        for event in trace["traceEvents"]
-        if event["ph"] == "X" and event["name"] == "forward" and event["pid"] == lowest
-    ]
-
-
 def draw(
     trace: dict, path: str | os.PathLike, *, num_steps: int = 3, first_step: int | None = None
 ) -> None:
@@ -55,7 +45,7 @@ def draw(
         trace: What `tfdear.timeline.read` or `merge` returned.
         path: Where to write the picture; its ending says in which format.
         num_steps: How many steps to show. Defaults to 3.
-        first_step: The first of them. Defaults to None: such that they are in the middle.
+        first_step: The first of them. Defaults to None: such that they take a typical time.
 
     Raises:
         ValueError: The trace has no such step.
@@ -66,9 +56,15 @@ def draw(
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    steps = _choose(steps_of(trace), num_steps, first_step)
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     passes = [e for e in spans if e["name"] in ("forward", "backward")]
+    ranks = [entry["rank"] for entry in trace["otherData"]["ranks"]]
+    begins = {
+        event["args"]["step"]: event["ts"]
+        for event in passes
+        if event["name"] == "forward" and event["pid"] == ranks[0]
+    }
+    steps = _choose(begins, num_steps, first_step)
     shown = [event for event in passes if event["args"]["step"] in steps]
     begin = min(event["ts"] for event in shown)
     end = max(event["ts"] + event["dur"] for event in shown)
@@ -76,7 +72,6 @@ def draw(
     following = [e["ts"] + e["dur"] for e in passes if e["args"]["step"] == steps[-1] + 1]
     end = min([end + 0.5 * (end - begin) / len(steps), *following]) if following else end
 
-    ranks = [entry["rank"] for entry in trace["otherData"]["ranks"]]
     lines = [line for line in _SHOWN if any(timeline.line_of(event) == line for event in spans)]
     rows = {(rank, line): -i for i, (rank, line) in enumerate((r, n) for r in ranks for n in lines)}
     figure, axes = pyplot.subplots(
@@ -123,7 +118,9 @@ def draw(
     pyplot.close(figure)
 
 
-def _choose(steps: Sequence[int], num_steps: int, first_step: int | None) -> Sequence[int]:
+def _choose(begins: Mapping[int, float], num_steps: int, first_step: int | None) -> Sequence[int]:
+    """The steps to draw, given when each began."""
+    steps = list(begins)
     if not steps:
         raise ValueError(
             "the timeline has no steps: no gradients were reduced behind updates while it was "
@@ -131,14 +128,18 @@ def _choose(steps: Sequence[int], num_steps: int, first_step: int | None) -> Seq
         )
     if num_steps < 1:
         raise ValueError(f"expected at least one step to draw, received {num_steps}.")
-    if first_step is None:
-        first = max(0, (len(steps) - num_steps) // 2)
-    elif first_step in steps:
-        first = steps.index(first_step)
-    else:
+    if first_step is not None and first_step not in begins:
         raise ValueError(
             f"step {first_step} is not in the timeline: expected one of {steps[0]} to {steps[-1]}."
         )
+    if first_step is not None:
+        first = steps.index(first_step)
+    else:
+        # The median of all runs of so many steps: no pause between epochs, no first step.
+        times = list(begins.values())
+        runs = range(max(len(steps) - num_steps, 0))
+        in_order = sorted(runs, key=lambda i: times[i + num_steps] - times[i])
+        first = in_order[len(in_order) // 2] if in_order else 0
     return steps[first : first + num_steps]
 
 

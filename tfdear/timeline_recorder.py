@@ -53,7 +53,7 @@ class TimelineRecorder:
                 "this process may write to."
             ) from error
         identities = job.exchange(clock.identity())
-        measured = clock.measure(job.rank, gather, _now_micros)
+        measured = clock.measure(job.rank, gather, now_micros)
         shared = identities[job.rank] == identities[0]
         self._offset = clock.ClockOffset(0.0, 0.0, "shared") if shared else measured
         # Runs before the rank says goodbye to the others, because it is registered later.
@@ -79,8 +79,8 @@ class TimelineRecorder:
             traceback.print_exc()
 
 
-def _now_micros() -> int:
-    # The clock of the event record: C++'s steady clock and this one are both CLOCK_MONOTONIC.
+def now_micros() -> int:
+    """The clock of the event record: C++'s steady clock and this one are both CLOCK_MONOTONIC."""
     return time.monotonic_ns() // 1000
 
 

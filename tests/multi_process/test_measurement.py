@@ -76,6 +76,13 @@ def test_ranks_are_in_the_same_collective_at_the_same_time(traces):
         assert other["ts"] <= one["ts"] + one["dur"], key
 
 
+def test_a_measured_clock_is_right_within_its_error(reports):
+    # All ranks read one clock, so the true offset is none.
+    assert reports[0]["clock offset"] == reports[0]["clock error"] == 0
+    assert abs(reports[1]["clock offset"]) <= reports[1]["clock error"]
+    assert 0 < reports[1]["clock error"]
+
+
 def test_statistics_are_complete(reports):
     for report in reports:
         first, second = report["first"], report["second"]

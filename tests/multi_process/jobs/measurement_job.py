@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdear
+from tfdear import clock, timeline_recorder
 
 DIRECTORY = pathlib.Path(sys.argv[1])
 
@@ -37,6 +38,10 @@ if strategy.is_chief:
 second = strategy.statistics()
 
 
+# As between two machines, though all ranks read one clock here.
+offset = clock.measure(strategy.rank, strategy._gather_integers, timeline_recorder.now_micros)
+
+
 @tf.function
 def inner():
     return tf.add_n([tf.reduce_sum(variable.value) for variable in model.trainable_variables])
@@ -52,6 +57,8 @@ report = {
     "first": first,
     "second": second,
     "steps in events": sum(event.kind == "step" for event in events),
+    "clock offset": offset.microseconds,
+    "clock error": offset.error,
     "awaits outside the inner function": outer_ops.count("DearAwait"),
 }
 (DIRECTORY / f"report_{strategy.rank}.json").write_text(json.dumps(report))
