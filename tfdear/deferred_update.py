@@ -14,7 +14,7 @@ import threading
 
 import tensorflow as tf
 
-from tfdear import _tf_private
+from tfdear import _tf_private, sparse_rows
 
 _state = threading.local()
 
@@ -115,7 +115,11 @@ def trace_update(variable, update, gradient) -> DeferredUpdate | None:
 def _trace(trace, variable, update, gradient, signature):
     def body(values, indices=None):
         if indices is not None:
-            values = _sum_duplicate_rows(values, indices, gradient)
+            shape = gradient.dense_shape
+            if shape is not None:
+                shape = tf.constant(tf.get_static_value(shape), shape.dtype)
+            indices = tf.cast(indices, gradient.indices.dtype)
+            values = sparse_rows.sum_duplicates(tf.IndexedSlices(values, indices, shape))
         _state.trace = trace
         try:
             update(variable, values)
@@ -129,14 +133,3 @@ def _variable_of(handle):
     reference = getattr(handle, "_parent_trackable", None)
     variable = reference() if reference is not None else None
     return variable if hasattr(variable, "raw_handle") else None
-
-
-def _sum_duplicate_rows(values, indices, like):
-    """The gathered rows with one row per index: ranks may have touched the same ones."""
-    unique, positions = tf.unique(indices)
-    summed = tf.math.unsorted_segment_sum(values, positions, tf.shape(unique)[0])
-    summed = tf.ensure_shape(summed, values.shape)
-    shape = like.dense_shape
-    if shape is not None:
-        shape = tf.constant(tf.get_static_value(shape), shape.dtype)
-    return tf.IndexedSlices(summed, tf.cast(unique, like.indices.dtype), shape)

@@ -3,7 +3,7 @@
 
 import tensorflow as tf
 
-from tfdear import _tf_private, data, empty_batch, reductions, replica_context
+from tfdear import _tf_private, data, empty_batch, reductions, replica_context, sparse_rows
 from tfdear import collectives as collectives_module
 from tfdear import variable as variable_module
 
@@ -196,7 +196,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
                 if self.reducer.defer(var, update, args[0]):
                     return tf.no_op() if group else None
         if self.is_distributed_dear and args and isinstance(args[0], tf.IndexedSlices):
-            args = (reductions.sum_duplicate_rows(args[0]), *args[1:])
+            args = (sparse_rows.sum_duplicates(args[0]), *args[1:])
         return self._update_non_slot(var, fn, (var,) + tuple(args), kwargs, group)
 
     def _can_defer(self, var, args):

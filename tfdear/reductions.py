@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdear import _ops, _tf_private, deferred_update, engine_plan, step_data
+from tfdear import _ops, _tf_private, deferred_update, engine_plan, sparse_rows, step_data
 from tfdear import engine as engine_module
 from tfdear import tuner as tuner_module
 
@@ -114,7 +114,7 @@ class Reducer:
 
     def _contribute(self, ops, ticket, index, value, active) -> None:
         if isinstance(value, tf.IndexedSlices):
-            rows, indices = _unique_rows(value)
+            rows, indices = sparse_rows.unique(value.values, value.indices)
             op = ops.dear_contribute_rows(ticket, rows, indices, active, index=index)
         else:
             op = ops.dear_contribute(ticket, value, active, index=index)
@@ -178,13 +178,6 @@ class Reducer:
         self._names[layout][index] = name
 
 
-def sum_duplicate_rows(gathered: tf.IndexedSlices) -> tf.IndexedSlices:
-    """The gathered rows with one row per index: ranks may have touched the same ones."""
-    rows, unique = _unique_rows(gathered)
-    rows = tf.ensure_shape(rows, [None, *gathered.values.shape[1:]])
-    return tf.IndexedSlices(rows, tf.cast(unique, gathered.indices.dtype), gathered.dense_shape)
-
-
 def _checked(value):
     value = value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
     if value.dtype not in _DATA_TYPES:
@@ -206,13 +199,6 @@ def _spec(value) -> engine_plan.TensorSpec:
         sparse=sparse,
         bytes=0 if count is None else count * value.dtype.size,
     )
-
-
-def _unique_rows(slices: tf.IndexedSlices):
-    """One row per index: a word that occurs twice in a batch is sent once."""
-    indices = tf.cast(slices.indices, tf.int64)
-    unique, positions = tf.unique(indices)
-    return tf.math.unsorted_segment_sum(slices.values, positions, tf.shape(unique)[0]), unique
 
 
 def _reduced(ops, ticket, index, value):

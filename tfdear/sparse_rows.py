@@ -1,0 +1,17 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Rows of sparse gradients (`tf.IndexedSlices`), of which several may have one index."""
+
+import tensorflow as tf
+
+
+def unique(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """One row per index, the sum of those that share it, and the indices as int64."""
+    indices, positions = tf.unique(tf.cast(indices, tf.int64))
+    return tf.math.unsorted_segment_sum(values, positions, tf.shape(indices)[0]), indices
+
+
+def sum_duplicates(gathered: tf.IndexedSlices) -> tf.IndexedSlices:
+    """The gathered rows with one row per index: ranks may have touched the same ones."""
+    rows, indices = unique(gathered.values, gathered.indices)
+    rows = tf.ensure_shape(rows, [None, *gathered.values.shape[1:]])
+    return tf.IndexedSlices(rows, tf.cast(indices, gathered.indices.dtype), gathered.dense_shape)
