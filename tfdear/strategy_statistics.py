@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tfdear import bounds as bounds_module
 from tfdear import engine as engine_module
 from tfdear import event_record, statistics
 
@@ -46,7 +47,7 @@ class StrategyStatistics:
         summary["costs"] = None if costs is None else dataclasses.asdict(costs)
         summary["bounds"] = summary["fraction_of_bound"] = None
         if average is not None and plan is not None:
-            bounds = statistics.make_bounds(average, plan["bucket_bytes"], costs)
+            bounds = bounds_module.make_bounds(average, plan["bucket_bytes"], costs)
             summary["bounds"] = {
                 "dear": bounds.dear,
                 "dear_barrier": bounds.dear_barrier,

@@ -6,7 +6,8 @@ import pytest
 from event_rows import dear_step, dear_steps, record, row
 
 from tfdear import cost_model, statistics
-from tfdear.statistics import Bounds, StepStatistics
+from tfdear.bounds import Bounds, make_bounds
+from tfdear.statistics import StepStatistics
 
 
 def milliseconds(step, *names):
@@ -133,12 +134,12 @@ def test_bounds_take_modelled_communication_where_it_is_known():
         all_gather=cost_model.LinearCost(0.002, 1e-6),
         all_reduce=cost_model.LinearCost(0.003, 2e-6),
     )
-    modelled = statistics.make_bounds(average, [1000, 3000], costs)
+    modelled = make_bounds(average, [1000, 3000], costs)
     assert modelled.reduce_scatter == pytest.approx(0.006)
     assert modelled.all_gather == pytest.approx(0.008)
     assert modelled.all_reduce == pytest.approx(0.014)
     assert modelled.dear == pytest.approx(0.024 + 0.050)
-    measured = statistics.make_bounds(average, [1000, 3000], None)
+    measured = make_bounds(average, [1000, 3000], None)
     assert measured.reduce_scatter == pytest.approx(0.030)
     assert measured.all_reduce == pytest.approx(0.042)
 
@@ -151,7 +152,7 @@ def test_a_schedule_of_all_reduces_gives_bounds_for_the_halves():
         rows += [row("contribute", ticket, 1, 0, at, at + 60)]
         rows += [row("all_reduce", ticket, 0, 4000, at + 60, at + 80)]
     average = statistics.average(StepStatistics().add(record(*rows))["per_step"])
-    bounds = statistics.make_bounds(average, [4000], None)
+    bounds = make_bounds(average, [4000], None)
     assert (bounds.reduce_scatter, bounds.all_gather) == (pytest.approx(0.01), pytest.approx(0.01))
     assert bounds.of("wfbp") == pytest.approx(0.060)
     assert bounds.of("sequential") == pytest.approx(0.080)
