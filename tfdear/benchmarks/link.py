@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""What the collectives of a started group cost: the line through measured times."""
+"""What the collectives of a started group cost, measured as every job does at its start."""
 
 from __future__ import annotations
 
@@ -8,28 +8,19 @@ import statistics
 from tfdear import cost_model
 from tfdear.benchmarks.group import Group
 
-_SIZES = (16 << 10, 128 << 10, 1 << 20, 4 << 20, 16 << 20)
-# A shaped link lets its first bytes pass at once; as long a run as this makes that negligible.
-_MEASURE_SECONDS = 0.3
-_MOST_REPEATS = 400
 _TIMEOUT = 120.0
-_ROUNDS = 3
+_ROUNDS = 5
 
 
 def measure(group: Group) -> cost_model.CommunicationCosts:
     """Measures and fits the costs of the three collectives between the ranks of a group."""
-    costs = {}
-    for name in ("reduce_scatter", "all_gather", "all_reduce"):
-        seconds = []
-        for nbytes in _SIZES:
-            call = {"name": name, "nbytes": nbytes}
-            first = max(group.call("collective", _TIMEOUT, repeats=2, **call))
-            repeats = max(1, min(_MOST_REPEATS, int(_MEASURE_SECONDS / max(first, 1e-5))))
-            seconds.append(
-                statistics.median(
-                    max(group.call("collective", _TIMEOUT, repeats=repeats, **call))
-                    for _ in range(_ROUNDS)
-                )
+    rounds = [group.call("costs", _TIMEOUT)[0] for _ in range(_ROUNDS)]
+    return cost_model.CommunicationCosts(
+        **{
+            phase: cost_model.LinearCost(
+                statistics.median(costs[phase]["a"] for costs in rounds),
+                statistics.median(costs[phase]["b"] for costs in rounds),
             )
-        costs[name] = cost_model.fit(_SIZES, seconds)
-    return cost_model.CommunicationCosts(**costs)
+            for phase in rounds[0]
+        }
+    )

@@ -36,6 +36,8 @@ def start(rank: int, addresses: list, hostnames: list, prepared: dict) -> str:
         HOROVOD_CONTROLLER="gloo",
         HOROVOD_CPU_OPERATIONS="gloo",
         HOROVOD_GLOO_IFACE="eth0",
+        # Ranks that were stopped between their turns must not take each other for lost.
+        HOROVOD_GLOO_TIMEOUT_SECONDS="3600",
         HOROVOD_GLOO_RENDEZVOUS_ADDR=addresses[0],
         HOROVOD_GLOO_RENDEZVOUS_PORT=str(prepared["port"]),
     )

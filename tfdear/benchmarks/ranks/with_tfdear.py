@@ -1,6 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """A rank that uses tfdear: its engine alone, or Keras under its strategy."""
 
+import dataclasses
 import functools
 import os
 import socket
@@ -11,11 +12,12 @@ import sleeping  # type: ignore[import-not-found]
 import tfdear
 from tfdear import engine as engine_module
 from tfdear import job as job_module
+from tfdear import link_costs, planner
 from tfdear import options as options_module
-from tfdear import planner
 
 _LANE = engine_module.Lane.GRADIENTS
 _WAIT_SECONDS = 60.0
+_BURST_BYTES = 4 << 20
 _trained: dict = {}
 
 
@@ -57,7 +59,14 @@ def collective(name: str, nbytes: int, repeats: int) -> float:
             seconds += run(_LANE, phases.REDUCE_SCATTER, data)
             seconds += run(_LANE, phases.ALL_GATHER, data)
         return seconds / repeats
-    return run(_LANE, phases[name.upper()], data, repeats=repeats) / repeats
+    # A shaped link lets its first bytes pass at once.
+    warm_up = max(1, min(repeats, _BURST_BYTES // max(nbytes, 1)))
+    return run(_LANE, phases[name.upper()], data, warm_up=warm_up, repeats=repeats) / repeats
+
+
+def costs() -> dict[str, dict[str, float]]:
+    """What the collectives cost this rank: a and b of each."""
+    return dataclasses.asdict(link_costs.measure(_job().engine, _LANE))
 
 
 def replay(
@@ -139,6 +148,7 @@ METHODS = {
     "prepare": prepare,
     "start": start,
     "collective": collective,
+    "costs": costs,
     "replay": replay,
     "build": build,
     "train": train,
