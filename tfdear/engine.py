@@ -345,14 +345,29 @@ class Engine:
         return message.value.decode(errors="replace")
 
     def run_collective(
-        self, lane: Lane, phase: Phase, data: np.ndarray, *, repeats: int = 1, root: int = 0
+        self,
+        lane: Lane,
+        phase: Phase,
+        data: np.ndarray,
+        *,
+        warm_up: int = 0,
+        repeats: int = 1,
+        root: int = 0,
     ) -> float:
         """Runs one collective back to back on the elements of an array, in place.
 
         Use it to measure links; all members of the lane's group must call it alike.
 
+        Args:
+            lane: Whose group.
+            phase: Which collective.
+            data: A contiguous array; every rank's has the same size.
+            warm_up: How often it runs before the time is taken. Defaults to 0.
+            repeats: How often it runs then. Defaults to 1.
+            root: Of a reduce or a broadcast. Defaults to 0.
+
         Returns:
-            Seconds from the start of the first to the end of the last.
+            Seconds that the repeats took.
         """
         seconds = ctypes.c_double()
         _check(
@@ -363,6 +378,7 @@ class Engine:
             ctypes.c_int64(data.size),
             DATA_TYPES[data.dtype.name],
             root,
+            warm_up,
             repeats,
             ctypes.byref(seconds),
         )

@@ -1,6 +1,8 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Measures what collectives cost on this job's links, at start-up. Imports no TensorFlow."""
 
+import statistics
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,11 +10,17 @@ import numpy as np
 from tfdear import cost_model
 
 if TYPE_CHECKING:
-    from tfdear.engine import Engine, Lane
+    from tfdear.engine import Engine, Lane, Phase
 
-_SIZES = (16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
+# [Note: Two regimes] The time per byte is fitted to large collectives back to back: what the link
+# carries. There the start-up hides behind the one before; and a link that saves up for bursts, as
+# shaped ones do, takes small messages faster than it carries bytes. So the start-up, which includes
+# the hand-over between threads, is fitted to small collectives that run by themselves.
+_SMALL_SIZES = (4 << 10, 8 << 10, 16 << 10)
+_LARGE_SIZES = (256 << 10, 1 << 20, 4 << 20)
 # A collective that takes longer than this ends the sizes: larger ones would only cost time.
 _LONG_SECONDS = 0.05
+_TIMES_ALONE = 9
 _REPEATS_SECONDS = 0.01
 _MOST_REPEATS = 40
 
@@ -20,8 +28,7 @@ _MOST_REPEATS = 40
 def measure(engine: "Engine", lane: "Lane") -> cost_model.CommunicationCosts:
     """Fits a + b * bytes to the times of the collectives of one process group.
 
-    All members of the group must call it together. It runs them back to back, as training does.
-    Takes a few tenths of a second.
+    All members of the group must call it together. Takes a few tenths of a second.
 
     Args:
         engine: The started engine.
@@ -35,7 +42,7 @@ def measure(engine: "Engine", lane: "Lane") -> cost_model.CommunicationCosts:
     # Here: the planning modules can be used where the library is not built.
     from tfdear.engine import Phase
 
-    data = np.zeros(_SIZES[-1] // 4, np.float32)
+    data = np.zeros(_LARGE_SIZES[-1] // 4, np.float32)
     agreed = np.zeros(1, np.int64)
 
     def agree(value: int) -> int:
@@ -43,29 +50,44 @@ def measure(engine: "Engine", lane: "Lane") -> cost_model.CommunicationCosts:
         engine.run_collective(lane, Phase.BROADCAST, agreed, root=0)
         return int(agreed[0])
 
+    # Young connections are slow, and memory that was never written is.
+    engine.run_collective(lane, Phase.ALL_REDUCE, data)
     costs = {}
     for phase in (Phase.REDUCE_SCATTER, Phase.ALL_GATHER, Phase.ALL_REDUCE):
         sizes, seconds = [], []
-        for size in _SIZES:
+        for size in _LARGE_SIZES:
             part = data[: size // 4]
             once = engine.run_collective(lane, phase, part)
-            wanted = int(_REPEATS_SECONDS / max(once, 1e-6))
-            repeats = agree(min(max(wanted, 1), _MOST_REPEATS))
-            # Not measured: what a link lets through in a burst after a pause.
-            engine.run_collective(lane, phase, part, repeats=repeats)
-            once = engine.run_collective(lane, phase, part, repeats=repeats) / repeats
+            repeats = agree(min(max(int(_REPEATS_SECONDS / max(once, 1e-6)), 1), _MOST_REPEATS))
+            # The first half is not measured: a link may let a burst through after a pause.
+            taken = engine.run_collective(lane, phase, part, warm_up=repeats, repeats=repeats)
             sizes.append(size)
-            seconds.append(once)
-            if agree(int(once > _LONG_SECONDS)):
+            seconds.append(taken / repeats)
+            if agree(int(seconds[-1] > _LONG_SECONDS)):
                 break
-        costs[phase.name.lower()] = _fit(sizes, seconds)
+        small = [_alone(engine, lane, phase, data[: size // 4]) for size in _SMALL_SIZES]
+        costs[phase.name.lower()] = _fit(sizes, seconds, small)
     return cost_model.CommunicationCosts(**costs)
 
 
-def _fit(sizes: list[int], seconds: list[float]) -> cost_model.LinearCost:
+def _alone(engine: "Engine", lane: "Lane", phase: "Phase", data: np.ndarray) -> float:
+    """Median seconds of a collective that nothing follows at once, as its caller sees it."""
+    times = []
+    for _ in range(_TIMES_ALONE):
+        begin = time.perf_counter()
+        engine.run_collective(lane, phase, data)
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def _fit(sizes: list[int], seconds: list[float], small: list[float]) -> cost_model.LinearCost:
+    """See [Note: Two regimes]."""
     try:
-        return cost_model.fit(sizes, seconds)
+        per_byte = cost_model.fit(sizes, seconds).b
     except ValueError:
         # A machine so busy, or a link so slow, that there is no line through the times: the
         # largest size says the most.
-        return cost_model.LinearCost(0.0, seconds[-1] / sizes[-1])
+        per_byte = seconds[-1] / sizes[-1]
+    # The least-squares start-up, given the time per byte.
+    rest = [t - per_byte * size for size, t in zip(_SMALL_SIZES, small, strict=True)]
+    return cost_model.LinearCost(max(statistics.fmean(rest), 0.0), per_byte)

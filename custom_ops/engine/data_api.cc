@@ -101,20 +101,21 @@ Status RunPhase(CollectiveBackend* backend, Phase phase, void* data, size_t coun
 }  // namespace
 
 int tfdear_collective_run(int lane, int phase, void* data, int64_t count, int data_type, int root,
-                          int repeats, double* seconds, char* error, int error_size) {
+                          int warm_up, int repeats, double* seconds, char* error, int error_size) {
   auto* opened = Engine::Get()->lane(static_cast<tfdear::LaneKind>(lane));
   if (opened == nullptr) {
     return Report(Status(StatusCode::kInvalidArgument, "this rank alone has no process groups"),
                   error, error_size);
   }
   const auto kind = static_cast<Phase>(phase);
-  auto signature =
-      std::make_shared<Signature>(std::string(Name(kind)) + " run " + std::to_string(repeats) +
-                                  " times on " + std::to_string(count) + " elements");
+  auto signature = std::make_shared<Signature>(std::string(Name(kind)) + " run " +
+                                               std::to_string(warm_up + repeats) + " times on " +
+                                               std::to_string(count) + " elements");
   const auto work =
       opened->group()->Run(signature, [=](CollectiveBackend* backend, uint64_t sequence) {
-        const auto begin = std::chrono::steady_clock::now();
-        for (int i = 0; i < repeats; ++i) {
+        auto begin = std::chrono::steady_clock::now();
+        for (int i = 0; i < warm_up + repeats; ++i) {
+          if (i == warm_up) begin = std::chrono::steady_clock::now();
           TFDEAR_RETURN_IF_ERROR(RunPhase(backend, kind, data, static_cast<size_t>(count),
                                           static_cast<DataType>(data_type), root, *signature,
                                           sequence));

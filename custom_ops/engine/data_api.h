@@ -11,12 +11,12 @@
 
 extern "C" {
 
-// Runs one collective `repeats` times, back to back, on `count` elements at `data`. `phase` as in
-// plan.h, of float32 and the like; `root` for reduce and broadcast. `*seconds`: time from the start
-// of the first to the end of the last.
+// Runs one collective `warm_up` + `repeats` times, back to back, on `count` elements at `data`.
+// `phase` as in plan.h; `root` for reduce and broadcast. `*seconds`: what the last `repeats` took.
+// There is no pause before them, in which a link could save up for a burst.
 TFDEAR_EXPORT int tfdear_collective_run(int lane, int phase, void* data, int64_t count,
-                                        int data_type, int root, int repeats, double* seconds,
-                                        char* error, int error_size);
+                                        int data_type, int root, int warm_up, int repeats,
+                                        double* seconds, char* error, int error_size);
 
 // One execution of a layout: open, contribute every tensor, wait for the sums, close.
 TFDEAR_EXPORT int tfdear_reduction_open(int64_t layout, int64_t* reduction, char* error,
