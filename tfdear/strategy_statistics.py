@@ -42,9 +42,11 @@ class StrategyStatistics:
         )
         summary["average"] = average = statistics.average(summary["per_step"])
         summary["plan"] = plan = self._plan()
-        # Measured at the start of the job, where that is built in and not turned off.
-        costs = getattr(job, "costs", None)
+        costs = job.costs  # None for a rank alone.
         summary["costs"] = None if costs is None else dataclasses.asdict(costs)
+        summary["link_costs"] = {
+            link: dataclasses.asdict(measured) for link, measured in job.link_costs.items()
+        }
         summary["bounds"] = summary["fraction_of_bound"] = None
         if average is not None and plan is not None:
             bounds = bounds_module.make_bounds(average, plan["bucket_bytes"], costs)
