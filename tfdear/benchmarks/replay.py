@@ -260,12 +260,21 @@ def _print(
                 case.planner,
                 str(case.buckets or "?"),
                 f"{case.median:.3f}",
+                f"{case.median / max(bound.computation, bound.communication):.3f}",
                 f"{case.median / bound.seconds:.3f}",
                 predicted,
                 error,
             ]
         )
-    header = ["schedule", "planner", "buckets", "measured s", "of bound", "predicted s"]
+    header = [
+        "schedule",
+        "planner",
+        "buckets",
+        "measured s",
+        "of larger",
+        "of bound",
+        "predicted s",
+    ]
     tell(report.table([*header, "measured / predicted"], rows))
     best: dict[str, float] = {}
     for case in cases:
