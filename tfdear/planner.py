@@ -5,7 +5,7 @@ import ast
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from tfdear import fusion
+from tfdear import fusion, schedules
 from tfdear.cost_model import CommunicationCosts
 from tfdear.trace import Trace
 
@@ -67,6 +67,25 @@ def parse(text: str) -> Planner:
         return getattr(fusion, name.id)(*positional, **named)
     except (SyntaxError, TypeError, ValueError) as error:
         raise ValueError(f"{text!r} is not a planner: {error}") from error
+
+
+def make_plan(
+    planner: Planner, schedule: str, trace: Trace, costs: CommunicationCosts | None
+) -> schedules.Plan:
+    """The plan that the engine gets: the planner's buckets and the schedule's order.
+
+    `Planned` judges buckets by that order here, and not by the ideal queue, which interrupts
+    transfers at no cost.
+
+    Args:
+        planner: Who cuts the buckets.
+        schedule: One of `tfdear.schedules.SCHEDULES`.
+        trace: The model.
+        costs: The network, or None.
+    """
+    if isinstance(planner, fusion.Planned) and planner.chunk_bytes is None:
+        planner = fusion.Planned(schedules.CHUNK_BYTES)
+    return schedules.make_plan(schedule, planner.buckets(trace, costs, schedule), trace, costs)
 
 
 def first_bucket_bytes(planner: Planner) -> int:

@@ -20,7 +20,7 @@ __all__ = ["SCHEDULES", "Plan", "Step", "Timeline", "Transfer", "execute", "make
 
 SCHEDULES = ("dear", "dear_barrier", "wfbp", "sequential", "bytescheduler")
 
-_CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 4 << 20
 _FEW_BUCKETS = 32
 _MOST_PARTS = 8
 
@@ -158,7 +158,7 @@ def make_plan(
     buckets: Sequence[Sequence[int]],
     trace: Trace,
     costs: CommunicationCosts | None = None,
-    chunk_bytes: int = _CHUNK_BYTES,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> Plan:
     """Fixes the order that the schedule's priority queue would take.
 

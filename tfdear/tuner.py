@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tfdear import engine_plan, layer_times, schedules
+from tfdear import engine_plan, layer_times
 from tfdear.cost_model import CommunicationCosts
 from tfdear.event_record import EVENT_KINDS, EVENT_ROW
-from tfdear.planner import Planner, SearchingPlanner
+from tfdear.planner import Planner, SearchingPlanner, make_plan
 from tfdear.trace import Trace
 
 if TYPE_CHECKING:
@@ -176,8 +176,7 @@ class Tuner:
 
     def _propose(self, layout: _Layout) -> None:
         assert layout.trace is not None and layout.tensor_of_layer is not None
-        buckets = layout.planner.buckets(layout.trace, self._costs, self._schedule)
-        plan = schedules.make_plan(self._schedule, buckets, layout.trace, self._costs)
+        plan = make_plan(layout.planner, self._schedule, layout.trace, self._costs)
         words = engine_plan.encode(plan, layout.tensors, layout.tensor_of_layer, tree=self._tree)
         layout.proposed, layout.adopted = words, None
         self._engine.propose(layout.number, words, self._interval(layout.planner))

@@ -17,7 +17,7 @@ from tfdear import netlab, schedules
 from tfdear.benchmarks import link, peers, replay, report
 from tfdear.benchmarks.group import Group
 from tfdear.cost_model import CommunicationCosts
-from tfdear.planner import Planner, SearchingPlanner
+from tfdear.planner import Planner, SearchingPlanner, make_plan
 from tfdear.trace import Trace
 
 # A search counts the trials that it needs to come this close to the best size that was tried.
@@ -128,12 +128,12 @@ def _prepare(
     trials: list[tuple[int, float]] = []
     if isinstance(planner, SearchingPlanner):
         while not planner.done and len(trials) < _MOST_TRIALS:
-            plan = replay.make_plan(schedule, planner, trace, costs)
+            plan = make_plan(planner, schedule, trace, costs)
             times = replay.iterate(group, trace, plan, planner.steps_per_trial)
             largest = max(sum(trace.layers[i].bytes for i in b) for b in plan.buckets)
             trials.append((getattr(planner, "bytes", largest), statistics.fmean(times)))
             planner.observe(trials[-1][1])
-    plan = replay.make_plan(schedule, planner, trace, costs)
+    plan = make_plan(planner, schedule, trace, costs)
     predicted = schedules.execute(plan, trace, costs).iteration_time
     return Result(schedule, name, plan, predicted, trials)
 

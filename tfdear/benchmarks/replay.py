@@ -21,7 +21,7 @@ from tfdear.benchmarks import link, report
 from tfdear.benchmarks.group import Group
 from tfdear.benchmarks.peers import Peer
 from tfdear.cost_model import CommunicationCosts
-from tfdear.planner import Planner
+from tfdear.planner import Planner, make_plan
 from tfdear.trace import Trace
 
 _TRACES = pathlib.Path(__file__).parents[1] / "traces"
@@ -144,7 +144,7 @@ def _measure_ratio(
     front: float | None = None
     for schedule in names:
         for name, planner in planners.items():
-            plan = make_plan(schedule, planner, trace, costs)
+            plan = make_plan(planner, schedule, trace, costs)
             predicted = schedules.execute(plan, trace, costs).iteration_time
             case = Case(ratio, schedule, name, len(plan.buckets), predicted)
             turns.append((case, groups["tfdear"], {**work, "plan": encode(plan, work["counts"])}))
@@ -223,13 +223,6 @@ def _work(trace: Trace) -> dict[str, Any]:
         "forward": [layer.forward for layer in trace.layers],
         "backward": [layer.backward for layer in trace.layers],
     }
-
-
-def make_plan(
-    schedule: str, planner: Planner, trace: Trace, costs: CommunicationCosts
-) -> schedules.Plan:
-    """The plan of a planner's buckets under a schedule."""
-    return schedules.make_plan(schedule, planner.buckets(trace, costs, schedule), trace, costs)
 
 
 def encode(plan: schedules.Plan, counts: Sequence[int]) -> list[int]:
