@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -159,6 +160,8 @@ def _guarded(function: Callable[[argparse.Namespace], int]) -> Callable[[argpars
     def run(options: argparse.Namespace) -> int:
         from tfdear.benchmarks.group import BenchmarkError
 
+        # As an exception, so that the lab and its ranks go before this process does.
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         try:
             return function(options)
         except (netlab.LabError, ValueError, OSError) as error:
