@@ -13,7 +13,15 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdear import _ops, _tf_private, deferred_update, engine_plan, sparse_rows, step_data
+from tfdear import (
+    _ops,
+    _tf_private,
+    deferred_update,
+    engine_plan,
+    gradient_order,
+    sparse_rows,
+    step_data,
+)
 from tfdear import engine as engine_module
 from tfdear import tuner as tuner_module
 
@@ -151,7 +159,7 @@ class Reducer:
         graph.add_to_collection("tfdear_deferred_updates", traced)
         ticket = source.inputs[0]
         layout = ticket.op.get_attr("layout")
-        self._take_to_gradients(layout, source.get_attr("index"), variable.name)
+        self._take_to_gradients(ticket, layout, source.get_attr("index"), variable.name)
         for written in traced.written:
             written.await_updates()
         sparse = isinstance(gradient, tf.IndexedSlices)
@@ -167,12 +175,15 @@ class Reducer:
             )
         return True
 
-    def _take_to_gradients(self, layout: int, index: int, name: str) -> None:
+    def _take_to_gradients(self, ticket, layout: int, index: int, name: str) -> None:
         if layout not in self._names:
             self._names[layout] = [
                 f"tensor {number}" for number in range(len(self._tensors[layout]))
             ]
             self._engine.set_lane(layout, engine_module.Lane.GRADIENTS)
+            gradient_order.contribute_gradients_first(
+                user for user in ticket.consumers() if user.type == "DearContribute"
+            )
             if self._tuner is not None:
                 self._tuner.add_layout(layout, self._names[layout], self._tensors[layout])
         self._names[layout][index] = name

@@ -2,13 +2,18 @@
 #include "custom_ops/engine/communication_threads.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <mutex>
 #include <vector>
 
 namespace tfdear {
 namespace {
+
+constexpr int kNiceness = -10;
 
 struct Registry {
   std::mutex mutex;
@@ -34,6 +39,9 @@ void RegisterCommunicationThread() {
   thread_local bool registered = false;
   if (registered) return;
   registered = true;
+  // They need little time, but at once: while one waits for a processor, the line is idle. Where the
+  // system does not allow it (to other users than root, by default), all threads are alike.
+  setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNiceness);
   clockid_t clock;
   if (pthread_getcpuclockid(pthread_self(), &clock) != 0) return;
   std::lock_guard<std::mutex> lock(registry().mutex);

@@ -1,0 +1,82 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Lets the backward pass compute a layer's gradient before it goes on to the layer below.
+
+[Note: Gradients first]
+When the gradient of a layer's output is there, two things can be computed from it: the gradients of
+the layer's weights, which nothing in the step waits for, and the gradient of its input, which the
+rest of the backward pass waits for. TensorFlow's executor takes ready operations in any order, with
+few threads the newest first; it then runs down the whole backward pass and computes the gradients of
+the weights last, when it is too late to hide their communication. A control edge from the
+contribution of the one to the computation of the other changes the order and nothing else.
+"""
+
+from collections.abc import Iterable
+
+# Operations that compute the gradient of a layer's weights from that of its output.
+_WEIGHT_GRADIENTS = frozenset(
+    {
+        "BatchMatMulV2",
+        "BiasAddGrad",
+        "Conv2DBackpropFilter",
+        "Conv3DBackpropFilterV2",
+        "DepthwiseConv2dNativeBackpropFilter",
+        "Einsum",
+        "MatMul",
+    }
+)
+# What lies between them and the reduction, and does not change which layer they belong to.
+_PASSED = frozenset({"Cast", "Identity", "Reshape", "Transpose"})
+_MOST_PASSED = 8
+
+
+def contribute_gradients_first(contributions: Iterable) -> int:
+    """Adds control edges from the contributions of gradients to what else uses the same tensors.
+
+    Args:
+        contributions: The operations of one graph that hand gradients to the engine, each with its
+            gradient as input 1.
+
+    Returns:
+        How many edges were added.
+    """
+    contribution_of = {}
+    for contribution in contributions:
+        source = _source(contribution.inputs[1].op)
+        if source is not None:
+            contribution_of[source] = contribution
+    before: set = set()  # What the contributions so far wait for.
+    added = 0
+    # In the order in which the gradients were built, which is that of the backward pass.
+    for source in sorted(contribution_of, key=lambda op: op._id):
+        contribution = contribution_of[source]
+        _add_ancestors(contribution, before)
+        for tensor in source.inputs:
+            for user in tensor.consumers():
+                # An edge to what a contribution waits for would be a circle.
+                if user in before or user in contribution_of:
+                    continue
+                user._add_control_input(contribution)
+                added += 1
+    return added
+
+
+def _source(op):
+    """The operation that computed a gradient of weights, or None."""
+    for _ in range(_MOST_PASSED):
+        if op.type in _WEIGHT_GRADIENTS:
+            return op
+        if op.type not in _PASSED:
+            return None
+        op = op.inputs[0].op
+    return None
+
+
+def _add_ancestors(op, known: set) -> None:
+    stack = [op]
+    while stack:
+        op = stack.pop()
+        if op in known:
+            continue
+        known.add(op)
+        stack.extend(tensor.op for tensor in op.inputs)
+        stack.extend(op.control_inputs)
