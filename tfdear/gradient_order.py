@@ -5,8 +5,8 @@
 When the gradient of a layer's output is there, two things can be computed from it: the gradients of
 the layer's weights, which nothing in the step waits for, and the gradient of its input, which the
 rest of the backward pass waits for. TensorFlow's executor takes ready operations in any order, with
-few threads the newest first; it then runs down the whole backward pass and computes the gradients of
-the weights last, when it is too late to hide their communication. A control edge from the
+few threads the newest first. It then runs down the whole backward pass and computes the gradients
+of the weights last, when it is too late to hide their communication. A control edge from the
 contribution of the one to the computation of the other changes the order and nothing else.
 """
 
