@@ -39,8 +39,8 @@ void RegisterCommunicationThread() {
   thread_local bool registered = false;
   if (registered) return;
   registered = true;
-  // They need little time, but at once: while one waits for a processor, the line is idle. Where the
-  // system does not allow it (to other users than root, by default), all threads are alike.
+  // They need little time, but at once: while one waits for a processor, the line is idle. Where
+  // the system does not allow it (to other users than root, by default), all threads are alike.
   setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNiceness);
   clockid_t clock;
   if (pthread_getcpuclockid(pthread_self(), &clock) != 0) return;

@@ -205,16 +205,43 @@ Status GlooBackend::DirectAllReduce(Exchange* exchange, char* data, const Shards
   return Status();
 }
 
+// Cut into segments too, with few receives ahead: a sender that may put whole shards on the line
+// for all peers at once overruns the queue of the link, and lost packets cost more than waiting.
 Status GlooBackend::DirectAllGather(Exchange* exchange, char* data, const Shards& shards) {
   const Range mine = shards[rank()];
-  std::vector<Exchange::Message*> arrivals;
-  for (int offset = 1; offset < size(); ++offset) {
-    const int peer = Peer(-offset);
-    const Range theirs = shards[peer];
-    arrivals.push_back(exchange->Receive(peer, kGatherPhase, data + theirs.begin, theirs.size()));
-    exchange->Send(Peer(offset), kGatherPhase, data + mine.begin, mine.size());
+  auto segment_of = [&](Range shard, size_t i) {
+    const size_t begin = shard.begin + i * segment_bytes_;
+    return Range{begin, std::min(begin + segment_bytes_, shard.end)};
+  };
+  size_t segments = 0;
+  for (const Range& shard : shards) {
+    segments = std::max(segments, SegmentsOf(shard, segment_bytes_));
   }
-  for (Exchange::Message* arrival : arrivals) TFDEAR_RETURN_IF_ERROR(exchange->Wait(arrival));
+  std::vector<std::vector<Exchange::Message*>> arrivals(kReceivesAhead);
+  auto receive = [&](size_t i) {
+    auto& messages = arrivals[i % kReceivesAhead];
+    messages.clear();
+    for (int offset = 1; offset < size(); ++offset) {
+      const int peer = Peer(-offset);
+      if (i >= SegmentsOf(shards[peer], segment_bytes_)) continue;
+      const Range segment = segment_of(shards[peer], i);
+      messages.push_back(
+          exchange->Receive(peer, kGatherPhase + i, data + segment.begin, segment.size()));
+    }
+  };
+  for (size_t i = 0; i < std::min(kReceivesAhead, segments); ++i) receive(i);
+  for (size_t i = 0; i < SegmentsOf(mine, segment_bytes_); ++i) {
+    const Range segment = segment_of(mine, i);
+    for (int offset = 1; offset < size(); ++offset) {
+      exchange->Send(Peer(offset), kGatherPhase + i, data + segment.begin, segment.size());
+    }
+  }
+  for (size_t i = 0; i < segments; ++i) {
+    for (Exchange::Message* arrival : arrivals[i % kReceivesAhead]) {
+      TFDEAR_RETURN_IF_ERROR(exchange->Wait(arrival));
+    }
+    if (i + kReceivesAhead < segments) receive(i + kReceivesAhead);
+  }
   return exchange->WaitForSends();
 }
 
