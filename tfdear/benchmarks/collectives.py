@@ -21,6 +21,8 @@ from tfdear.benchmarks.peers import Peer
 
 COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce", "pair")
 _MEASURE_SECONDS = 0.4
+# Reduced before every measurement, so that a burst is over: _DRAIN_BYTES of the ranks.
+_DRAIN_BYTES = 1 << 20
 _MOST_REPEATS = 200
 _TIMEOUT = 120.0
 
@@ -121,8 +123,9 @@ def _measure_size(
             row = rows.setdefault((name, collective, nbytes), Row(name, collective, nbytes))
             # The slowest rank counts: the others waited for it.
             row.seconds.append(max(answers))
-            sent = max(b - a for a, b in zip(before, after, strict=True)) / inner[name]
-            row.wire.append(sent / (_share(collective, len(lab.nodes)) * nbytes))
+            sent = max(b - a for a, b in zip(before, after, strict=True))
+            least = inner[name] * _share(collective, len(lab.nodes)) * nbytes
+            row.wire.append(sent / (least + _share("all_reduce", len(lab.nodes)) * _DRAIN_BYTES))
 
 
 def _share(collective: str, world_size: int) -> float:

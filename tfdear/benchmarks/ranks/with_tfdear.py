@@ -18,7 +18,6 @@ from tfdear import options as options_module
 _LANE = engine_module.Lane.GRADIENTS
 _WAIT_SECONDS = 60.0
 _DRAIN_BYTES = 1 << 20
-_BURST_BYTES = 4 << 20
 _trained: dict = {}
 
 
@@ -61,9 +60,7 @@ def collective(name: str, nbytes: int, repeats: int) -> float:
             seconds += run(_LANE, phases.REDUCE_SCATTER, data)
             seconds += run(_LANE, phases.ALL_GATHER, data)
         return seconds / repeats
-    # A shaped link lets its first bytes pass at once.
-    warm_up = max(1, min(repeats, _BURST_BYTES // max(nbytes, 1)))
-    return run(_LANE, phases[name.upper()], data, warm_up=warm_up, repeats=repeats) / repeats
+    return run(_LANE, phases[name.upper()], data, repeats=repeats) / repeats
 
 
 def costs() -> dict[str, dict[str, float]]:
