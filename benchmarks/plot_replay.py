@@ -69,7 +69,7 @@ def _draw(panel, result) -> None:
     panel.set_xlabel("communication / computation")
     rate = result["rate_bits_per_second"] / 1e9
     panel.set_title(f"{result['trace']}, {result['ranks']} ranks, {rate:g} Gbit/s", fontsize=10)
-    panel.set_ylim(0.95, 2.1)
+    panel.set_ylim(0.95, 2.2)
 
 
 if __name__ == "__main__":

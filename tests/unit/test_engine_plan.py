@@ -1,0 +1,86 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Plans as the engine takes them: data types, sparse tensors, trees, and back."""
+
+import pytest
+
+from tfdear import engine_plan, schedules
+from tfdear.engine_plan import TensorSpec
+
+FLOAT16, FLOAT32 = 0, 2
+
+
+def dense(count, data_type=FLOAT32):
+    return TensorSpec(data_type, count, False, 4 * count)
+
+
+SPARSE = TensorSpec(FLOAT32, -1, True, 0)
+
+
+def plan_of(buckets, steps, wait_for_all=False):
+    return schedules.Plan(
+        tuple(map(tuple, buckets)), tuple(schedules.Step(*step) for step in steps), wait_for_all
+    )
+
+
+def steps_of(plan):
+    return [(step.phase, step.bucket, step.chunk, step.chunks) for step in plan.steps]
+
+
+def test_a_plan_over_one_data_type_survives_both_ways():
+    plan = plan_of(
+        [[3, 2], [1], [0]],
+        [
+            ("reduce_scatter", 0, 0, 1),
+            ("all_gather", 0, 0, 2),
+            ("all_reduce", 1, 0, 1),
+            ("all_gather", 0, 1, 2),
+            ("all_reduce", 2, 0, 1),
+        ],
+        wait_for_all=True,
+    )
+    words = engine_plan.encode(plan, [dense(8)] * 4, range(4))
+    assert engine_plan.decode(words) == plan
+
+
+def test_layers_are_renamed_to_tensors():
+    plan = plan_of([[1, 0], [2]], [("all_reduce", 0, 0, 1), ("all_reduce", 1, 0, 1)])
+    words = engine_plan.encode(plan, [dense(8)] * 3, [2, 0, 1])
+    assert engine_plan.decode(words).buckets == ((0, 2), (1,))
+
+
+def test_data_types_and_sparse_tensors_get_buckets_of_their_own():
+    tensors = [dense(8), dense(8, FLOAT16), SPARSE, dense(8)]
+    plan = plan_of([[3, 2, 1, 0]], [("reduce_scatter", 0, 0, 1), ("all_gather", 0, 0, 1)])
+    decoded = engine_plan.decode(engine_plan.encode(plan, tensors, range(4)))
+    assert decoded.buckets == ((3, 0), (2,), (1,))
+    assert steps_of(decoded) == [
+        ("reduce_scatter", 0, 0, 1),
+        ("sparse_gather", 1, 0, 1),
+        ("reduce_scatter", 2, 0, 1),
+        ("all_gather", 0, 0, 1),
+        ("all_gather", 2, 0, 1),
+    ]
+
+
+def test_tensors_sized_at_run_time_are_not_cut():
+    tensors = [dense(8), TensorSpec(FLOAT32, -1, False, 0)]
+    plan = plan_of([[1, 0]], [("all_reduce", 0, 0, 2), ("all_reduce", 0, 1, 2)])
+    decoded = engine_plan.decode(engine_plan.encode(plan, tensors, range(2)))
+    assert steps_of(decoded) == [
+        ("all_reduce", 0, 0, 1),
+        ("all_reduce", 1, 0, 2),
+        ("all_reduce", 1, 1, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("phases", "expected"),
+    [
+        (["reduce_scatter", "all_gather"], ["reduce", "broadcast"]),
+        (["all_reduce"], ["reduce", "broadcast"]),
+    ],
+)
+def test_trees_have_halves_of_their_own(phases, expected):
+    plan = plan_of([[0]], [(phase, 0, 0, 1) for phase in phases])
+    words = engine_plan.encode(plan, [dense(8)], [0], tree=True)
+    assert [step.phase for step in engine_plan.decode(words).steps] == expected

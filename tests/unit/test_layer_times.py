@@ -1,0 +1,79 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""A trace out of recorded steps."""
+
+import numpy as np
+import pytest
+
+from tfdear import layer_times
+from tfdear.event_record import EVENT_KINDS, EVENT_ROW
+
+LAYOUT = 7
+NAMES = ["a", "b", "c"]
+SIZES = [40, 80, 120]
+
+
+def row(kind, ticket, subject, begin, end, detail=0, computation=0):
+    return (EVENT_KINDS.index(kind), ticket, subject, detail, begin, end, computation)
+
+
+def steps(ready_of_step, forward=1000, layout=LAYOUT):
+    """A step every 100 ms: it reads, computes forward, and its gradients are ready one by one."""
+    rows = []
+    for ticket, ready in enumerate(ready_of_step):
+        begin = 100_000 * (ticket + 1)
+        # Every variable is read at the begin of the step, and was updated in the one before.
+        for variable in range(len(NAMES)):
+            rows.append(row("read", ticket, variable, begin, begin))
+            rows.append(row("update", ticket, variable, begin + 90_000, begin + 90_010))
+        rows.append(row("step", ticket, layout, begin, begin))
+        for tensor, time in ready:
+            at = begin + forward + time
+            rows.append(row("contribute", ticket, tensor, at - 1, at))
+    return np.array(rows, EVENT_ROW)
+
+
+def test_layers_in_the_reverse_of_the_order_of_readiness():
+    # Tensor 0 is ready first, although it comes first in the model.
+    rows = steps([[(0, 500), (2, 800), (1, 1400)]] * 4)
+    trace, tensor_of_layer = layer_times.measure(rows, LAYOUT, NAMES, SIZES)
+    assert tensor_of_layer == [1, 2, 0]
+    assert [layer.name for layer in trace.layers] == ["b", "c", "a"]
+    assert [layer.bytes for layer in trace.layers] == [80, 120, 40]
+    # From gradient to gradient; nothing shows how long the first one took: what is usual.
+    assert [layer.backward for layer in trace.layers] == pytest.approx([600e-6, 300e-6, 450e-6])
+    # All that lies before the first gradient but its own backward time.
+    assert trace.forward == pytest.approx(1500e-6 - 450e-6)
+
+
+def test_the_first_step_does_not_count_and_medians_do():
+    usual = [(2, 0), (1, 100), (0, 300)]
+    rows = steps([[(2, 0), (1, 9000), (0, 9001)], usual, usual, [(2, 0), (1, 5000), (0, 5200)]])
+    trace, tensor_of_layer = layer_times.measure(rows, LAYOUT, NAMES, SIZES)
+    assert tensor_of_layer == [0, 1, 2]
+    assert [layer.backward for layer in trace.layers[:2]] == pytest.approx([200e-6, 100e-6])
+
+
+def test_ties_are_in_the_order_of_the_model():
+    # 1 and 2 change places from step to step, within a hundredth of the backward pass.
+    one, other = [(1, 5), (2, 0), (0, 1000)], [(1, 0), (2, 5), (0, 1000)]
+    rows = steps([one, one, other, one, other])
+    assert layer_times.measure(rows, LAYOUT, NAMES, SIZES)[1] == [0, 1, 2]
+
+
+def test_exposed_communication_is_no_forward_pass():
+    rows = steps([[(2, 0), (1, 100), (0, 300)]] * 3, forward=1000)
+    gathers = [
+        # 600 of the 1000 microseconds, half of them with computation under way.
+        row("all_gather", ticket, 0, 100_000 * (ticket + 1), 100_000 * (ticket + 1) + 600, 8, 300)
+        for ticket in range(3)
+    ]
+    rows = np.concatenate([rows, np.array(gathers, EVENT_ROW)])
+    trace, _ = layer_times.measure(rows, LAYOUT, NAMES, SIZES)
+    assert trace.forward == pytest.approx(1000e-6 - 300e-6 - 150e-6)
+
+
+def test_without_a_whole_step_there_is_no_trace():
+    assert layer_times.measure(np.empty(0, EVENT_ROW), LAYOUT, NAMES, SIZES) is None
+    assert layer_times.measure(steps([[(0, 1), (1, 2)]] * 3), LAYOUT, NAMES, SIZES) is None
+    whole = steps([[(2, 0), (1, 100), (0, 300)]] * 3)
+    assert layer_times.measure(whole, LAYOUT + 1, NAMES, SIZES) is None
