@@ -8,6 +8,11 @@ rest of the backward pass waits for. TensorFlow's executor takes ready operation
 few threads the newest first. It then runs down the whole backward pass and computes the gradients
 of the weights last, when it is too late to hide their communication. A control edge from the
 contribution of the one to the computation of the other changes the order and nothing else.
+
+A contribution waits for its reduction to be opened, which waits for every operation with an effect
+that comes before it in the program: a collective of the backward pass itself (synchronized batch
+normalization), for example. TensorFlow adds those edges when the function is complete. So what such
+an operation waits for must not wait for a contribution, or all would wait for ever.
 """
 
 from collections.abc import Iterable
@@ -40,11 +45,15 @@ def contribute_gradients_first(contributions: Iterable) -> int:
         How many edges were added.
     """
     contribution_of = {}
+    before: set = set()  # What the contributions so far wait for.
     for contribution in contributions:
         source = _source(contribution.inputs[1].op)
         if source is not None:
             contribution_of[source] = contribution
-    before: set = set()  # What the contributions so far wait for.
+    for opened in {contribution.inputs[0].op for contribution in contribution_of.values()}:
+        for op in opened.graph.get_operations():
+            if op._id < opened._id and op.op_def is not None and op.op_def.is_stateful:
+                _add_ancestors(op, before)
     added = 0
     # In the order in which the gradients were built, which is that of the backward pass.
     for source in sorted(contribution_of, key=lambda op: op._id):
