@@ -4,20 +4,21 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 
 import tfdear
-from tfdear import (
-    benchmark_command,
-    netlab_command,
-    simulate_command,
-    timeline_command,
-    trace_command,
-)
+from tfdear import netlab_command, timeline_command, trace_command
 from tfdear.launch_plan import LaunchError, LaunchPlan, make_command
 
 _USAGE_EXIT_CODE = 2
+
+# Their modules load numpy and the planners: only when they are asked for.
+_PLANNING_COMMANDS = {
+    "simulate": "simulate training on many workers",
+    "benchmark": "measure collectives, schedules and planners",
+}
 
 _RUN_DESCRIPTION = """\
 Starts a job of several ranks on this machine.
@@ -51,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 2 for a command that makes no sense, else that of the command.
     """
-    parser = _make_parser()
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = _make_parser(arguments[0] if arguments else None)
     options = parser.parse_args(arguments)
     return options.function(options)
 
@@ -104,7 +106,7 @@ def _ranks(text: str | None, num_ranks: int) -> frozenset[int] | None:
         ) from None
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def _make_parser(command: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tfdear", description="Data-parallel Keras training with hidden communication."
     )
@@ -183,7 +185,10 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     netlab_command.add_parser(commands)
     trace_command.add_parser(commands)
-    simulate_command.add_parser(commands)
     timeline_command.add_parser(commands)
-    benchmark_command.add_parser(commands)
+    for name, summary in _PLANNING_COMMANDS.items():
+        if name == command:
+            importlib.import_module(f"tfdear.{name}_command").add_parser(commands)
+        else:
+            commands.add_parser(name, help=summary)
     return parser
