@@ -34,10 +34,10 @@ def test_store_and_exchange():
         CONNECT
         + """
 rank = meeting.rank
-rounds = [meeting.exchange("number", str(10 * i + rank), 30) for i in range(3)]
+rounds = [meeting.exchange("number", str(10 * i + rank), 60) for i in range(3)]
 if rank == 1:
     meeting.set("plan/1", "text of rank 1: \\u00e4")
-got = meeting.get("plan/1", 30)
+got = meeting.get("plan/1", 60)
 again = ""
 try:
     meeting.set("plan/1", "other")
@@ -49,9 +49,9 @@ try:
 except TimeoutError as error:
     late = str(error)
 nothing = meeting.try_get("nobody/sets/this")
-meeting.exchange("end", "", 30)
+meeting.exchange("end", "", 60)
 print("RESULT", json.dumps([rounds, got, again, late, nothing, meeting.dead_tasks()]))
-meeting.exchange("end", "", 30)
+meeting.exchange("end", "", 60)
 """
     )
     for code, output in run_ranks(3, script):
