@@ -14,6 +14,7 @@ import copy
 import dataclasses
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -92,7 +93,6 @@ class Tuner:
         self._rows = np.empty(0, EVENT_ROW)
         self._mutex = threading.Lock()
         self._layouts: dict[int, _Layout] = {}
-        self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def add_layout(
@@ -107,20 +107,11 @@ class Tuner:
                 self._thread = threading.Thread(target=self._run, name="tfdear_tuner", daemon=True)
                 self._thread.start()
 
-    def stop(self) -> None:
-        """Ends the tuner's thread."""
-        self._stopped.set()
-
-    def trace(self, layout: int) -> Trace | None:
-        """The measured trace of a layout, in the order of the forward pass; None until then."""
-        with self._mutex:
-            known = self._layouts.get(layout)
-            return None if known is None else known.trace
-
     def _run(self) -> None:
         try:
             idle = False
-            while not self._stopped.wait(_IDLE_POLL_SECONDS if idle else _POLL_SECONDS):
+            while True:
+                time.sleep(_IDLE_POLL_SECONDS if idle else _POLL_SECONDS)
                 if self._engine.aborted() is not None:
                     return
                 idle = self._advance()
