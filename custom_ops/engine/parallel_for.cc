@@ -1,0 +1,92 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+#include "custom_ops/engine/parallel_for.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "custom_ops/engine/signal_mask.h"
+
+namespace tfdear {
+namespace {
+
+// One call. Shared with the threads that help, some of which may start when all is done: they find
+// no task left, and do not touch `task`, which is gone by then.
+class Loop {
+ public:
+  Loop(int tasks, const std::function<void(int)>& task) : tasks_(tasks), task_(task) {}
+
+  void TakeTasks() {
+    int done = 0;
+    for (int i; (i = next_.fetch_add(1)) < tasks_; ++done) task_(i);
+    if (done == 0) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    done_ += done;
+    if (done_ == tasks_) all_done_.notify_one();
+  }
+
+  void Wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    all_done_.wait(lock, [this] { return done_ == tasks_; });
+  }
+
+ private:
+  const int tasks_;
+  const std::function<void(int)>& task_;
+  std::atomic<int> next_{0};
+  std::mutex mutex_;
+  std::condition_variable all_done_;
+  int done_ = 0;  // guarded by mutex_
+};
+
+}  // namespace
+
+ParallelFor ParallelForOn(int threads, std::function<void(std::function<void()>)> start) {
+  return [threads, start = std::move(start)](int tasks, const std::function<void(int)>& task) {
+    if (tasks <= 0) return;
+    const auto loop = std::make_shared<Loop>(tasks, task);
+    for (int i = 1; i < std::min(tasks, threads); ++i) start([loop] { loop->TakeTasks(); });
+    loop->TakeTasks();
+    loop->Wait();
+  };
+}
+
+WorkerThreads::WorkerThreads(int threads) {
+  const ScopedHelperThreadSignals signals;
+  for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { Work(); });
+}
+
+WorkerThreads::~WorkerThreads() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopped_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+ParallelFor WorkerThreads::parallel_for() {
+  return ParallelForOn(threads(), [this](std::function<void()> helper) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      waiting_.push_back(std::move(helper));
+    }
+    changed_.notify_one();
+  });
+}
+
+void WorkerThreads::Work() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stopped_ || !waiting_.empty(); });
+    if (waiting_.empty()) return;
+    const std::function<void()> helper = std::move(waiting_.back());
+    waiting_.pop_back();
+    lock.unlock();
+    helper();
+    lock.lock();
+  }
+}
+
+}  // namespace tfdear
