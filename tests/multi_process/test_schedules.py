@@ -123,25 +123,17 @@ def test_reduce_scatters_begin_before_the_backward_pass_ends(records):
 def test_all_gathers_overlap_the_next_forward_pass(records):
     for events in records:
         tickets = sorted({event.ticket for event in events if event.kind == "all_gather"})
-        last_gather = {
-            ticket: max(e.end for e in events if e.kind == "all_gather" and e.ticket == ticket)
-            for ticket in tickets
-        }
-        first_contribution = {
-            ticket: min(e.end for e in events if e.kind == "contribute" and e.ticket == ticket)
-            for ticket in tickets
-        }
-        # A read after the last gradient of step i and before the first of step i + 1 belongs to
-        # the forward pass of step i + 1.
         overlapped = 0
         for ticket, following in zip(tickets, tickets[1:], strict=False):
-            backward_end = max(
-                e.end for e in events if e.kind == "contribute" and e.ticket == ticket
-            )
-            overlapped += any(
-                e.kind == "read"
-                and backward_end < e.end < last_gather[ticket]
-                and e.end < first_contribution[following]
-                for e in events
-            )
+            gathered = max(e.end for e in events if e.kind == "all_gather" and e.ticket == ticket)
+            gradients = [e for e in events if e.kind == "contribute"]
+            backward_end = max(e.end for e in gradients if e.ticket == ticket)
+            next_backward = min(e.end for e in gradients if e.ticket == following)
+            # Reads between two backward passes belong to the forward pass. Its functions may wait
+            # for a variable several times, the outermost first; computation follows the last.
+            last_read = {}
+            for event in events:
+                if event.kind == "read" and backward_end < event.end < next_backward:
+                    last_read[event.subject] = event.end
+            overlapped += any(end < gathered for end in last_read.values())
         assert overlapped >= (len(tickets) - 1) // 2, (overlapped, len(tickets))
