@@ -98,8 +98,10 @@ def make_bounds(
                 for phase in ("reduce_scatter", "all_gather", "all_reduce")
             },
         )
-    first = steps["reduce_scatter"] + steps["reduce"]
-    second = steps["all_gather"] + steps["broadcast"]
+    first, second = (
+        sum(steps.get(phase, 0.0) for phase in (half, tree_half, f"intra_{half}", f"inter_{half}"))
+        for half, tree_half in (("reduce_scatter", "reduce"), ("all_gather", "broadcast"))
+    )
     whole = steps["all_reduce"]
     return Bounds(
         **passes,

@@ -13,6 +13,7 @@ __all__ = [
     "double_binary_trees",
     "fit",
     "hierarchical",
+    "levels",
     "recursive_halving",
     "ring",
 ]
@@ -151,6 +152,52 @@ def _check(workers: int, **times: float) -> None:
 def _sum_of_halves(reduce_scatter: LinearCost, all_gather: LinearCost) -> CommunicationCosts:
     all_reduce = LinearCost(reduce_scatter.a + all_gather.a, reduce_scatter.b + all_gather.b)
     return CommunicationCosts(reduce_scatter, all_gather, all_reduce)
+
+
+def levels(
+    inner: CommunicationCosts | None, outer: CommunicationCosts | None, inner_workers: int
+) -> CommunicationCosts:
+    """Returns the costs of collectives that work in two levels, from those of each level.
+
+    Use it where the levels were measured: the shards that the inner level leaves travel in the
+    outer one.
+
+    Args:
+        inner: Costs among the workers of a node. None: there is one worker per node.
+        outer: Costs among the workers in one place on all nodes, as measured while the workers in
+            the other places do the same. None: there is one node.
+        inner_workers: Workers of a node.
+
+    Returns:
+        Its `CommunicationCosts`; an all-reduce is made of both halves in both levels.
+
+    Raises:
+        ValueError: There is no level.
+
+    Example:
+
+    >>> from tfdear import cost_model
+    >>> inner = cost_model.ring(workers=4, alpha=1.0, beta=4.0)
+    >>> outer = cost_model.ring(workers=2, alpha=3.0, beta=8.0)
+    >>> cost_model.levels(inner, outer, 4).all_gather
+    LinearCost(a=6.0, b=4.0)
+
+    Reference: Shi et al., "Towards Scalable Distributed Training of Deep Learning on Public Cloud
+    Clusters", section on hierarchical aggregation.
+    """
+    parts = [(inner, 1.0), (outer, 1.0 / inner_workers)]
+    existing = [(costs, share) for costs, share in parts if costs is not None]
+    if not existing:
+        raise ValueError("Costs of at least one level are needed. Received: None for both")
+
+    def both(half: str) -> LinearCost:
+        costs = [(getattr(level, half), share) for level, share in existing]
+        return LinearCost(
+            math.fsum(cost.a for cost, _ in costs),
+            math.fsum(share * cost.b for cost, share in costs),
+        )
+
+    return _sum_of_halves(both("reduce_scatter"), both("all_gather"))
 
 
 def ring(workers: int, alpha: float, beta: float, gamma: float = 0.0) -> CommunicationCosts:
@@ -302,15 +349,6 @@ def hierarchical(
     Clusters", section on hierarchical aggregation.
     """
     inner = ring(workers_per_node, intra_node_alpha, intra_node_beta, gamma)
-    # The rings across nodes move 1 / workers_per_node of the bucket each, all over one link; the
-    # additions are spread over the workers.
-    outer = ring(nodes, alpha, beta, gamma / workers_per_node)
-    return _sum_of_halves(
-        LinearCost(
-            inner.reduce_scatter.a + outer.reduce_scatter.a,
-            inner.reduce_scatter.b + outer.reduce_scatter.b,
-        ),
-        LinearCost(
-            inner.all_gather.a + outer.all_gather.a, inner.all_gather.b + outer.all_gather.b
-        ),
-    )
+    # The rings across nodes run side by side over one link, so each has a share of it.
+    outer = ring(nodes, alpha, workers_per_node * beta, gamma)
+    return levels(inner, outer, workers_per_node)

@@ -22,6 +22,9 @@ class Lane(enum.IntEnum):
     CONTROL = 1
     INTRA_NODE = 2
     INTER_NODE = 3
+    # The two levels that gradients can be summed in.
+    GRADIENTS_INTRA = 4
+    GRADIENTS_INTER = 5
 
 
 class Schedule(enum.IntEnum):
@@ -33,10 +36,11 @@ class Schedule(enum.IntEnum):
 
 
 class Algorithm(enum.IntEnum):
-    """How sums are formed: every rank sums its shard, or one rank sums everything."""
+    """How sums are formed: in shards, all on one rank, or in shards of shards, in two levels."""
 
     SHARDS = 0
     TREE = 1
+    LEVELS = 2
 
 
 class Phase(enum.IntEnum):
@@ -48,6 +52,10 @@ class Phase(enum.IntEnum):
     SPARSE_GATHER = 3
     REDUCE = 4
     BROADCAST = 5
+    INTRA_REDUCE_SCATTER = 6
+    INTER_REDUCE_SCATTER = 7
+    INTER_ALL_GATHER = 8
+    INTRA_ALL_GATHER = 9
 
 
 # The engine's DataType, by name.

@@ -14,7 +14,24 @@ _PHASES = (
     "sparse_gather",
     "reduce",
     "broadcast",
+    "intra_reduce_scatter",
+    "inter_reduce_scatter",
+    "inter_all_gather",
+    "intra_all_gather",
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Levels:
+    """How many ranks the two levels have that sums are formed in.
+
+    Args:
+        intra: Ranks of a node, or of a row of a grid.
+        inter: Nodes, or rows. A level of one rank does not exist.
+    """
+
+    intra: int
+    inter: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +62,7 @@ def encode(
     tensor_of_layer: Sequence[int],
     *,
     tree: bool = False,
+    levels: Levels | None = None,
 ) -> list[int]:
     """Writes a plan as the engine reads it.
 
@@ -57,6 +75,7 @@ def encode(
         tensor_of_layer: The tensor that each layer of the trace stands for.
         tree: Whether sums are formed along trees: a reduce and a broadcast are then the halves of
             an all-reduce.
+        levels: The levels, where sums are formed in two. Defaults to None: they are not.
 
     Returns:
         The numbers; `custom_ops/engine/plan.h` has their order.
@@ -73,7 +92,8 @@ def encode(
     for step in plan.steps:
         for number in numbers[step.bucket]:
             spec = tensors[buckets[number][0]]
-            steps.extend(_steps(step, number, spec, tree))
+            steps.extend(_steps(step, number, spec, tree, levels))
+    steps = _pipeline(steps)
     words = [int(plan.wait_for_all), len(buckets)]
     for bucket in buckets:
         words += [len(bucket), *bucket]
@@ -114,7 +134,7 @@ def _parts(members: list[int], tensors: Sequence[TensorSpec]) -> list[list[int]]
     return parts
 
 
-def _steps(step: schedules.Step, number: int, spec: TensorSpec, tree: bool):
+def _steps(step: schedules.Step, number: int, spec: TensorSpec, tree: bool, levels: Levels | None):
     """The engine's steps for one step of a plan and one part of its bucket."""
     if spec.alone and step.chunk > 0:
         return
@@ -124,7 +144,9 @@ def _steps(step: schedules.Step, number: int, spec: TensorSpec, tree: bool):
             yield ("sparse_gather", number, 0, 1)
         return
     chunk, chunks = (0, 1) if spec.alone else (step.chunk, step.chunks)
-    if not tree:
+    if levels is not None:
+        yield from _level_steps(step.phase, number, chunk, chunks, levels)
+    elif not tree:
         yield (step.phase, number, chunk, chunks)
     elif step.phase == "reduce_scatter":
         yield ("reduce", number, chunk, chunks)
@@ -134,3 +156,44 @@ def _steps(step: schedules.Step, number: int, spec: TensorSpec, tree: bool):
         # A broadcast needs the whole sum: an all-reduce along a tree is not cut.
         yield ("reduce", number, 0, 1)
         yield ("broadcast", number, 0, 1)
+
+
+def _level_steps(phase: str, number: int, chunk: int, chunks: int, levels: Levels):
+    """A half of an all-reduce, or a whole one, in the levels that there are."""
+    if phase == "all_reduce":
+        # Each chunk has a chain of its own.
+        for half in ("reduce_scatter", "all_gather"):
+            for level_phase in _level_phases(half, levels):
+                yield (level_phase, number, chunk, chunks)
+        return
+    # The halves may be cut differently, so only the first level of each works on its chunks; the
+    # other follows the last of them, whole.
+    first, *second = _level_phases(phase, levels)
+    yield (first, number, chunk, chunks)
+    if second and chunk == chunks - 1:
+        yield (second[0], number, 0, 1)
+
+
+def _level_phases(half: str, levels: Levels) -> list[str]:
+    order = ("intra", "inter") if half == "reduce_scatter" else ("inter", "intra")
+    return [f"{level}_{half}" for level in order if getattr(levels, level) > 1]
+
+
+def _pipeline(steps: list[tuple[str, int, int, int]]) -> list[tuple[str, int, int, int]]:
+    """Lets a node go on with the next bucket while one is summed between the nodes.
+
+    The group of a node takes its steps in order. A last step that waits for other nodes would hold
+    up the first step of the next bucket, so it goes behind that, if there is one.
+    """
+    left = sum(step[0] == "intra_reduce_scatter" for step in steps)
+    ordered, held = [], []
+    for step in steps:
+        if step[0] == "intra_all_gather" and left > 0:
+            held.append(step)
+            continue
+        ordered.append(step)
+        if step[0] == "intra_reduce_scatter":
+            left -= 1
+            ordered += held
+            held = []
+    return ordered

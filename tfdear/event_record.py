@@ -19,6 +19,10 @@ EVENT_KINDS = (
     "step",
     "reduce",
     "broadcast",
+    "intra_reduce_scatter",
+    "inter_reduce_scatter",
+    "inter_all_gather",
+    "intra_all_gather",
 )
 
 _SECONDS = 1e-6

@@ -1,6 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """This process's place in the job: cluster, rendezvous, engine and monitor, started together."""
 
+import dataclasses
 import hashlib
 import os
 import pickle
@@ -11,7 +12,15 @@ import numpy as np
 import tensorflow as tf
 
 import tfdear
-from tfdear import _tf_private, cost_model, link_costs, planner, timeline_recorder
+from tfdear import (
+    _tf_private,
+    cost_model,
+    engine_plan,
+    link_costs,
+    planner,
+    timeline_recorder,
+    topology,
+)
 from tfdear import cluster as cluster_module
 from tfdear import engine as engine_module
 from tfdear import monitor as monitor_module
@@ -28,6 +37,14 @@ _FIRST_SCHEDULE = {
     "sequential": engine_module.Schedule.SEQUENTIAL,
     "bytescheduler": engine_module.Schedule.WFBP,
 }
+_ALGORITHM = {
+    "ring": engine_module.Algorithm.SHARDS,
+    "tree": engine_module.Algorithm.TREE,
+    "hierarchical": engine_module.Algorithm.LEVELS,
+    "torus2d": engine_module.Algorithm.LEVELS,
+}
+# The groups of the levels, in the order of `topology.Grid`: rows and columns.
+_LEVELS = (_Lane.GRADIENTS_INTRA, _Lane.GRADIENTS_INTER)
 
 
 class Job:
@@ -39,7 +56,7 @@ class Job:
 
     Raises:
         TfdearError: The ranks do not fit together, or did not all come within the deadline.
-        ValueError: The environment describes no valid cluster.
+        ValueError: The environment describes no valid cluster, or not one for the collective.
     """
 
     def __init__(self, options: options_module.DearOptions, cluster_resolver=None):
@@ -54,6 +71,8 @@ class Job:
         # What collectives cost this rank, by link class, and the decisions about fusion (rank 0).
         self.link_costs: dict[str, cost_model.CommunicationCosts] = {}
         self.tuner: tuner_module.Tuner | None = None
+        # Where gradients are summed in two levels: which ranks form them.
+        self.grid: topology.Grid | None = None
         if self.world_size == 1:
             self.local_rank = self.node_rank = 0
             self.local_size = self.num_nodes = 1
@@ -77,19 +96,22 @@ class Job:
         self.local_size = self._rendezvous.local_size
         self.node_rank = self._rendezvous.node_rank
         self.num_nodes = self._rendezvous.num_nodes
+        self._group_members = self._choose_groups()
         self._connect_groups(self._rendezvous.listen_address)
         self._share_seed()
         self.engine.start(
             _FIRST_SCHEDULE[options.schedule],
-            engine_module.Algorithm.TREE
-            if options.collective == "tree"
-            else engine_module.Algorithm.SHARDS,
+            _ALGORITHM[options.collective],
             planner.first_bucket_bytes(options.fusion),
             options.max_delay_ms,
             first_agreement=tuner_module.FIRST_AGREEMENT,
         )
         self.monitor = monitor_module.Monitor(
-            self._rendezvous, self.engine, heartbeat=options.heartbeat, timeout=options.timeout
+            self._rendezvous,
+            self.engine,
+            {lane.name.lower(): ranks for lane, ranks in self._group_members.items()},
+            heartbeat=options.heartbeat,
+            timeout=options.timeout,
         )
         self.monitor.start()
         self._measure_links()
@@ -101,6 +123,7 @@ class Job:
                 options.planned_schedule,
                 self.costs,
                 tree=options.collective == "tree",
+                levels=self.levels,
                 trace_file=os.environ.get("TFDEAR_TRACE"),
             )
         monitor_module.install_exit_handlers(self.monitor, drain=self._drain)
@@ -116,21 +139,41 @@ class Job:
         """As `exchange`, for integers."""
         return [int(text) for text in self.exchange(str(value))]
 
-    def _connect_groups(self, bind_address: str) -> None:
-        places = [
-            tuple(map(int, text.split()))
-            for text in self.exchange(f"{self.node_rank} {self.local_rank}")
-        ]
+    @property
+    def levels(self) -> engine_plan.Levels | None:
+        """The sizes of the two levels that gradients are summed in; None if they are not."""
+        return None if self.grid is None else self.grid.levels
+
+    @property
+    def level_sizes(self) -> tuple[int, int]:
+        """The same as numbers, ones where there are no levels."""
+        return (1, 1) if self.grid is None else dataclasses.astuple(self.grid.levels)
+
+    def _choose_groups(self) -> dict[_Lane, list[int]]:
+        """The members of each process group, in the order of their ranks in it."""
+        nodes = self._rendezvous.node_rank_of_rank
+        local_ranks = self._rendezvous.local_rank_of_rank
         everyone = list(range(self.world_size))
-        members = {
+        groups = {
             _Lane.GRADIENTS: everyone,
             _Lane.CONTROL: everyone,
-            _Lane.INTRA_NODE: [r for r in everyone if places[r][0] == self.node_rank],
-            _Lane.INTER_NODE: [r for r in everyone if places[r][1] == self.local_rank],
+            _Lane.INTRA_NODE: [r for r in everyone if nodes[r] == self.node_rank],
+            _Lane.INTER_NODE: [r for r in everyone if local_ranks[r] == self.local_rank],
         }
-        self._group_sizes = {lane: len(ranks) for lane, ranks in members.items()}
-        for lane, ranks in members.items():
-            nodes = {places[rank][0] for rank in ranks}
+        if self.options.collective in topology.COLLECTIVES:
+            self.grid = topology.make_grid(self.options.collective, nodes)
+            row, column = self.grid.row_of(self.rank), self.grid.column_of(self.rank)
+            if len(row) > 1:
+                groups[_Lane.GRADIENTS_INTRA] = row
+            if len(column) > 1:
+                groups[_Lane.GRADIENTS_INTER] = column
+        return groups
+
+    def _connect_groups(self, bind_address: str) -> None:
+        nodes = self._rendezvous.node_rank_of_rank
+        for lane, ranks in self._group_members.items():
+            # In a torus, rows and columns are rings.
+            ring = self.options.collective == "torus2d" and lane in _LEVELS
             blob = self.engine.open_group(
                 lane,
                 lane.name.lower(),
@@ -138,23 +181,33 @@ class Job:
                 self.rank,
                 bind_address,
                 self.options.timeout,
-                direct=len(nodes) in (1, len(ranks)),
+                direct=not ring and len({nodes[r] for r in ranks}) in (1, len(ranks)),
             )
             blobs = [bytes.fromhex(text) for text in self.exchange(blob.hex())]
             self.engine.connect_group(lane, [blobs[r] for r in ranks])
 
     @property
     def costs(self) -> cost_model.CommunicationCosts | None:
-        """What collectives among all ranks cost, as measured by this rank at the start."""
-        return self.link_costs.get("world")
+        """What a reduction of gradients costs, as measured by this rank at the start."""
+        if self.grid is None:
+            return self.link_costs.get("world")
+        inner, outer = (self.link_costs.get(name) for name in self._link_names)
+        return cost_model.levels(inner, outer, self.grid.levels.intra)
+
+    @property
+    def _link_names(self) -> tuple[str, str]:
+        nodes = self.grid is None or self.grid.nodes
+        return ("intra_node", "inter_node") if nodes else ("rows", "columns")
 
     def _measure_links(self) -> None:
         self.link_costs["world"] = link_costs.measure(self.engine, _Lane.GRADIENTS)
-        # Groups of one have no links, and a group of all is measured. All ranks must decide alike.
-        if self.num_nodes in (1, self.world_size):
+        lanes = (_Lane.INTRA_NODE, _Lane.INTER_NODE) if self.grid is None else _LEVELS
+        # Groups of one have no links, and a group of all is measured unless gradients travel there.
+        # All ranks must decide alike.
+        if self.grid is None and self.num_nodes in (1, self.world_size):
             return
-        for name, lane in (("intra_node", _Lane.INTRA_NODE), ("inter_node", _Lane.INTER_NODE)):
-            if self._group_sizes[lane] > 1:
+        for name, lane in zip(self._link_names, lanes, strict=True):
+            if len(self._group_members.get(lane, ())) > 1:
                 self.link_costs[name] = link_costs.measure(self.engine, lane)
 
     def _share_seed(self) -> None:

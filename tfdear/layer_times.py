@@ -19,17 +19,7 @@ from tfdear.trace import Layer, Trace
 
 _STEP = EVENT_KINDS.index("step")
 _CONTRIBUTE = EVENT_KINDS.index("contribute")
-_COLLECTIVES = [
-    EVENT_KINDS.index(kind)
-    for kind in (
-        "reduce_scatter",
-        "all_gather",
-        "all_reduce",
-        "sparse_gather",
-        "reduce",
-        "broadcast",
-    )
-]
+_COLLECTIVES = [EVENT_KINDS.index(kind) for kind in statistics.PHASES]
 _SECONDS = 1e-6
 # Of the backward pass: times closer than this are taken for equal.
 _SAME_TIME = 0.02
@@ -56,7 +46,7 @@ def measure(
     opened = rows[(rows["kind"] == _STEP) & (rows["subject"] == layout)][skip:]
     windows = statistics.step_windows(rows)
     windows = windows[np.isin(windows["ticket"], opened["ticket"])]
-    collectives = rows[np.isin(rows["kind"], _COLLECTIVES)]
+    collectives = statistics.merge(rows[np.isin(rows["kind"], _COLLECTIVES)])
     contributions = rows[rows["kind"] == _CONTRIBUTE]
     ready, before_first = [], []
     for ticket, begin in zip(windows["ticket"].tolist(), windows["begin"].tolist(), strict=True):

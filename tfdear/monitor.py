@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from absl import logging
@@ -56,6 +56,8 @@ class Monitor:
     Args:
         rendezvous: where the ranks met.
         engine: what to abort.
+        group_members: the ranks of the process groups that do not hold all, by name. Groups within
+            and across nodes have one name but different ranks everywhere.
         heartbeat: seconds without a sign of life after which a rank is given up. Default: as
             agreed at the rendezvous.
         timeout: seconds any collective may take. Default 300.
@@ -68,6 +70,7 @@ class Monitor:
         self,
         rendezvous: Rendezvous,
         engine: WatchedEngine,
+        group_members: Mapping[str, Sequence[int]] | None = None,
         *,
         heartbeat: float | None = None,
         timeout: float = 300.0,
@@ -84,6 +87,7 @@ class Monitor:
         self._react_seconds = react_seconds
         self._store = rendezvous.store
         self._rank = rendezvous.rank
+        self._group_members = dict(group_members or {})
         local = rendezvous.on_one_machine
         self._poll_seconds = _POLL_ON_ONE_MACHINE_SECONDS if local else _POLL_SECONDS
         self._thread = threading.Thread(target=self._run, name="tfdear-monitor", daemon=True)
@@ -315,14 +319,7 @@ class Monitor:
             )
 
     def _members(self, group: str) -> list[int]:
-        """Groups within and across nodes have one name but different ranks everywhere."""
-        rendezvous = self._rendezvous
-        place = {
-            "intra_node": rendezvous.node_rank_of_rank,
-            "inter_node": rendezvous.local_rank_of_rank,
-        }.get(group)
-        ranks = range(rendezvous.world_size)
-        return [r for r in ranks if place is None or place[r] == place[self._rank]]
+        return list(self._group_members.get(group, range(self._rendezvous.world_size)))
 
     def _agree_and_abort(self, cause: diagnosis.Cause) -> None:
         """The first cause in the store counts for everybody."""

@@ -12,13 +12,12 @@ from tfdear import planner as planner_module
 _CHOICES = {
     "backend": ("auto", "gloo"),
     "schedule": ("dear", "wfbp", "sequential", "bytescheduler"),
-    "collective": ("ring", "tree"),
+    "collective": ("ring", "tree", "hierarchical", "torus2d"),
     "weighting": ("examples", "replica"),
 }
 # Named in the documentation of the project, refused in words until they are built.
 _NOT_BUILT = {
     "backend": ("nccl", "mpi"),
-    "collective": ("hierarchical", "torus2d"),
 }
 
 
@@ -31,7 +30,7 @@ class DearOptions:
         schedule: "dear", "wfbp", "sequential" or "bytescheduler".
         barrier: Whether "dear" gathers nothing before everything is reduced, as published.
         fusion: A planner of `tfdear.fusion`.
-        collective: "ring" or "tree".
+        collective: "ring", "tree", "hierarchical" or "torus2d".
         weighting: "examples" or "replica".
         timeout: Seconds any collective may take.
         init_timeout: Seconds within which all ranks must have started.

@@ -17,13 +17,27 @@ import numpy as np
 
 from tfdear import event_record
 
-PHASES = ("reduce_scatter", "all_gather", "all_reduce", "sparse_gather", "reduce", "broadcast")
+# The phases of an all-reduce in two levels, by level.
+INTRA_PHASES = ("intra_reduce_scatter", "intra_all_gather")
+INTER_PHASES = ("inter_reduce_scatter", "inter_all_gather")
+PHASES = (
+    "reduce_scatter",
+    "all_gather",
+    "all_reduce",
+    "sparse_gather",
+    "reduce",
+    "broadcast",
+    *INTRA_PHASES,
+    *INTER_PHASES,
+)
 # The halves that spread a sum that was counted in bytes before.
-_SECOND_HALVES = ("all_gather", "broadcast")
+_SECOND_HALVES = ("all_gather", "broadcast", "intra_all_gather", "inter_all_gather")
 _SECONDS = 1e-6
 _KIND = {kind: number for number, kind in enumerate(event_record.EVENT_KINDS)}
 _OF_STEPS = [_KIND[kind] for kind in ("step", "contribute", *PHASES, "update")]
 _LINE = [_KIND[phase] for phase in PHASES]
+_UNCOUNTED = [_KIND[phase] for phase in _SECOND_HALVES]
+_INTER = [_KIND[phase] for phase in INTER_PHASES]
 
 # Times in microseconds of the steady clock.
 STEP_WINDOW = np.dtype(
@@ -116,11 +130,12 @@ class StepStatistics:
             payload[phase] = int(line["detail"][of_phase].sum())
         updates = rows[rows["kind"] == _KIND["update"]]
         summary["update"] = float((updates["end"] - updates["begin"]).sum() * _SECONDS)
+        duration, hidden = _durations(merge(line))
         communication, concealed = duration.sum() * _SECONDS, hidden.sum() * _SECONDS
         summary["communication"] = float(communication)
         summary["exposed"] = float(communication - concealed)
         summary["overlap"] = float(concealed / communication) if communication > 0 else None
-        summary["bytes"] = sum(payload[phase] for phase in PHASES if phase not in _SECOND_HALVES)
+        summary["bytes"] = int(_counted(line)["detail"].sum())
         summary["payload"] = payload
         summary["per_step"] = self._complete_steps(rows)
         return summary
@@ -152,8 +167,52 @@ def _durations(line: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return duration, np.clip(line["computation"], 0, duration)
 
 
-def _steps(windows: np.ndarray, rows: np.ndarray, line: np.ndarray) -> list[dict]:
+def merge(line: np.ndarray) -> np.ndarray:
+    """Collectives that ran at once, as rows that do not overlap.
+
+    Where steps of two levels run in two process groups, the line is busy while one of them is. What
+    the process computed in a part of it is the mean of what the collectives there say.
+
+    Args:
+        line: Rows of the event record, collectives of gradients only.
+
+    Returns:
+        Rows in the order of time, each with the begin, end, ticket and computation of a part; where
+        tickets overlap, a part belongs to the earliest. The rest of a row has no meaning.
+    """
+    line = line[np.argsort(line["begin"], kind="stable")]
+    if (line["begin"][1:] >= line["end"][:-1]).all():
+        return line
     duration, hidden = _durations(line)
+    bounds = np.unique(np.concatenate([line["begin"], line["end"]]))
+    parts = np.zeros(len(bounds) - 1, line.dtype)
+    parts["begin"], parts["end"] = bounds[:-1], bounds[1:]
+    first = np.searchsorted(bounds, line["begin"])
+    count = np.searchsorted(bounds, line["end"]) - first
+    # One entry per collective and part of it.
+    of_line = np.repeat(np.arange(len(line)), count)
+    place = np.arange(len(of_line)) - np.repeat(np.cumsum(count) - count, count) + first[of_line]
+    running = np.bincount(place, minlength=len(parts))
+    rates = np.bincount(
+        place, weights=(hidden / np.maximum(duration, 1))[of_line], minlength=len(parts)
+    )
+    parts["ticket"] = np.iinfo(np.int64).max
+    np.minimum.at(parts["ticket"], place, line["ticket"][of_line])
+    length = parts["end"] - parts["begin"]
+    parts["computation"] = np.rint(length * rates / np.maximum(running, 1))
+    return parts[running > 0]
+
+
+def _counted(line: np.ndarray) -> np.ndarray:
+    """The collectives whose payload is that of the buckets: the first of each chain."""
+    first = ~np.isin(line["kind"], _UNCOUNTED)
+    if (line["kind"] == _KIND["intra_reduce_scatter"]).any():
+        # Between the nodes travels what was counted within them.
+        first &= ~np.isin(line["kind"], _INTER)
+    return line[first]
+
+
+def _steps(windows: np.ndarray, rows: np.ndarray, line: np.ndarray) -> list[dict]:
     count = len(windows)
 
     def of_step(events: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -164,12 +223,14 @@ def _steps(windows: np.ndarray, rows: np.ndarray, line: np.ndarray) -> list[dict
     columns = {}
     for phase in PHASES:
         of_phase = line["kind"] == _KIND[phase]
-        columns[phase] = of_step(line[of_phase], duration[of_phase])
+        columns[phase] = of_step(line[of_phase], _durations(line[of_phase])[0])
     updates = rows[rows["kind"] == _KIND["update"]]
     columns["update"] = of_step(updates, updates["end"] - updates["begin"])
-    columns["communication"] = of_step(line, duration)
-    exposed = columns["exposed"] = of_step(line, duration - hidden)
-    exposed_until = _exposed_until(line)
+    merged = merge(line)
+    duration, hidden = _durations(merged)
+    columns["communication"] = of_step(merged, duration)
+    exposed = columns["exposed"] = of_step(merged, duration - hidden)
+    exposed_until = _exposed_until(merged)
     for name, begin, end in (
         ("forward", "begin", "first_gradient"),
         ("backward", "first_gradient", "last_gradient"),
@@ -178,7 +239,7 @@ def _steps(windows: np.ndarray, rows: np.ndarray, line: np.ndarray) -> list[dict
         waited = exposed_until(windows[end]) - exposed_until(windows[begin])
         columns[name] = np.maximum(windows[end] - windows[begin] - waited, 0.0)
     columns["time"] = windows["end"] - windows["begin"]
-    counted = line[~np.isin(line["kind"], [_KIND[phase] for phase in _SECOND_HALVES])]
+    counted = _counted(line)
     payload = of_step(counted, counted["detail"])
     steps = []
     for i in range(count):
@@ -194,7 +255,7 @@ def _steps(windows: np.ndarray, rows: np.ndarray, line: np.ndarray) -> list[dict
 def _exposed_until(line: np.ndarray):
     """Exposed communication up to a time, in microseconds, as a function of that time.
 
-    A collective's exposed part is spread evenly over it.
+    A collective's exposed part is spread evenly over it. The rows do not overlap.
     """
     line = line[np.argsort(line["begin"], kind="stable")]
     if not len(line):
@@ -227,7 +288,9 @@ def average(steps: Sequence[Mapping]) -> dict | None:
     return means
 
 
-def bandwidths(summary: Mapping, world_size: int) -> tuple[dict, dict]:
+def bandwidths(
+    summary: Mapping, world_size: int, level_sizes: tuple[int, int] = (1, 1)
+) -> tuple[dict, dict]:
     """Achieved bandwidths per phase, as nccl-tests defines them, in bytes per second.
 
     A collective's time ends when the slowest rank is through, and begins on this rank when it has
@@ -236,16 +299,20 @@ def bandwidths(summary: Mapping, world_size: int) -> tuple[dict, dict]:
     Args:
         summary: What `StepStatistics.add` returned.
         world_size: Number of ranks.
+        level_sizes: Ranks of a node and number of nodes, where sums are formed in two levels.
 
     Returns:
         `algbw`: payload by time; `busbw`: that times what crosses the busiest link per byte of
         payload. Phases that did not run are left out.
     """
-    shards = (world_size - 1) / world_size
-    factors = {"all_reduce": 2 * shards, "reduce": 1.0, "broadcast": 1.0}
+    sizes = dict.fromkeys(PHASES, world_size)
+    for phases, size in zip((INTRA_PHASES, INTER_PHASES), level_sizes, strict=True):
+        sizes.update(dict.fromkeys(phases, size))
+    shards = {phase: (size - 1) / size for phase, size in sizes.items()}
+    factors = {"all_reduce": 2 * shards["all_reduce"], "reduce": 1.0, "broadcast": 1.0}
     algbw = {
         phase: summary["payload"][phase] / summary[phase]
         for phase in PHASES
         if summary[phase] > 0 and phase != "sparse_gather"
     }
-    return algbw, {phase: rate * factors.get(phase, shards) for phase, rate in algbw.items()}
+    return algbw, {phase: rate * factors.get(phase, shards[phase]) for phase, rate in algbw.items()}

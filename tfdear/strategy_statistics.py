@@ -15,7 +15,12 @@ from tfdear import event_record, statistics
 if TYPE_CHECKING:
     from tfdear import job as job_module
 
-_LANES = (engine_module.Lane.GRADIENTS, engine_module.Lane.CONTROL)
+_LANES = (
+    engine_module.Lane.GRADIENTS,
+    engine_module.Lane.CONTROL,
+    engine_module.Lane.GRADIENTS_INTRA,
+    engine_module.Lane.GRADIENTS_INTER,
+)
 
 
 class StrategyStatistics:
@@ -35,7 +40,9 @@ class StrategyStatistics:
         job, reader = self._job, self._reader
         rows = np.empty(0, event_record.EVENT_ROW) if reader is None else reader.read_rows()
         summary = self._steps.add(rows)
-        summary["algbw"], summary["busbw"] = statistics.bandwidths(summary, job.world_size)
+        summary["algbw"], summary["busbw"] = statistics.bandwidths(
+            summary, job.world_size, job.level_sizes
+        )
         summary["lost_events"] = 0 if reader is None else reader.lost
         summary["bytes_sent"] = (
             0 if reader is None else sum(job.engine.counters(lane)["bytes_sent"] for lane in _LANES)

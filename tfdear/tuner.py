@@ -70,6 +70,7 @@ class Tuner:
         schedule: One of `tfdear.schedules.SCHEDULES`.
         costs: What collectives cost, or None.
         tree: Whether sums are formed along trees.
+        levels: The levels, where sums are formed in two; else None.
         trace_file: Where to write the measured trace of the largest layout; None writes none.
     """
 
@@ -81,6 +82,7 @@ class Tuner:
         schedule: str,
         costs: CommunicationCosts | None,
         tree: bool = False,
+        levels: engine_plan.Levels | None = None,
         trace_file: str | None = None,
     ):
         self._engine = engine
@@ -89,6 +91,7 @@ class Tuner:
         self._schedule = schedule
         self._costs = costs
         self._tree = tree
+        self._levels = levels
         self._reader = reader
         self._rows = np.empty(0, EVENT_ROW)
         self._mutex = threading.Lock()
@@ -168,7 +171,9 @@ class Tuner:
     def _propose(self, layout: _Layout) -> None:
         assert layout.trace is not None and layout.tensor_of_layer is not None
         plan = make_plan(layout.planner, self._schedule, layout.trace, self._costs)
-        words = engine_plan.encode(plan, layout.tensors, layout.tensor_of_layer, tree=self._tree)
+        words = engine_plan.encode(
+            plan, layout.tensors, layout.tensor_of_layer, tree=self._tree, levels=self._levels
+        )
         layout.proposed, layout.adopted = words, None
         self._engine.propose(layout.number, words, self._interval(layout.planner))
 

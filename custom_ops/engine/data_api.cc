@@ -93,6 +93,10 @@ Status RunPhase(CollectiveBackend* backend, Phase phase, void* data, size_t coun
     case Phase::kBroadcast:
       return backend->Broadcast(data, count * SizeOf(type), root, signature, sequence);
     case Phase::kSparseGather:
+    case Phase::kIntraReduceScatter:
+    case Phase::kInterReduceScatter:
+    case Phase::kInterAllGather:
+    case Phase::kIntraAllGather:
       break;
   }
   return Status(StatusCode::kInvalidArgument, "this collective cannot be run by itself");

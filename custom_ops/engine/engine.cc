@@ -124,6 +124,19 @@ Status Engine::SetLane(int64_t layout, LaneKind lane) {
   return status;
 }
 
+LevelGroups Engine::GroupsOfLevels() {
+  auto group = [this](LaneKind kind) {
+    Lane* const found = lane(kind);
+    return found == nullptr ? nullptr : found->group();
+  };
+  return {group(LaneKind::kGradientsIntra), group(LaneKind::kGradientsInter)};
+}
+
+Levels Engine::Existing() {
+  const LevelGroups groups = GroupsOfLevels();
+  return {groups.intra != nullptr, groups.inter != nullptr};
+}
+
 std::vector<size_t> Engine::BucketBytes(int64_t layout) {
   std::lock_guard<std::mutex> lock(mutex_);
   LayoutEntry* entry = nullptr;
@@ -192,7 +205,7 @@ Status Engine::Adopt(int64_t layout, const std::vector<int64_t>& words, int64_t 
   if (words.empty()) return Status();
   Plan plan;
   TFDEAR_RETURN_IF_ERROR(Plan::Decode(words, &plan));
-  TFDEAR_RETURN_IF_ERROR(plan.Check(entry.tensors));
+  TFDEAR_RETURN_IF_ERROR(plan.Check(entry.tensors, Existing()));
   entry.plan = plan;
   entry.current = ReductionLayout::Make(entry.name, entry.tensors, std::move(plan));
   return Status();
@@ -204,7 +217,7 @@ Status Engine::SetPlan(int64_t layout, const std::vector<int64_t>& words) {
   TFDEAR_RETURN_IF_ERROR(Find(layout, /*open_to_change=*/true, &entry));
   Plan plan;
   TFDEAR_RETURN_IF_ERROR(Plan::Decode(words, &plan));
-  TFDEAR_RETURN_IF_ERROR(plan.Check(entry->tensors));
+  TFDEAR_RETURN_IF_ERROR(plan.Check(entry->tensors, Existing()));
   entry->plan = std::move(plan);
   return Status();
 }
@@ -222,7 +235,7 @@ Status Engine::Propose(int64_t layout, const std::vector<int64_t>& plan, int64_t
     // Here, where the mistake was made, and not on all ranks.
     Plan decoded;
     TFDEAR_RETURN_IF_ERROR(Plan::Decode(plan, &decoded));
-    TFDEAR_RETURN_IF_ERROR(decoded.Check(entry->tensors));
+    TFDEAR_RETURN_IF_ERROR(decoded.Check(entry->tensors, Existing()));
   }
   entry->proposal = plan;
   entry->proposed_interval = next_agreement;
@@ -255,7 +268,8 @@ void Engine::Open(int64_t layout, Opened opened) {
         const Schedule schedule = gradients ? options_.schedule : Schedule::kWfbp;
         const Algorithm algorithm = gradients ? options_.algorithm : Algorithm::kShards;
         if (entry->plan.buckets.empty()) {
-          entry->plan = Plan::Make(entry->tensors, options_.bucket_bytes, schedule, algorithm);
+          entry->plan =
+              Plan::Make(entry->tensors, options_.bucket_bytes, schedule, algorithm, Existing());
         }
         entry->current = ReductionLayout::Make(entry->name, entry->tensors, entry->plan);
         entry->agreement = options_.first_agreement;
@@ -279,8 +293,9 @@ void Engine::OpenNow(int64_t layout, const Opened& opened) {
     lane = lanes_[static_cast<int>(entry.lane)].get();
   }
   ProcessGroup* group = lane->group();
-  auto reduction = std::make_shared<Reduction>(current, group->rank(), group->size(), pool_,
-                                               &events_, lane, options_.max_delay_ms);
+  auto reduction =
+      std::make_shared<Reduction>(current, group->rank(), group->size(), pool_, &events_, lane,
+                                  options_.max_delay_ms, GroupsOfLevels());
   lane->Open(reduction);
   if (lane->kind() == LaneKind::kGradients) {
     const int64_t now = EventRecord::NowMicros();

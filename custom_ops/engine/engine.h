@@ -116,6 +116,8 @@ class Engine {
     int64_t proposed_interval = 0;
   };
 
+  LevelGroups GroupsOfLevels();
+  Levels Existing();
   Status Find(int64_t layout, bool open_to_change, LayoutEntry** entry);
   void Agree(int64_t layout, Opened opened);
   Status Adopt(int64_t layout, const std::vector<int64_t>& words, int64_t interval);

@@ -32,6 +32,14 @@ const char* Name(EventKind kind) {
       return "reduce";
     case EventKind::kBroadcast:
       return "broadcast";
+    case EventKind::kIntraReduceScatter:
+      return "intra_reduce_scatter";
+    case EventKind::kInterReduceScatter:
+      return "inter_reduce_scatter";
+    case EventKind::kInterAllGather:
+      return "inter_all_gather";
+    case EventKind::kIntraAllGather:
+      return "intra_all_gather";
   }
   return "unknown";
 }

@@ -23,6 +23,10 @@ enum class EventKind : int {
   kStep,        // A reduction of gradients was opened: its step began. Instantaneous.
   kReduce,      // The halves of an all-reduce along a tree.
   kBroadcast,
+  kIntraReduceScatter,  // The steps of an all-reduce in two levels: within and between nodes.
+  kInterReduceScatter,
+  kInterAllGather,
+  kIntraAllGather,
 };
 
 const char* Name(EventKind kind);

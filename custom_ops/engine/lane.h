@@ -47,8 +47,12 @@ enum class LaneKind : int {
   kControl = 1,    // All ranks: the small collectives that a step waits for.
   kIntraNode = 2,  // Ranks of this node.
   kInterNode = 3,  // Ranks with this local rank on all nodes.
+  // The two levels in which gradients can be summed. No tickets: steps of the gradients' lane run
+  // in these groups, so that steps of different buckets run at once.
+  kGradientsIntra = 4,  // Ranks of this node, or of this row of a grid.
+  kGradientsInter = 5,  // Ranks in this place on all nodes, or of this column.
 };
-inline constexpr int kNumLanes = 4;
+inline constexpr int kNumLanes = 6;
 
 // The tickets of one process group in program order. tfdear has one lane for gradients and one for
 // the small collectives that a step waits for (counts of examples, metrics, statistics), so that

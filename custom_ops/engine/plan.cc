@@ -15,6 +15,105 @@ Status Bad(const std::string& what) {
   return Status(StatusCode::kInvalidArgument, "a plan for tensor fusion does not hold: " + what);
 }
 
+using Phases = std::vector<Phase>;
+
+// [Note: chains of phases]
+// The steps of a bucket make a chain: every phase is complete, for all chunks, before the next
+// begins. Where all phases of a chain are cut into the same number of chunks, each chunk has a
+// chain of its own. Phases of one level exist only where the level does, and then all of them.
+std::vector<Phases> Chains(Levels levels) {
+  std::vector<Phases> chains = {{Phase::kReduceScatter, Phase::kAllGather},
+                                {Phase::kAllReduce},
+                                {Phase::kReduce, Phase::kBroadcast},
+                                {Phase::kSparseGather}};
+  if (levels.intra && levels.inter) {
+    chains.push_back({Phase::kIntraReduceScatter, Phase::kInterReduceScatter,
+                      Phase::kInterAllGather, Phase::kIntraAllGather});
+  } else if (levels.intra) {
+    chains.push_back({Phase::kIntraReduceScatter, Phase::kIntraAllGather});
+  } else if (levels.inter) {
+    chains.push_back({Phase::kInterReduceScatter, Phase::kInterAllGather});
+  }
+  return chains;
+}
+
+// The two halves of an all-reduce.
+struct Halves {
+  Phases first;
+  Phases second;
+};
+
+Halves HalvesOf(Algorithm algorithm, Levels levels) {
+  if (algorithm == Algorithm::kTree) return {{Phase::kReduce}, {Phase::kBroadcast}};
+  if (algorithm == Algorithm::kShards || !(levels.intra || levels.inter)) {
+    return {{Phase::kReduceScatter}, {Phase::kAllGather}};
+  }
+  Halves halves;
+  if (levels.intra) halves.first.push_back(Phase::kIntraReduceScatter);
+  if (levels.inter) {
+    halves.first.push_back(Phase::kInterReduceScatter);
+    halves.second.push_back(Phase::kInterAllGather);
+  }
+  if (levels.intra) halves.second.push_back(Phase::kIntraAllGather);
+  return halves;
+}
+
+// The group of a node takes its steps in order: a last step that waits for other nodes would hold
+// up the first step of the next bucket, and with it that bucket's step between the nodes. So it
+// goes behind the next first step, if there is one.
+void Pipeline(std::vector<Plan::Step>* steps) {
+  auto count = [](const Plan::Step& step) { return step.phase == Phase::kIntraReduceScatter; };
+  auto left = std::count_if(steps->begin(), steps->end(), count);
+  std::vector<Plan::Step> ordered, held;
+  for (const Plan::Step& step : *steps) {
+    if (step.phase == Phase::kIntraAllGather && left > 0) {
+      held.push_back(step);
+      continue;
+    }
+    ordered.push_back(step);
+    if (count(step)) {
+      --left;
+      ordered.insert(ordered.end(), held.begin(), held.end());
+      held.clear();
+    }
+  }
+  *steps = std::move(ordered);
+}
+
+// What is done of a bucket: its phases so far, and of each the chunks.
+struct Progress {
+  std::vector<Phase> phases;
+  std::vector<std::vector<bool>> done;
+  bool interleaved = false;  // A phase began before the one before it was complete.
+
+  static bool Complete(const std::vector<bool>& chunks) {
+    return std::count(chunks.begin(), chunks.end(), false) == 0;
+  }
+
+  // False if the step cannot come now.
+  bool Add(const Plan::Step& step) {
+    const auto found = std::find(phases.begin(), phases.end(), step.phase);
+    const size_t place = found - phases.begin();
+    if (found == phases.end()) {
+      phases.push_back(step.phase);
+      done.emplace_back(step.chunks);
+    }
+    std::vector<bool>& chunks = done[place];
+    if (static_cast<int>(chunks.size()) != step.chunks || chunks[step.chunk]) return false;
+    if (place > 0) {
+      const std::vector<bool>& before = done[place - 1];
+      const bool alike = std::all_of(done.begin(), done.end(), [&](const auto& phase) {
+        return phase.size() == chunks.size();
+      });
+      if (!before[step.chunk % before.size()]) return false;
+      interleaved = interleaved || !Complete(before);
+      if (interleaved && !alike) return false;
+    }
+    chunks[step.chunk] = true;
+    return true;
+  }
+};
+
 }  // namespace
 
 const char* Name(Phase phase) {
@@ -31,14 +130,28 @@ const char* Name(Phase phase) {
       return "reduce";
     case Phase::kBroadcast:
       return "broadcast";
+    case Phase::kIntraReduceScatter:
+      return "intra_reduce_scatter";
+    case Phase::kInterReduceScatter:
+      return "inter_reduce_scatter";
+    case Phase::kInterAllGather:
+      return "inter_all_gather";
+    case Phase::kIntraAllGather:
+      return "intra_all_gather";
   }
   return "unknown";
 }
 
-bool IsFinal(Phase phase) { return phase != Phase::kReduceScatter && phase != Phase::kReduce; }
+bool IsIntra(Phase phase) {
+  return phase == Phase::kIntraReduceScatter || phase == Phase::kIntraAllGather;
+}
+
+bool IsInter(Phase phase) {
+  return phase == Phase::kInterReduceScatter || phase == Phase::kInterAllGather;
+}
 
 Plan Plan::Make(const std::vector<TensorSpec>& tensors, size_t bucket_bytes, Schedule schedule,
-                Algorithm algorithm) {
+                Algorithm algorithm, Levels levels) {
   Plan plan;
   std::vector<bool> sparse;
   for (const Bucket& bucket : PlanFixedSize(tensors, bucket_bytes)) {
@@ -46,22 +159,24 @@ Plan Plan::Make(const std::vector<TensorSpec>& tensors, size_t bucket_bytes, Sch
     sparse.push_back(bucket.sparse);
   }
   plan.wait_for_all = schedule == Schedule::kSequential;
-  const bool tree = algorithm == Algorithm::kTree;
-  const Phase first = tree ? Phase::kReduce : Phase::kReduceScatter;
-  const Phase second = tree ? Phase::kBroadcast : Phase::kAllGather;
+  const Halves halves = HalvesOf(algorithm, levels);
   const int count = static_cast<int>(plan.buckets.size());
+  auto add = [&plan](const Phases& phases, int b) {
+    for (Phase phase : phases) plan.steps.push_back({phase, b});
+  };
   for (int b = 0; b < count; ++b) {
     if (sparse[b]) {
       plan.steps.push_back({Phase::kSparseGather, b});
     } else if (schedule == Schedule::kDear) {
-      plan.steps.push_back({first, b});
-    } else if (tree) {
-      plan.steps.push_back({first, b});
-      plan.steps.push_back({second, b});
-    } else {
+      add(halves.first, b);
+    } else if (algorithm == Algorithm::kShards) {
       plan.steps.push_back({Phase::kAllReduce, b});
+    } else {
+      add(halves.first, b);
+      add(halves.second, b);
     }
   }
+  Pipeline(&plan.steps);
   if (schedule != Schedule::kDear) return plan;
   // The next forward pass reads the first variables first.
   std::vector<int> forward(count);
@@ -72,7 +187,7 @@ Plan Plan::Make(const std::vector<TensorSpec>& tensors, size_t bucket_bytes, Sch
   std::sort(forward.begin(), forward.end(),
             [&](int a, int b) { return first_tensor(a) < first_tensor(b); });
   for (int b : forward) {
-    if (!sparse[b]) plan.steps.push_back({second, b});
+    if (!sparse[b]) add(halves.second, b);
   }
   return plan;
 }
@@ -102,7 +217,7 @@ Status Plan::Decode(const std::vector<int64_t>& words, Plan* plan) {
   for (int64_t i = 0; i < count; ++i) {
     int64_t phase, bucket, chunk, chunks;
     if (!take(&phase) || !take(&bucket) || !take(&chunk) || !take(&chunks)) return damaged;
-    if (phase > static_cast<int64_t>(Phase::kBroadcast)) return damaged;
+    if (phase > static_cast<int64_t>(Phase::kIntraAllGather)) return damaged;
     plan->steps.push_back({static_cast<Phase>(phase), static_cast<int>(bucket),
                            static_cast<int>(chunk), static_cast<int>(chunks)});
   }
@@ -123,7 +238,7 @@ std::vector<int64_t> Plan::Encode() const {
   return words;
 }
 
-Status Plan::Check(const std::vector<TensorSpec>& tensors) const {
+Status Plan::Check(const std::vector<TensorSpec>& tensors, Levels levels) const {
   std::vector<bool> placed(tensors.size());
   for (const auto& bucket : buckets) {
     if (bucket.empty()) return Bad("a bucket is empty");
@@ -145,21 +260,7 @@ Status Plan::Check(const std::vector<TensorSpec>& tensors) const {
     return Bad("it places " + std::to_string(std::count(placed.begin(), placed.end(), true)) +
                " of " + std::to_string(tensors.size()) + " tensors");
   }
-  // Per bucket: which chunks were reduced and which spread, in the order of the steps.
-  struct Progress {
-    std::vector<bool> reduced, spread;
-    Phase reduce = Phase::kReduceScatter;
-  };
   std::vector<Progress> progress(buckets.size());
-  auto mark = [](std::vector<bool>* done, const Step& step) {
-    if (done->empty()) done->resize(step.chunks);
-    const bool fits = static_cast<int>(done->size()) == step.chunks && !(*done)[step.chunk];
-    if (fits) (*done)[step.chunk] = true;
-    return fits;
-  };
-  auto complete = [](const std::vector<bool>& done) {
-    return !done.empty() && std::count(done.begin(), done.end(), false) == 0;
-  };
   for (const Step& step : steps) {
     if (step.bucket < 0 || step.bucket >= static_cast<int>(buckets.size()) || step.chunks < 1 ||
         step.chunk < 0 || step.chunk >= step.chunks) {
@@ -167,7 +268,6 @@ Status Plan::Check(const std::vector<TensorSpec>& tensors) const {
                  std::to_string(step.chunk) + " of " + std::to_string(step.chunks));
     }
     const TensorSpec& spec = tensors[buckets[step.bucket][0]];
-    Progress& bucket = progress[step.bucket];
     const std::string words =
         std::string(Name(step.phase)) + " of bucket " + std::to_string(step.bucket);
     if (spec.sparse != (step.phase == Phase::kSparseGather)) {
@@ -176,21 +276,20 @@ Status Plan::Check(const std::vector<TensorSpec>& tensors) const {
     if (step.chunks > 1 && (spec.sparse || spec.count < 0)) {
       return Bad(words + " is cut, but its size is known at run time only");
     }
-    bool fits;
-    if (!IsFinal(step.phase)) {
-      bucket.reduce = step.phase;
-      fits = mark(&bucket.reduced, step);
-    } else if (step.phase == Phase::kAllGather || step.phase == Phase::kBroadcast) {
-      const Phase half = step.phase == Phase::kAllGather ? Phase::kReduceScatter : Phase::kReduce;
-      fits = complete(bucket.reduced) && bucket.reduce == half && mark(&bucket.spread, step);
-    } else {
-      fits = bucket.reduced.empty() && mark(&bucket.spread, step);
+    if (!progress[step.bucket].Add(step)) {
+      return Bad(words + " comes twice, out of order or in other chunks than before");
     }
-    if (!fits) return Bad(words + " comes twice, out of order or in other chunks than before");
   }
+  const std::vector<Phases> chains = Chains(levels);
   for (size_t b = 0; b < buckets.size(); ++b) {
-    if (!complete(progress[b].spread)) {
-      return Bad("bucket " + std::to_string(b) + " is never summed and spread as a whole");
+    const Phases& chain = progress[b].phases;
+    if (std::find(chains.begin(), chains.end(), chain) == chains.end() ||
+        !Progress::Complete(progress[b].done.back())) {
+      std::string words;
+      for (Phase phase : chain) words += std::string(" ") + Name(phase);
+      return Bad(
+          "bucket " + std::to_string(b) +
+          " is never summed and spread as a whole; its steps:" + (words.empty() ? " none" : words));
     }
   }
   return Status();

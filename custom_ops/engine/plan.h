@@ -21,6 +21,8 @@ enum class Schedule : int {
 enum class Algorithm : int {
   kShards = 0,  // Every rank sums its shard: reduce-scatter, all-gather.
   kTree = 1,    // One rank sums everything: reduce, broadcast.
+  // Shards of a node's ranks are summed within the node, shards of those between the nodes.
+  kLevels = 2,
 };
 
 enum class Phase : int {
@@ -30,11 +32,23 @@ enum class Phase : int {
   kSparseGather = 3,
   kReduce = 4,
   kBroadcast = 5,
+  // The rank's node sums: everyone gets its shard of the node's sum, and in the end all shards.
+  kIntraReduceScatter = 6,
+  // On the rank's shard, among the ranks in the same place on all nodes.
+  kInterReduceScatter = 7,
+  kInterAllGather = 8,
+  kIntraAllGather = 9,
 };
 
 const char* Name(Phase phase);
-// Whether the sum is everywhere when this phase is over.
-bool IsFinal(Phase phase);
+bool IsIntra(Phase phase);
+bool IsInter(Phase phase);
+
+// Which of the two levels sums are formed in: a level with one member does not exist.
+struct Levels {
+  bool intra = false;
+  bool inter = false;
+};
 
 // What travels together and in which order: the collectives of one reduction, the same list on all
 // ranks. A collective may be cut into chunks, which then are steps of their own.
@@ -50,9 +64,10 @@ struct Plan {
   bool wait_for_all = false;  // Nothing is issued before all gradients are there.
 
   // Buckets of at most `bucket_bytes` in the order of PlanFixedSize(); every reduce-scatter, then
-  // every all-gather in the order of the next forward pass, or whatever the schedule does.
+  // every all-gather in the order of the next forward pass, or whatever the schedule does. `levels`
+  // are those that exist, for kLevels.
   static Plan Make(const std::vector<TensorSpec>& tensors, size_t bucket_bytes, Schedule schedule,
-                   Algorithm algorithm);
+                   Algorithm algorithm, Levels levels = {});
 
   // A plan as numbers: wait_for_all, how many buckets, of each how many tensors and which, how many
   // steps, of each its four fields.
@@ -60,8 +75,8 @@ struct Plan {
   std::vector<int64_t> Encode() const;
 
   // Whether every tensor is in one bucket, buckets hold one type, and the steps of each bucket
-  // reduce it and then spread it, all of it, once.
-  Status Check(const std::vector<TensorSpec>& tensors) const;
+  // reduce it and then spread it, all of it, once, among all ranks. See [Note: chains of phases].
+  Status Check(const std::vector<TensorSpec>& tensors, Levels levels = {}) const;
 };
 
 }  // namespace tfdear

@@ -28,8 +28,22 @@ EventKind KindOf(Phase phase) {
       return EventKind::kReduce;
     case Phase::kBroadcast:
       return EventKind::kBroadcast;
+    case Phase::kIntraReduceScatter:
+      return EventKind::kIntraReduceScatter;
+    case Phase::kInterReduceScatter:
+      return EventKind::kInterReduceScatter;
+    case Phase::kInterAllGather:
+      return EventKind::kInterAllGather;
+    case Phase::kIntraAllGather:
+      return EventKind::kIntraAllGather;
   }
   return EventKind::kCollective;
+}
+
+// Whose group runs it, in a lane for gradients of all ranks.
+LaneKind LaneOf(Phase phase) {
+  if (IsIntra(phase)) return LaneKind::kGradientsIntra;
+  return IsInter(phase) ? LaneKind::kGradientsInter : LaneKind::kGradients;
 }
 
 // Words for a collective: what an error shows and what must agree between ranks. `shapes` lists the
@@ -57,6 +71,45 @@ std::string Describe(const ReductionLayout& layout, const Plan::Step& step, size
             std::to_string(hash % 1000000);
   }
   return text + ")";
+}
+
+// Links the steps of each bucket: see [Note: chains of phases] in plan.cc.
+void LinkSteps(ReductionLayout* layout) {
+  const size_t count = layout->buckets.size();
+  layout->last_steps.assign(count, 0);
+  layout->chunks_alike.assign(count, true);
+  // Of each bucket: the steps of each phase of its chain.
+  std::vector<std::vector<std::vector<int>>> chains(count);
+  auto phase_of = [layout](const std::vector<int>& steps) { return layout->steps[steps[0]].phase; };
+  for (size_t i = 0; i < layout->steps.size(); ++i) {
+    auto& chain = chains[layout->steps[i].bucket];
+    auto found = std::find_if(chain.begin(), chain.end(), [&](const auto& steps) {
+      return phase_of(steps) == layout->steps[i].phase;
+    });
+    if (found == chain.end()) found = chain.insert(found, std::vector<int>());
+    found->push_back(static_cast<int>(i));
+  }
+  for (size_t b = 0; b < count; ++b) {
+    const auto& chain = chains[b];
+    for (const auto& steps : chain) {
+      if (steps.size() != chain[0].size()) layout->chunks_alike[b] = false;
+    }
+    for (size_t place = 0; place < chain.size(); ++place) {
+      for (int i : chain[place]) {
+        ReductionLayout::Step& step = layout->steps[i];
+        step.last = place + 1 == chain.size();
+        if (place == 0 || LaneOf(step.phase) == LaneOf(phase_of(chain[place - 1]))) continue;
+        // Groups take their steps in order, so with the last one all of them are over.
+        step.after = chain[place - 1].back();
+        for (int before : chain[place - 1]) {
+          if (layout->chunks_alike[b] && layout->steps[before].chunk == step.chunk) {
+            step.after = before;
+          }
+        }
+      }
+    }
+    if (!chain.empty()) layout->last_steps[b] = static_cast<int>(chain.back().size());
+  }
 }
 
 size_t ElementsOf(const std::vector<int64_t>& shape) {
@@ -89,7 +142,6 @@ std::shared_ptr<const ReductionLayout> ReductionLayout::Make(std::string name,
                                                         static_cast<int>(slot)};
     }
   }
-  layout->final_steps.resize(layout->buckets.size());
   for (const Plan::Step& step : plan.steps) {
     const Bucket& bucket = layout->buckets[step.bucket];
     const bool sized_at_run_time = !bucket.sparse && layout->tensors[bucket.tensors[0]].count < 0;
@@ -98,14 +150,14 @@ std::shared_ptr<const ReductionLayout> ReductionLayout::Make(std::string name,
       signature = std::make_shared<Signature>(Describe(*layout, step, bucket.count));
     }
     layout->steps.push_back({step, std::move(signature)});
-    if (IsFinal(step.phase)) ++layout->final_steps[step.bucket];
   }
+  LinkSteps(layout.get());
   return layout;
 }
 
 Reduction::Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, int world_size,
                      std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* lane,
-                     int max_delay_ms)
+                     int max_delay_ms, LevelGroups levels)
     : layout_(std::move(layout)),
       rank_(rank),
       world_size_(world_size),
@@ -113,13 +165,14 @@ Reduction::Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, in
       events_(events),
       lane_(lane),
       max_delay_ms_(max_delay_ms),
+      levels_(levels),
       buckets_(layout_->buckets.size()),
       arrived_(layout_->tensors.size()) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     buckets_[b].missing = static_cast<int>(layout_->buckets[b].tensors.size());
     buckets_[b].shapes.resize(layout_->buckets[b].tensors.size());
     buckets_[b].count = layout_->buckets[b].count;
-    buckets_[b].outstanding = layout_->final_steps[b];
+    buckets_[b].outstanding = layout_->last_steps[b];
   }
 }
 
@@ -216,9 +269,9 @@ bool Reduction::Issue(ProcessGroup* group, Reactions* reactions) {
     if (layout_->wait_for_all && !complete()) return false;
     if (buckets_[step.bucket].missing.load() > 0) return false;
     ++next_step_;
-    auto work = Submit(group, step);
+    works_.push_back(Submit(group, step));
     reactions->push_back(
-        [self = shared_from_this(), bucket = step.bucket, last = IsFinal(step.phase), work] {
+        [self = shared_from_this(), bucket = step.bucket, last = step.last, work = works_.back()] {
           work->OnDone([self, bucket, last](const Status& status) {
             if (!status.ok() || (last && self->buckets_[bucket].outstanding.fetch_sub(1) == 1)) {
               self->Finish(bucket, status);
@@ -229,13 +282,21 @@ bool Reduction::Issue(ProcessGroup* group, Reactions* reactions) {
   return true;
 }
 
-std::shared_ptr<Work> Reduction::Submit(ProcessGroup* group, const ReductionLayout::Step& step) {
+std::shared_ptr<Work> Reduction::Submit(ProcessGroup* world, const ReductionLayout::Step& step) {
   auto signature = step.signature;
   if (signature == nullptr) {
     signature = std::make_shared<Signature>(Describe(*layout_, step, buckets_[step.bucket].count));
   }
-  return group->Run(signature, [self = shared_from_this(), this, signature, &step](
+  const LaneKind kind = LaneOf(step.phase);
+  ProcessGroup* const group = kind == LaneKind::kGradientsIntra   ? levels_.intra
+                              : kind == LaneKind::kGradientsInter ? levels_.inter
+                                                                  : world;
+  auto before = step.after < 0 ? nullptr : works_[step.after];
+  return group->Run(signature, [self = shared_from_this(), this, signature, before, &step](
                                    CollectiveBackend* backend, uint64_t sequence) {
+    // Cannot wait in a circle: the groups take their steps in the order of the plan, in which a
+    // step comes after the one it waits for. Ends with that one's deadline.
+    if (before != nullptr) TFDEAR_RETURN_IF_ERROR(before->Wait());
     InjectDelay(max_delay_ms_);
     const bool gradients = lane_->kind() == LaneKind::kGradients;
     const int64_t computation = gradients ? ComputationMicros() : 0;
@@ -269,16 +330,40 @@ Status Reduction::RunStep(CollectiveBackend* backend, const ReductionLayout::Ste
                ? backend->Reduce(begin, chunk.size(), type, root, signature, sequence)
                : backend->Broadcast(begin, *bytes, root, signature, sequence);
   }
-  const auto shards = ShardsOf(state->count, world_size_, step.chunk, step.chunks);
+  const auto shards = ShardsOfStep(step);
   for (const Range& shard : shards) *bytes += shard.size() * SizeOf(type);
   switch (step.phase) {
     case Phase::kReduceScatter:
+    case Phase::kIntraReduceScatter:
+    case Phase::kInterReduceScatter:
       return backend->ReduceScatter(data, shards, type, signature, sequence);
     case Phase::kAllGather:
+    case Phase::kInterAllGather:
+    case Phase::kIntraAllGather:
       return backend->AllGather(data, shards, type, signature, sequence);
     default:
       return backend->AllReduce(data, shards, type, signature, sequence);
   }
+}
+
+// The elements that each member of the step's group has or gets.
+std::vector<Range> Reduction::ShardsOfStep(const ReductionLayout::Step& step) const {
+  const size_t count = buckets_[step.bucket].count;
+  if (IsIntra(step.phase)) return ShardsOf(count, levels_.intra->size(), step.chunk, step.chunks);
+  if (!IsInter(step.phase)) return ShardsOf(count, world_size_, step.chunk, step.chunks);
+  // What this rank has of its node's sum.
+  Range own{0, count};
+  if (levels_.intra != nullptr) own = ShardOf(count, levels_.intra->rank(), levels_.intra->size());
+  std::vector<Range> shards;
+  if (layout_->chunks_alike[step.bucket]) {
+    const Range chunk = ShardOf(own.size(), step.chunk, step.chunks);
+    own = Range{own.begin + chunk.begin, own.begin + chunk.end};
+    shards = ShardsOf(own.size(), levels_.inter->size());
+  } else {
+    shards = ShardsOf(own.size(), levels_.inter->size(), step.chunk, step.chunks);
+  }
+  for (Range& shard : shards) shard = Range{own.begin + shard.begin, own.begin + shard.end};
+  return shards;
 }
 
 Status Reduction::GatherRows(CollectiveBackend* backend, uint64_t sequence, const std::string& text,

@@ -31,9 +31,14 @@ struct ReductionLayout {
   std::vector<Place> place_of_tensor;
   struct Step : Plan::Step {
     std::shared_ptr<const Signature> signature;  // Null for buckets sized at run time.
+    int after = -1;     // The step before it in its chain, if that runs in another group.
+    bool last = false;  // Whether it is of the phase that ends its chain.
   };
   std::vector<Step> steps;  // The order in which the collectives are issued, the same on all ranks.
-  std::vector<int> final_steps;  // Of each bucket: how many steps bring its sum.
+  std::vector<int> last_steps;  // Of each bucket: how many steps bring its sum.
+  // Of each bucket: whether all phases are cut into the same number of chunks. Each chunk then has
+  // a chain of its own, and the shards between the nodes are shards of the chunk.
+  std::vector<bool> chunks_alike;
   bool wait_for_all = false;
 
   // The plan must hold for the tensors (Plan::Check).
@@ -51,6 +56,12 @@ struct Reduced {
   int64_t* indices = nullptr;
 };
 
+// The process groups of the levels that sums can be formed in; null where there is no such level.
+struct LevelGroups {
+  ProcessGroup* intra = nullptr;
+  ProcessGroup* inter = nullptr;
+};
+
 // One execution of a layout: gradients come in in any order, sums go out.
 //
 // Life of a bucket: filling (contributions are copied into its fusion buffer by the threads that
@@ -62,7 +73,7 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
 
   Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, int world_size,
             std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* lane,
-            int max_delay_ms);
+            int max_delay_ms, LevelGroups levels = {});
 
   // Adds this rank's share of a dense tensor. `data` null contributes zeros.
   Status Contribute(int tensor, const void* data, const std::vector<int64_t>& shape);
@@ -95,7 +106,8 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   void RecordContribution(int tensor, int64_t begin_us);
   Status Accept(int tensor);
   void Arrived(int tensor);
-  std::shared_ptr<Work> Submit(ProcessGroup* group, const ReductionLayout::Step& step);
+  std::shared_ptr<Work> Submit(ProcessGroup* world, const ReductionLayout::Step& step);
+  std::vector<Range> ShardsOfStep(const ReductionLayout::Step& step) const;
   Status RunStep(CollectiveBackend* backend, const ReductionLayout::Step& step,
                  const Signature& signature, uint64_t sequence, size_t* bytes);
   Status GatherRows(CollectiveBackend* backend, uint64_t sequence, const std::string& text,
@@ -110,12 +122,15 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   EventRecord* const events_;
   Lane* const lane_;
   const int max_delay_ms_;
+  const LevelGroups levels_;
 
   std::mutex mutex_;  // Guards the buffers and the receivers of the buckets.
   std::vector<BucketState> buckets_;
   std::vector<std::atomic<bool>> arrived_;
   std::atomic<size_t> contributed_{0};
-  size_t next_step_ = 0;  // Guarded by the lane's mutex.
+  // Guarded by the lane's mutex.
+  size_t next_step_ = 0;
+  std::vector<std::shared_ptr<Work>> works_;  // Of the steps that were issued.
   Status failure_;
 };
 

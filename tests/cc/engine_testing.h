@@ -19,9 +19,9 @@ namespace tfdear {
 // A layout under the plan that the engine starts with.
 inline std::shared_ptr<const ReductionLayout> FixedSizeLayout(
     const std::string& name, const std::vector<TensorSpec>& tensors, size_t bucket_bytes,
-    Schedule schedule, Algorithm algorithm = Algorithm::kShards) {
+    Schedule schedule, Algorithm algorithm = Algorithm::kShards, Levels levels = {}) {
   return ReductionLayout::Make(name, tensors,
-                               Plan::Make(tensors, bucket_bytes, schedule, algorithm));
+                               Plan::Make(tensors, bucket_bytes, schedule, algorithm, levels));
 }
 
 // What a rank needs to reduce gradients: the parts of an Engine, which is one per process, so that

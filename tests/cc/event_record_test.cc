@@ -115,10 +115,10 @@ TEST(EventRecord, ClockDoesNotGoBack) {
 
 TEST(EventRecord, EveryKindHasANameOfItsOwn) {
   std::set<std::string> names;
-  for (int kind = 0; kind <= static_cast<int>(EventKind::kBroadcast); ++kind) {
+  for (int kind = 0; kind <= static_cast<int>(EventKind::kIntraAllGather); ++kind) {
     names.insert(Name(static_cast<EventKind>(kind)));
   }
-  EXPECT_EQ(names.size(), static_cast<size_t>(EventKind::kBroadcast) + 1);
+  EXPECT_EQ(names.size(), static_cast<size_t>(EventKind::kIntraAllGather) + 1);
   EXPECT_EQ(names.count("unknown"), 0u);
 }
 

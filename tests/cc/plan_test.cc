@@ -49,6 +49,75 @@ TEST(Plan, StartsWithTheOrderOfTheSchedule) {
             "reduce0 broadcast0 sparse_gather1 reduce2 broadcast2");
 }
 
+TEST(Plan, LevelsThatExistAreUsed) {
+  const std::vector<TensorSpec> tensors = {Dense(4), Sparse(), Dense(4)};
+  auto steps = [&](Schedule schedule, Levels levels) {
+    const Plan plan = Plan::Make(tensors, 1, schedule, Algorithm::kLevels, levels);
+    TFDEAR_EXPECT_OK(plan.Check(tensors, levels));
+    return StepsOf(plan);
+  };
+  const Levels both = {true, true};
+  EXPECT_EQ(steps(Schedule::kDear, both),
+            "intra_reduce_scatter0 inter_reduce_scatter0 sparse_gather1 intra_reduce_scatter2 "
+            "inter_reduce_scatter2 inter_all_gather2 intra_all_gather2 inter_all_gather0 "
+            "intra_all_gather0");
+  // The node begins with bucket 2 before it waits for what the nodes sum of bucket 0.
+  EXPECT_EQ(steps(Schedule::kWfbp, both),
+            "intra_reduce_scatter0 inter_reduce_scatter0 inter_all_gather0 sparse_gather1 "
+            "intra_reduce_scatter2 intra_all_gather0 inter_reduce_scatter2 inter_all_gather2 "
+            "intra_all_gather2");
+  EXPECT_EQ(steps(Schedule::kDear, {true, false}),
+            "intra_reduce_scatter0 sparse_gather1 intra_reduce_scatter2 intra_all_gather2 "
+            "intra_all_gather0");
+  EXPECT_EQ(steps(Schedule::kDear, {false, true}),
+            "inter_reduce_scatter0 sparse_gather1 inter_reduce_scatter2 inter_all_gather2 "
+            "inter_all_gather0");
+  EXPECT_EQ(steps(Schedule::kDear, {}),
+            "reduce_scatter0 sparse_gather1 reduce_scatter2 all_gather2 all_gather0");
+}
+
+TEST(Plan, NoLevelIsLeftOut) {
+  const std::vector<TensorSpec> tensors = {Dense(8)};
+  const Plan::Step all[] = {{Phase::kIntraReduceScatter, 0},
+                            {Phase::kInterReduceScatter, 0},
+                            {Phase::kInterAllGather, 0},
+                            {Phase::kIntraAllGather, 0}};
+  auto holds = [&](std::vector<Plan::Step> steps, Levels levels) {
+    Plan plan;
+    plan.buckets = {{0}};
+    plan.steps = std::move(steps);
+    return plan.Check(tensors, levels).ok();
+  };
+  EXPECT_TRUE(holds({all[0], all[1], all[2], all[3]}, {true, true}));
+  EXPECT_TRUE(holds({{Phase::kReduceScatter, 0}, {Phase::kAllGather, 0}}, {true, true}));
+  EXPECT_FALSE(holds({all[0], all[1], all[2], all[3]}, {true, false}));
+  EXPECT_FALSE(holds({all[0], all[3]}, {true, true}));
+  EXPECT_FALSE(holds({all[1], all[2]}, {true, true}));
+  EXPECT_FALSE(holds({all[0], all[2], all[1], all[3]}, {true, true}));
+  EXPECT_FALSE(holds({all[0], all[1], all[2]}, {true, true}));
+  EXPECT_TRUE(holds({all[0], all[3]}, {true, false}));
+  EXPECT_TRUE(holds({all[1], all[2]}, {false, true}));
+  // Chunks go their own way only where all phases are cut alike.
+  auto chunk = [&](int phase, int number, int chunks) {
+    Plan::Step step = all[phase];
+    step.chunk = number;
+    step.chunks = chunks;
+    return step;
+  };
+  EXPECT_TRUE(holds({chunk(0, 0, 2), chunk(1, 0, 2), chunk(0, 1, 2), chunk(2, 0, 2), chunk(3, 0, 2),
+                     chunk(1, 1, 2), chunk(2, 1, 2), chunk(3, 1, 2)},
+                    {true, true}));
+  EXPECT_FALSE(holds({chunk(0, 0, 2), chunk(1, 0, 2), chunk(0, 1, 2), chunk(1, 1, 2),
+                      chunk(2, 0, 1), chunk(3, 0, 1)},
+                     {true, true}));
+  EXPECT_TRUE(holds({chunk(0, 0, 2), chunk(0, 1, 2), chunk(1, 0, 2), chunk(1, 1, 2), chunk(2, 0, 1),
+                     chunk(3, 0, 3), chunk(3, 1, 3), chunk(3, 2, 3)},
+                    {true, true}));
+  EXPECT_FALSE(holds({chunk(0, 0, 2), chunk(1, 1, 2), chunk(0, 1, 2), chunk(1, 0, 2),
+                      chunk(2, 0, 1), chunk(3, 0, 1)},
+                     {true, true}));
+}
+
 TEST(Plan, SurvivesItsFormAsNumbers) {
   Plan plan;
   plan.buckets = {{3, 1}, {0}, {2}};

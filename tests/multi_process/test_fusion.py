@@ -97,6 +97,23 @@ def test_trees_with_changing_plans(train):
     check_close(reports, reference)
 
 
+@pytest.mark.parametrize("collective", ["hierarchical", "torus2d"])
+@pytest.mark.parametrize(("world_size", "nodes"), [(4, 2), (2, 2), (3, 1), (4, 1), (4, 4)])
+def test_levels_with_changing_plans(train, collective, world_size, nodes):
+    reference = train(world_size, "fixed", optimizer="sgd")
+    reports = train(world_size, "rotation", collective=collective, nodes=nodes, optimizer="sgd")
+    check_plans_changed(reports)
+    check_close(reports, reference)
+
+
+@pytest.mark.parametrize("schedule", ["bytescheduler", "wfbp", "sequential"])
+def test_levels_with_other_schedules(train, schedule):
+    reference = train(4, "fixed", optimizer="sgd")
+    reports = train(4, "rotation", schedule, "hierarchical", nodes=2, optimizer="sgd")
+    check_plans_changed(reports)
+    check_close(reports, reference)
+
+
 def test_rings_between_nodes_with_changing_plans(train):
     # Two nodes of two ranks: sums go around a ring, in an order that depends on the bucket.
     reference = train(4, "fixed", nodes=2, optimizer="sgd")
