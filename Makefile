@@ -23,9 +23,15 @@ BAZEL ?= $(shell command -v bazel || command -v bazelisk || echo bazel)
 ifneq ($(abspath $(VENV)),$(abspath .venv))
 export TFDEAR_PYTHON := $(abspath $(VENV))/bin/python
 endif
-CC_FILES = $(shell find custom_ops tests/cc -name '*.h' -o -name '*.cc' -o -name '*.cu.cc')
+CC_FILES = $(shell find custom_ops tests/cc -name '*.h' -o -name '*.cc')
+# CUDA: machine code for these architectures, and PTX of the last one for those to come.
+NVCC ?= nvcc
+CUDA_ARCHITECTURES ?= 80 90
+NVCC_FLAGS = -x cu -std=c++17 -O3 -I. -Xcompiler -Wall $(foreach a,$(CUDA_ARCHITECTURES), \
+    -gencode arch=compute_$(a),code=sm_$(a)) -gencode \
+    arch=compute_$(lastword $(CUDA_ARCHITECTURES)),code=compute_$(lastword $(CUDA_ARCHITECTURES))
 
-.PHONY: install system train test test-cc test-python lint format sanitize clean help
+.PHONY: install system train test test-cc test-python lint format sanitize cuda nvcc clean help
 
 install: system $(DEPENDENCIES)  ## set everything up: system packages, environment, library, package
 	$(BAZEL) build //...
@@ -83,6 +89,18 @@ format: $(TOOLS)  ## apply the formatters
 sanitize: system  ## run the C++ tests under the thread and the address sanitizer
 	$(BAZEL) test --config=tsan //tests/cc/...
 	$(BAZEL) test --config=asan //tests/cc/...
+
+cuda: build/top_k_standalone_test  ## compile the kernels for GPUs, and their test (needs nvcc)
+
+nvcc:
+	@command -v $(NVCC) >/dev/null || { echo "make: there is no $(NVCC). Install the CUDA toolkit," \
+	    "12.0 or newer, or say where it is: make cuda NVCC=/usr/local/cuda/bin/nvcc" >&2; exit 1; }
+
+build/top_k_standalone_test: custom_ops/kernels/top_k_standalone_test.cu.cc \
+    custom_ops/kernels/top_k_cuda.cu.h custom_ops/engine/data_type.cc \
+    custom_ops/engine/data_type.h | nvcc
+	mkdir -p $(@D)
+	$(NVCC) $(NVCC_FLAGS) -o $@ $(filter %.cc,$^)
 
 clean:  ## remove the environment and everything built
 	-$(BAZEL) clean
