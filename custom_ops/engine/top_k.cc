@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "custom_ops/engine/shard.h"
+#include "custom_ops/engine/vector_clones.h"
 
 namespace tfdear {
 namespace {
@@ -24,7 +25,7 @@ constexpr uint32_t kAboveAll = 0x7fffffffu;  // a magnitude that none exceeds
 constexpr size_t kOverflow = SIZE_MAX;
 
 // More candidates than this are not worth keeping: the guess was bad.
-size_t CapacityFor(size_t k) { return std::max<size_t>(4 * k, 16384); }
+size_t CapacityFor(size_t k) { return std::max<size_t>(8 * k, 16384); }
 
 int MagnitudeBits(DataType type) { return type == DataType::kFloat32 ? 31 : 15; }
 
@@ -42,9 +43,10 @@ uint32_t InfinityOf(DataType type) {
 // The magnitude that stands for all NaNs.
 uint32_t NanOf(DataType type) { return InfinityOf(type) + 1; }
 
+uint32_t SignOf(DataType type) { return type == DataType::kFloat32 ? 0x80000000u : 0x8000u; }
+
 uint32_t MagnitudeOf(uint32_t bits, DataType type) {
-  const uint32_t sign = type == DataType::kFloat32 ? 0x80000000u : 0x8000u;
-  return std::min(bits & ~sign, NanOf(type));
+  return std::min(bits & ~SignOf(type), NanOf(type));
 }
 
 // Scatters sample positions, always in the same way.
@@ -61,6 +63,53 @@ size_t BinOf(const uint32_t* histogram, size_t* k) {
   return bin;
 }
 
+// magnitudes[i] of bits[i], i < count.
+TFDEAR_VECTOR_CLONES void ToMagnitudes(const uint32_t* bits, size_t count, uint32_t sign,
+                                       uint32_t nan, uint32_t* magnitudes) {
+  for (size_t i = 0; i < count; ++i) magnitudes[i] = std::min(bits[i] & ~sign, nan);
+}
+
+TFDEAR_VECTOR_CLONES void Span(const uint32_t* keys, size_t count, uint32_t* low, uint32_t* high) {
+  uint32_t least = keys[0];
+  uint32_t most = keys[0];
+  for (size_t i = 0; i < count; ++i) {
+    least = std::min(least, keys[i]);
+    most = std::max(most, keys[i]);
+  }
+  *low = least;
+  *high = most;
+}
+
+// How many bits have a magnitude above one, and how many just that.
+TFDEAR_VECTOR_CLONES void Compare(const uint32_t* bits, size_t count, uint32_t sign, uint32_t nan,
+                                  uint32_t magnitude, size_t* above, size_t* equal) {
+  uint32_t found_above = 0;
+  uint32_t found_equal = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t key = std::min(bits[i] & ~sign, nan);
+    found_above += key > magnitude ? 1 : 0;
+    found_equal += key == magnitude ? 1 : 0;
+  }
+  *above = found_above;
+  *equal = found_equal;
+}
+
+// Keeps of the candidates what is above a magnitude, and the first `ties` that have just that.
+void Compact(uint32_t sign, uint32_t nan, uint32_t magnitude, size_t ties, Candidates* candidates) {
+  uint32_t* const indices = candidates->indices.get();
+  uint32_t* const bits = candidates->bits.get();
+  size_t kept = 0;
+  for (size_t i = 0; i < candidates->count; ++i) {  // without branches: nobody could predict them
+    const uint32_t key = std::min(bits[i] & ~sign, nan);
+    const size_t tied = key == magnitude && ties > 0 ? 1 : 0;
+    indices[kept] = indices[i];
+    bits[kept] = bits[i];
+    kept += tied | (key > magnitude ? 1 : 0);
+    ties -= tied;
+  }
+  candidates->count = kept;
+}
+
 }  // namespace
 
 namespace top_k_internal {
@@ -69,12 +118,9 @@ uint32_t KthLargest(uint32_t* keys, size_t count, size_t k) {
   std::vector<uint32_t> histogram(kBins);
   while (true) {
     // The bins span what the keys span: an outlier costs one round, whatever its size.
-    uint32_t low = keys[0];
-    uint32_t high = keys[0];
-    for (size_t i = 0; i < count; ++i) {
-      low = std::min(low, keys[i]);
-      high = std::max(high, keys[i]);
-    }
+    uint32_t low;
+    uint32_t high;
+    Span(keys, count, &low, &high);
     if (low == high) return low;
     const int width = 32 - __builtin_clz(high - low);
     const int shift = std::max(0, width - kBinBits);
@@ -95,27 +141,52 @@ uint32_t KthLargest(uint32_t* keys, size_t count, size_t k) {
 }  // namespace top_k_internal
 
 // Writes selected elements in the vector's type.
-class TopK::Writer {
+// Where the selected elements go, in the vector's type. Several threads may write, each to places
+// of its own.
+class TopK::Output {
  public:
-  Writer(DataType type, void* values, uint32_t* indices, float* residual)
+  Output(DataType type, void* values, uint32_t* indices, float* residual)
       : type_(type), values_(values), indices_(indices), residual_(residual) {}
 
-  void Write(uint32_t index, uint32_t bits) {
+  void Write(size_t place, const Candidates& selected) {
+    if (selected.count == 0) return;
+    std::copy_n(selected.indices.get(), selected.count, indices_ + place);
     if (type_ == DataType::kFloat32) {
-      static_cast<uint32_t*>(values_)[count_] = bits;
-      if (residual_ != nullptr) residual_[index] = 0;
+      std::copy_n(selected.bits.get(), selected.count, static_cast<uint32_t*>(values_) + place);
     } else {
-      static_cast<uint16_t*>(values_)[count_] = static_cast<uint16_t>(bits);
+      std::copy_n(selected.bits.get(), selected.count, static_cast<uint16_t*>(values_) + place);
     }
-    indices_[count_++] = index;
+    if (residual_ == nullptr) return;
+    for (size_t i = 0; i < selected.count; ++i) residual_[selected.indices[i]] = 0;
+  }
+
+  // Both, in ascending order of the indices; returns the place after the last.
+  size_t WriteMerged(size_t place, const Candidates& left, const Candidates& right) {
+    size_t l = 0;
+    size_t r = 0;
+    for (; l < left.count || r < right.count; ++place) {
+      const bool from_left =
+          r == right.count || (l < left.count && left.indices[l] < right.indices[r]);
+      from_left ? WriteOne(place, left, l++) : WriteOne(place, right, r++);
+    }
+    return place;
   }
 
  private:
+  void WriteOne(size_t place, const Candidates& from, size_t i) {
+    indices_[place] = from.indices[i];
+    if (type_ == DataType::kFloat32) {
+      static_cast<uint32_t*>(values_)[place] = from.bits[i];
+    } else {
+      static_cast<uint16_t*>(values_)[place] = static_cast<uint16_t>(from.bits[i]);
+    }
+    if (residual_ != nullptr) residual_[from.indices[i]] = 0;
+  }
+
   const DataType type_;
   void* const values_;
   uint32_t* const indices_;
   float* const residual_;
-  size_t count_ = 0;
 };
 
 uint32_t TopK::Vector::Magnitude(size_t i) const {
@@ -159,7 +230,6 @@ void TopK::Run(Vector* vector, size_t k, void* values, uint32_t* indices) {
   }
   if (next_.valid) {
     if (Try(next_, vector, k, values, indices)) return;
-    slack_ = std::min(1.5 * slack_, kMostSlack);
   }
   const Guess sampled = GuessFromSample(*vector, k);
   if (sampled.valid && Try(sampled, vector, k, values, indices)) return;
@@ -220,13 +290,17 @@ TopK::Guess TopK::ExactGuess(const Vector& vector, size_t k) {
 bool TopK::Try(const Guess& guess, Vector* vector, size_t k, void* values, uint32_t* indices) {
   const size_t passed = Filter(guess.limit, vector, k);
   if (passed == kOverflow) return false;
-  Writer writer(vector->type, values, indices, vector->residual);
+  Output output(vector->type, values, indices, vector->residual);
   if (passed >= k) {
-    const uint32_t kth = SelectAmongCandidates(vector->type, k, &writer);
+    const uint32_t kth = SelectAmongCandidates(vector->type, passed, k, &output);
     Learn(guess.limit, passed, kth, k);
     return true;
   }
-  if (!guess.tied || !AddTies(*vector, guess.limit, k - passed, &writer)) return false;
+  if (!guess.tied || !AddTies(*vector, guess.limit, k - passed, &output)) {
+    // A limit that is too high costs another pass: the next are lower for a while.
+    slack_ = std::min(1.5 * slack_, kMostSlack);
+    return false;
+  }
   Learn(guess.limit, passed, guess.limit, k);
   return true;
 }
@@ -255,33 +329,43 @@ size_t TopK::Filter(uint32_t limit, Vector* vector, size_t k) {
   return passed;
 }
 
-uint32_t TopK::SelectAmongCandidates(DataType type, size_t k, Writer* writer) {
-  keys_.clear();
-  for (const Candidates& candidates : candidates_) {
-    for (size_t i = 0; i < candidates.count; ++i) {
-      keys_.push_back(MagnitudeOf(candidates.bits[i], type));
-    }
+uint32_t TopK::SelectAmongCandidates(DataType type, size_t passed, size_t k, Output* output) {
+  const uint32_t sign = SignOf(type);
+  const uint32_t nan = NanOf(type);
+  const size_t slabs = candidates_.size();
+  if (keys_.size() < passed) keys_.resize(passed);
+  std::vector<size_t> begins(slabs + 1);  // of the slabs' candidates among all
+  for (size_t slab = 0; slab < slabs; ++slab) {
+    begins[slab + 1] = begins[slab] + candidates_[slab].count;
   }
-  const uint32_t kth = top_k_internal::KthLargest(keys_.data(), keys_.size(), k);
+  ForCandidates(passed, [&](int slab) {
+    ToMagnitudes(candidates_[slab].bits.get(), candidates_[slab].count, sign, nan,
+                 keys_.data() + begins[slab]);
+  });
+  const uint32_t kth = top_k_internal::KthLargest(keys_.data(), passed, k);
+
+  std::vector<size_t> above(slabs);
+  std::vector<size_t> equal(slabs);
+  ForCandidates(passed, [&](int slab) {
+    Compare(candidates_[slab].bits.get(), candidates_[slab].count, sign, nan, kth, &above[slab],
+            &equal[slab]);
+  });
   size_t ties = k;  // selected elements of the k-th magnitude: what those above it leave
-  for (const Candidates& candidates : candidates_) {
-    for (size_t i = 0; i < candidates.count; ++i) {
-      ties -= MagnitudeOf(candidates.bits[i], type) > kth ? 1 : 0;
-    }
+  for (size_t n : above) ties -= n;
+  for (size_t slab = 0; slab < slabs; ++slab) {
+    equal[slab] = std::min(equal[slab], ties);
+    ties -= equal[slab];
+    begins[slab + 1] = begins[slab] + above[slab] + equal[slab];
   }
-  for (const Candidates& candidates : candidates_) {
-    for (size_t i = 0; i < candidates.count; ++i) {
-      const uint32_t magnitude = MagnitudeOf(candidates.bits[i], type);
-      if (magnitude < kth || (magnitude == kth && ties == 0)) continue;
-      if (magnitude == kth) --ties;
-      writer->Write(candidates.indices[i], candidates.bits[i]);
-    }
-  }
+  ForCandidates(passed, [&](int slab) {
+    Compact(sign, nan, kth, equal[slab], &candidates_[slab]);
+    output->Write(begins[slab], candidates_[slab]);
+  });
   return kth;
 }
 
-bool TopK::AddTies(const Vector& vector, uint32_t magnitude, size_t wanted, Writer* writer) {
-  ties_.resize(SlabsOf(vector.size));
+bool TopK::AddTies(const Vector& vector, uint32_t magnitude, size_t wanted, Output* output) {
+  ties_.resize(candidates_.size());
   ForSlabs(vector.size, [&](int slab, size_t begin, size_t end) {
     ties_[slab].Reserve(std::min(end - begin, wanted));
     FindMagnitude(vector.type, vector.data, begin, end, magnitude, wanted, &ties_[slab]);
@@ -289,17 +373,11 @@ bool TopK::AddTies(const Vector& vector, uint32_t magnitude, size_t wanted, Writ
   size_t found = 0;
   for (const Candidates& ties : ties_) found += ties.count;
   if (found < wanted) return false;
+  size_t written = 0;
   for (size_t slab = 0; slab < ties_.size(); ++slab) {
-    const Candidates& above = candidates_[slab];
-    const Candidates& ties = ties_[slab];
-    size_t next = 0;
-    for (size_t i = 0; i < ties.count && wanted > 0; ++i, --wanted) {
-      for (; next < above.count && above.indices[next] < ties.indices[i]; ++next) {
-        writer->Write(above.indices[next], above.bits[next]);
-      }
-      writer->Write(ties.indices[i], ties.bits[i]);
-    }
-    for (; next < above.count; ++next) writer->Write(above.indices[next], above.bits[next]);
+    ties_[slab].count = std::min(ties_[slab].count, wanted);
+    wanted -= ties_[slab].count;
+    written = output->WriteMerged(written, candidates_[slab], ties_[slab]);
   }
   return true;
 }
@@ -310,13 +388,13 @@ void TopK::Learn(uint32_t limit, size_t passed, uint32_t kth, size_t k) {
     next_ = {limit, true, k - passed > 1 + k / 16};
     return;
   }
+  slack_ = std::max(0.95 * slack_, kLeastSlack);
   // A line through two points of the tail, in the bits of the magnitude, which grow like its
   // logarithm: `passed` elements are above `limit`, and k from the k-th on.
   const double factor =
       passed > k ? std::log(slack_) / std::log(static_cast<double>(passed) / k) : kMostSlack;
   const double below = (kth - limit) * std::min(factor, kMostSlack);
   next_ = {kth - static_cast<uint32_t>(std::min<double>(kth, std::max(below, 1.0))), false, true};
-  slack_ = std::max(kLeastSlack, 0.98 * slack_);
 }
 
 int TopK::SlabsOf(size_t d) const {
@@ -333,6 +411,14 @@ void TopK::ForSlabs(size_t d, const std::function<void(int, size_t, size_t)>& bo
   };
   if (parallel_for_ && slabs > 1) return parallel_for_(slabs, task);
   for (int slab = 0; slab < slabs; ++slab) task(slab);
+}
+
+void TopK::ForCandidates(size_t candidates, const std::function<void(int)>& body) {
+  const int slabs = static_cast<int>(candidates_.size());
+  if (parallel_for_ && slabs > 1 && candidates >= tuning_.min_slab) {
+    return parallel_for_(slabs, body);
+  }
+  for (int slab = 0; slab < slabs; ++slab) body(slab);
 }
 
 }  // namespace tfdear

@@ -58,6 +58,9 @@ class TopK {
   void SelectWithFeedback(const float* x, float* residual, size_t d, size_t k, float* values,
                           uint32_t* indices);
 
+  // The next call is as the first. It gives the same result.
+  void Forget() { next_ = Guess(); }
+
  private:
   // A vector, and what its magnitudes look like.
   struct Vector {
@@ -77,7 +80,7 @@ class TopK {
     bool valid = false;
   };
 
-  class Writer;
+  class Output;
 
   void Run(Vector* vector, size_t k, void* values, uint32_t* indices);
   Guess GuessFromSample(const Vector& vector, size_t k);
@@ -86,16 +89,18 @@ class TopK {
   bool Try(const Guess& guess, Vector* vector, size_t k, void* values, uint32_t* indices);
   // The pass: fills candidates_ with what is above the limit, and returns how many there are.
   size_t Filter(uint32_t limit, Vector* vector, size_t k);
-  // Writes the k largest candidates, of at least k; returns the k-th magnitude.
-  uint32_t SelectAmongCandidates(DataType type, size_t k, Writer* writer);
+  // Writes the k largest candidates, of `passed` >= k; returns the k-th magnitude.
+  uint32_t SelectAmongCandidates(DataType type, size_t passed, size_t k, Output* output);
   // Writes all candidates, and among them the first `wanted` elements of a magnitude. False, with
   // nothing written, if there are fewer.
-  bool AddTies(const Vector& vector, uint32_t magnitude, size_t wanted, Writer* writer);
+  bool AddTies(const Vector& vector, uint32_t magnitude, size_t wanted, Output* output);
   // The guess for the next call, from what the last has seen: `passed` elements were above `limit`.
   void Learn(uint32_t limit, size_t passed, uint32_t kth, size_t k);
 
   int SlabsOf(size_t d) const;
   void ForSlabs(size_t d, const std::function<void(int, size_t, size_t)>& body);
+  // body(slab) for every slab, at the same time if there are many candidates.
+  void ForCandidates(size_t candidates, const std::function<void(int)>& body);
 
   int threads_;
   ParallelFor parallel_for_;
