@@ -48,8 +48,10 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             Defaults to False.
         fusion: How gradients are fused into buckets, a planner of `tfdear.fusion`. Defaults to
             `tfdear.fusion.FixedSize(25 MiB)`.
-        collective: "ring" (every rank sums its shard) or "tree" (one rank sums a bucket, the ranks
-            in turns). Defaults to "ring".
+        collective: How gradients are summed: "ring" (every rank sums its shard), "tree" (one rank
+            sums a bucket, the ranks in turns), "hierarchical" (in shards within each node, then
+            each shard between the nodes) or "torus2d" (the same along rows and columns of a grid,
+            in rings). The last two need as many ranks on every node. Defaults to "ring".
         compression: None; compressed communication is not in this version.
         weighting: "examples": a mean loss is the mean over the global batch, however its examples
             are spread over the ranks; "replica": all ranks count alike, as in TensorFlow's own
@@ -60,7 +62,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         shared_seeds: Whether all ranks draw the same dropout masks. Defaults to False.
 
     Raises:
-        ValueError: An argument or environment variable has a value that is not allowed.
+        ValueError: An argument or environment variable has a value that is not allowed, or the
+            nodes have different numbers of ranks and the collective works in two levels.
         TfdearError: The ranks do not fit together, or did not all start in time.
 
     Reference: Zhang et al., "DeAR: Accelerating Distributed Deep Learning with Fine-Grained

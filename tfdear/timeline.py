@@ -3,10 +3,11 @@
 
 [Note: Lines of a timeline]
 A rank is a process of the trace, what it does at once are its threads: the passes of its steps, the
-gradients as they become ready, the collectives of gradients (one at a time), other collectives,
-updates, and the time in which reads waited for updates, with a mark where each could go on. Events
-on one thread must nest, so updates that run at once are spread over several threads. Reads are too
-many for that: TensorFlow starts all of a step's at once, and one span stands for those that wait.
+gradients as they become ready, the collectives of gradients (one at a time; in two levels, one
+within and one between nodes), other collectives, updates, and the time in which reads waited for
+updates, with a mark where each could go on. Events on one thread must nest, so updates that run at
+once are spread over several threads. Reads are too many for that: TensorFlow starts all of a step's
+at once, and one span stands for those that wait.
 """
 
 import json
@@ -23,10 +24,26 @@ from tfdear import event_record, statistics
 PASSES = "passes"
 GRADIENTS = "gradients ready"
 COMMUNICATION = "communication"
+WITHIN_NODES = "communication within nodes"
+BETWEEN_NODES = "communication between nodes"
 OTHER_COLLECTIVES = "other collectives"
 UPDATES = "updates"
 READS = "waiting reads"
-LINES = (PASSES, GRADIENTS, COMMUNICATION, OTHER_COLLECTIVES, UPDATES, READS)
+LINES = (
+    PASSES,
+    GRADIENTS,
+    COMMUNICATION,
+    WITHIN_NODES,
+    BETWEEN_NODES,
+    OTHER_COLLECTIVES,
+    UPDATES,
+    READS,
+)
+_LINE_OF_PHASE = {
+    **dict.fromkeys(statistics.PHASES, COMMUNICATION),
+    **dict.fromkeys(statistics.INTRA_PHASES, WITHIN_NODES),
+    **dict.fromkeys(statistics.INTER_PHASES, BETWEEN_NODES),
+}
 # Threads per line: what happens at once is spread over them.
 _THREADS_PER_LINE = 1000
 
@@ -99,9 +116,9 @@ def make(
 
 def _add(writer: "_Writer", kind: str, row: np.void) -> None:
     begin, end, step = row["begin"], row["end"], row["ticket"]
-    if kind in statistics.PHASES:
+    if kind in _LINE_OF_PHASE:
         writer.span(
-            COMMUNICATION,
+            _LINE_OF_PHASE[kind],
             f"{kind} {row['subject']}",
             begin,
             end,

@@ -20,12 +20,23 @@ _COLOURS = {
     "broadcast": "#E69F00",
     "all_reduce": "#CC79A7",
     "sparse_gather": "#F0E442",
+    "intra_reduce_scatter": "#D55E00",
+    "inter_reduce_scatter": "#D55E00",
+    "inter_all_gather": "#E69F00",
+    "intra_all_gather": "#E69F00",
     "reads wait": "#BBBBBB",
     "update": "#009E73",
 }
 _LABELS = {phase: phase.replace("_", "-") for phase in ("reduce_scatter", "all_gather")}
 _LABELS |= {"all_reduce": "all-reduce", "sparse_gather": "sparse gather"}
-_SHOWN = (timeline.PASSES, timeline.COMMUNICATION, timeline.READS, timeline.UPDATES)
+_SHOWN = (
+    timeline.PASSES,
+    timeline.COMMUNICATION,
+    timeline.WITHIN_NODES,
+    timeline.BETWEEN_NODES,
+    timeline.READS,
+    timeline.UPDATES,
+)
 _WIDTH_INCHES = 15.0
 _LINE_INCHES = 0.34
 _PIXELS_PER_INCH = 130

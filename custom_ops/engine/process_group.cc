@@ -113,7 +113,8 @@ std::shared_ptr<Work> ProcessGroup::Barrier(SignaturePtr signature, Hook on_star
       std::move(on_start));
 }
 
-std::shared_ptr<Work> ProcessGroup::Run(SignaturePtr signature, Body body, Hook on_start) {
+std::shared_ptr<Work> ProcessGroup::Run(SignaturePtr signature, Body body, Hook on_start,
+                                        std::shared_ptr<Work> after) {
   auto work = std::make_shared<Work>();
   Status refused;
   {
@@ -121,7 +122,7 @@ std::shared_ptr<Work> ProcessGroup::Run(SignaturePtr signature, Body body, Hook 
     refused = cause_;
     if (refused.ok()) {
       queue_.push_back(Entry{std::move(signature), std::move(body), std::move(on_start), work,
-                             next_sequence_++});
+                             std::move(after), next_sequence_++});
     }
   }
   if (!refused.ok()) {
@@ -150,9 +151,16 @@ void ProcessGroup::Loop() {
   while (true) {
     changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
     if (queue_.empty()) return;
+    Status status;
+    if (const std::shared_ptr<Work> after = std::move(queue_.front().after)) {
+      // The entry stays in the queue: the group is not idle.
+      lock.unlock();
+      status = after->Wait();
+      lock.lock();
+    }
     Entry entry = std::move(queue_.front());
     queue_.pop_front();
-    Status status = cause_;
+    if (!cause_.ok()) status = cause_;
     if (status.ok()) {
       current_ = entry.signature;
       current_sequence_ = entry.sequence;

@@ -73,8 +73,12 @@ class ProcessGroup {
 
   // Any compound of collectives as one entry of the queue. `body` runs on the group's thread; it
   // hands signature and sequence to every collective it calls, and must not throw. If it returns
-  // kInvalidArgument only its own Work fails; every other error ends the group.
-  std::shared_ptr<Work> Run(SignaturePtr signature, Body body, Hook on_start = {});
+  // kInvalidArgument only its own Work fails; every other error ends the group. `after`: work of
+  // another group that must be over before; if that fails, this work ends with its error and the
+  // group goes on. Waiting for it is not part of the collective: Current() does not show it. Two
+  // groups must not wait for each other in a circle.
+  std::shared_ptr<Work> Run(SignaturePtr signature, Body body, Hook on_start = {},
+                            std::shared_ptr<Work> after = nullptr);
 
   // Fails the current and all later work with `cause`; the first cause stays.
   void Abort(const Status& cause);
@@ -108,6 +112,7 @@ class ProcessGroup {
     Body body;
     Hook on_start;
     std::shared_ptr<Work> work;
+    std::shared_ptr<Work> after;
     uint64_t sequence = 0;
   };
 

@@ -291,12 +291,8 @@ std::shared_ptr<Work> Reduction::Submit(ProcessGroup* world, const ReductionLayo
   ProcessGroup* const group = kind == LaneKind::kGradientsIntra   ? levels_.intra
                               : kind == LaneKind::kGradientsInter ? levels_.inter
                                                                   : world;
-  auto before = step.after < 0 ? nullptr : works_[step.after];
-  return group->Run(signature, [self = shared_from_this(), this, signature, before, &step](
-                                   CollectiveBackend* backend, uint64_t sequence) {
-    // Cannot wait in a circle: the groups take their steps in the order of the plan, in which a
-    // step comes after the one it waits for. Ends with that one's deadline.
-    if (before != nullptr) TFDEAR_RETURN_IF_ERROR(before->Wait());
+  auto run = [self = shared_from_this(), this, signature, &step](CollectiveBackend* backend,
+                                                                 uint64_t sequence) {
     InjectDelay(max_delay_ms_);
     const bool gradients = lane_->kind() == LaneKind::kGradients;
     const int64_t computation = gradients ? ComputationMicros() : 0;
@@ -307,7 +303,11 @@ std::shared_ptr<Work> Reduction::Submit(ProcessGroup* world, const ReductionLayo
                   static_cast<int64_t>(bytes), begin, EventRecord::NowMicros(),
                   gradients ? ComputationMicros() - computation : 0});
     return status;
-  });
+  };
+  // Groups cannot wait for each other in a circle: they take their steps in the order of the plan,
+  // in which a step comes after the one it waits for.
+  return group->Run(signature, std::move(run), /*on_start=*/{},
+                    step.after < 0 ? nullptr : works_[step.after]);
 }
 
 Status Reduction::RunStep(CollectiveBackend* backend, const ReductionLayout::Step& step,

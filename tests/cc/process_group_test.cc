@@ -445,5 +445,39 @@ TEST(Connect, RefusesWrongBlobsInWords) {
   EXPECT_EQ(backend->Connect({own}).code(), StatusCode::kInvalidArgument);
 }
 
+TEST(ProcessGroup, WorkOfAnotherGroupComesFirst) {
+  RunGroups(1, [](ProcessGroup* group) {
+    auto signature = std::make_shared<Signature>("second");
+    auto nothing = [](CollectiveBackend*, uint64_t) { return Status(); };
+    std::atomic<bool> started{false};
+    auto before = std::make_shared<Work>();
+    auto work = group->Run(
+        signature, nothing, [&] { started = true; }, before);
+    auto next = group->Run(signature, nothing);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_FALSE(started);
+    EXPECT_FALSE(next->done()) << "the order of the queue stays";
+    // A collective that did not begin has no deadline to miss.
+    EXPECT_FALSE(group->Current().has_value());
+    before->Finish(Status());
+    TFDEAR_EXPECT_OK(work->Wait());
+    EXPECT_TRUE(started);
+    TFDEAR_EXPECT_OK(next->Wait());
+    // What failed elsewhere fails here, and the group goes on.
+    auto failed = std::make_shared<Work>();
+    failed->Finish(Status(StatusCode::kUnavailable, "rank 3 was lost"));
+    started = false;
+    EXPECT_EQ(group
+                  ->Run(
+                      signature, nothing, [&] { started = true; }, failed)
+                  ->Wait()
+                  .message(),
+              "rank 3 was lost");
+    EXPECT_FALSE(started);
+    EXPECT_FALSE(group->Failure().has_value());
+    TFDEAR_EXPECT_OK(group->Run(signature, nothing)->Wait());
+  });
+}
+
 }  // namespace
 }  // namespace tfdear

@@ -110,3 +110,20 @@ def test_algorithms_refuse(algorithm, arguments, name):
 def test_linear_cost_refuses():
     with pytest.raises(ValueError, match="`b`"):
         LinearCost(1.0, -1.0)
+
+
+def test_levels_add_up_what_was_measured():
+    inner = cost_model.ring(4, alpha=1.0, beta=2.0, gamma=0.5)
+    outer = cost_model.ring(3, alpha=5.0, beta=7.0, gamma=0.25)
+    both = cost_model.levels(inner, outer, 4)
+    for half in ("reduce_scatter", "all_gather"):
+        within, between = getattr(inner, half), getattr(outer, half)
+        # Between the nodes travels a quarter of the bucket.
+        expected = within.seconds(1000) + between.seconds(250)
+        assert getattr(both, half).seconds(1000) == pytest.approx(expected)
+    halves = both.reduce_scatter.seconds(1000) + both.all_gather.seconds(1000)
+    assert both.all_reduce.seconds(1000) == pytest.approx(halves)
+    assert cost_model.levels(None, outer, 1).all_gather == outer.all_gather
+    assert cost_model.levels(inner, None, 4).all_gather == inner.all_gather
+    with pytest.raises(ValueError, match="at least one level"):
+        cost_model.levels(None, None, 1)

@@ -84,3 +84,66 @@ def test_trees_have_halves_of_their_own(phases, expected):
     plan = plan_of([[0]], [(phase, 0, 0, 1) for phase in phases])
     words = engine_plan.encode(plan, [dense(8)], [0], tree=True)
     assert [step.phase for step in engine_plan.decode(words).steps] == expected
+
+
+def level_steps(steps, intra=2, inter=2):
+    plan = plan_of([[0], [1]], steps)
+    levels = engine_plan.Levels(intra, inter)
+    decoded = engine_plan.decode(engine_plan.encode(plan, [dense(8)] * 2, range(2), levels=levels))
+    return [
+        f"{step.phase} {step.bucket}" + (f" {step.chunk}/{step.chunks}" if step.chunks > 1 else "")
+        for step in decoded.steps
+    ]
+
+
+HALVES = [
+    ("reduce_scatter", 0, 0, 1),
+    ("reduce_scatter", 1, 0, 1),
+    ("all_gather", 1, 0, 2),
+    ("all_gather", 1, 1, 2),
+    ("all_gather", 0, 0, 1),
+]
+
+
+def test_halves_in_two_levels():
+    # The parts of an all-gather are those of the slow level; the node's own follows the last one.
+    assert level_steps(HALVES) == [
+        "intra_reduce_scatter 0",
+        "inter_reduce_scatter 0",
+        "intra_reduce_scatter 1",
+        "inter_reduce_scatter 1",
+        "inter_all_gather 1 0/2",
+        "inter_all_gather 1 1/2",
+        "intra_all_gather 1",
+        "inter_all_gather 0",
+        "intra_all_gather 0",
+    ]
+
+
+@pytest.mark.parametrize(("intra", "inter", "level"), [(4, 1, "intra"), (1, 4, "inter")])
+def test_a_level_of_one_rank_vanishes(intra, inter, level):
+    assert level_steps(HALVES, intra, inter) == [
+        f"{level}_reduce_scatter 0",
+        f"{level}_reduce_scatter 1",
+        f"{level}_all_gather 1 0/2",
+        f"{level}_all_gather 1 1/2",
+        f"{level}_all_gather 0",
+    ]
+
+
+def test_wholes_in_two_levels_let_the_node_go_on():
+    steps = [("all_reduce", 0, 0, 2), ("all_reduce", 0, 1, 2), ("all_reduce", 1, 0, 1)]
+    assert level_steps(steps) == [
+        "intra_reduce_scatter 0 0/2",
+        "inter_reduce_scatter 0 0/2",
+        "inter_all_gather 0 0/2",
+        "intra_reduce_scatter 0 1/2",
+        "intra_all_gather 0 0/2",
+        "inter_reduce_scatter 0 1/2",
+        "inter_all_gather 0 1/2",
+        "intra_reduce_scatter 1",
+        "intra_all_gather 0 1/2",
+        "inter_reduce_scatter 1",
+        "inter_all_gather 1",
+        "intra_all_gather 1",
+    ]

@@ -108,6 +108,46 @@ def test_bandwidths_are_those_of_nccl_tests():
     }
 
 
+def test_levels_that_work_at_once_are_counted_once():
+    rows = record(
+        row("step", 0, 7, 2, 0, 0),
+        row("contribute", 0, 0, 0, 0, 1),
+        row("intra_reduce_scatter", 0, 0, 8_000_000, 0, 10, 5),
+        row("inter_reduce_scatter", 0, 0, 4_000_000, 10, 30, 20),
+        row("intra_reduce_scatter", 0, 1, 6_000_000, 10, 20, 0),
+    )
+    summary = StepStatistics().add(rows)
+    assert milliseconds(summary, "intra_reduce_scatter", "inter_reduce_scatter") == [20, 20]
+    # Where two run, half of the time was computed: the mean of all and nothing.
+    assert milliseconds(summary, "communication", "exposed") == [30, 10]
+    assert summary["overlap"] == pytest.approx(2 / 3)
+    assert summary["bytes"] == 14_000_000, "what travels between nodes is part of it"
+    algbw, busbw = statistics.bandwidths(summary, world_size=6, level_sizes=(2, 3))
+    assert algbw == pytest.approx({"intra_reduce_scatter": 7e8, "inter_reduce_scatter": 2e8})
+    assert busbw["intra_reduce_scatter"] == pytest.approx(3.5e8)
+    assert busbw["inter_reduce_scatter"] == pytest.approx(4e8 / 3)
+    alone = StepStatistics().add(record(row("inter_reduce_scatter", 0, 0, 1000, 0, 10)))
+    assert alone["bytes"] == 1000, "one rank per node: nothing else counts it"
+
+
+def test_parts_of_merged_collectives_follow_one_another():
+    random = np.random.RandomState(0)
+    events = []
+    for _ in range(200):
+        begin = int(random.randint(0, 1000))
+        length = int(random.randint(0, 30))
+        spent = length * random.rand()
+        events.append(row("all_gather", begin // 10, 0, 0, begin, begin + length, spent))
+    rows = record(*events)
+    merged = statistics.merge(rows)
+    assert (merged["begin"][1:] >= merged["end"][:-1]).all()
+    busy = np.zeros(1_100_000, bool)
+    for event in rows:
+        busy[event["begin"] : event["end"]] = True
+    assert (merged["end"] - merged["begin"]).sum() == busy.sum()
+    assert (merged["computation"] <= merged["end"] - merged["begin"]).all()
+
+
 @pytest.mark.parametrize("gather, saving", [(0.5, 0.0), (1.0, 0.0), (1.7, 0.7), (2.0, 1.0), (5, 1)])
 def test_the_published_bounds_differ_by_the_papers_equation_9(gather, saving):
     # Its assumptions: t_bp = 2 t_ff, t_ar = 2 t_rs = 2 t_ag; times in units of t_ff.
