@@ -151,16 +151,27 @@ TFDEAR_AVX512 inline __mmask16 AboveAvx512(__m512i bits, __m512i limit) {
   return _mm512_cmpgt_epu32_mask(_mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)), limit);
 }
 
-// Compresses in registers and stores whole ones: stores that compress are slow on some processors.
-TFDEAR_AVX512 inline void AppendAvx512(__m512i bits, size_t index, __mmask16 mask,
-                                       Candidates* candidates) {
+// A step of four registers from x[base] on. Few elements are cheaper one by one; many are
+// compressed in registers, which are then stored whole: stores that compress are slow on some
+// processors.
+TFDEAR_AVX512 inline void AppendAvx512(const uint32_t* x, size_t base, const __m512i bits[4],
+                                       const __mmask16 masks[4], Candidates* candidates) {
+  const uint64_t mask = static_cast<uint64_t>(masks[0]) | static_cast<uint64_t>(masks[1]) << 16 |
+                        static_cast<uint64_t>(masks[2]) << 32 |
+                        static_cast<uint64_t>(masks[3]) << 48;
+  if (mask == 0) return;
+  if (__builtin_popcountll(mask) <= 8) return AppendMask(x, base, mask, candidates);
   const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  const __m512i indices = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(index)), lanes);
-  const size_t count = candidates->count;
-  _mm512_storeu_si512(candidates->indices.get() + count,
-                      _mm512_maskz_compress_epi32(mask, indices));
-  _mm512_storeu_si512(candidates->bits.get() + count, _mm512_maskz_compress_epi32(mask, bits));
-  candidates->count = count + static_cast<size_t>(__builtin_popcount(mask));
+  for (int v = 0; v < 4; ++v) {
+    const __m512i indices =
+        _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(base + 16 * v)), lanes);
+    const size_t count = candidates->count;
+    _mm512_storeu_si512(candidates->indices.get() + count,
+                        _mm512_maskz_compress_epi32(masks[v], indices));
+    _mm512_storeu_si512(candidates->bits.get() + count,
+                        _mm512_maskz_compress_epi32(masks[v], bits[v]));
+    candidates->count = count + static_cast<size_t>(__builtin_popcount(masks[v]));
+  }
 }
 
 TFDEAR_AVX512 void FilterAvx512(const uint32_t* x, size_t begin, size_t end, uint32_t limit,
@@ -174,8 +185,7 @@ TFDEAR_AVX512 void FilterAvx512(const uint32_t* x, size_t begin, size_t end, uin
       bits[v] = _mm512_loadu_si512(x + i + 16 * v);
       masks[v] = AboveAvx512(bits[v], limits);
     }
-    if ((masks[0] | masks[1] | masks[2] | masks[3]) == 0) continue;
-    for (int v = 0; v < 4; ++v) AppendAvx512(bits[v], i + 16 * v, masks[v], candidates);
+    AppendAvx512(x, i, bits, masks, candidates);
   }
   FilterPortable(x, i, end, limit, candidates);
 }
@@ -209,8 +219,7 @@ TFDEAR_AVX512 void FilterSumAvx512(const float* x, float* residual, size_t begin
       bits[v] = _mm512_castps_si512(sum);
       masks[v] = AboveAvx512(bits[v], limits);
     }
-    if ((masks[0] | masks[1] | masks[2] | masks[3]) == 0) continue;
-    for (int v = 0; v < 4; ++v) AppendAvx512(bits[v], i + 16 * v, masks[v], candidates);
+    AppendAvx512(Bits(residual), i, bits, masks, candidates);
   }
   FilterSumPortable(x, residual, i, end, limit, candidates);
 }
@@ -236,23 +245,31 @@ void Filter(InstructionSet instructions, const Word* x, size_t begin, size_t end
   }
 }
 
-// Looks for magnitudes from `least` to `most`.
-template <typename Word>
-void Find(const Word* x, size_t begin, size_t end, Word least, Word most, size_t wanted,
+template <typename Word, typename Found>
+void Find(const Word* x, size_t begin, size_t end, size_t wanted, const Found& found,
           Candidates* candidates) {
-  const Word span = static_cast<Word>(most - least);
-  const auto found = [&](Word bits) {
-    return static_cast<Word>((bits & kMagnitude<Word>)-least) <= span;
-  };
   for (size_t i = begin; i < end && candidates->count < wanted; i += kStep) {
-    const size_t step_end = std::min(end, i + kStep);
-    unsigned any = 0;
-    for (size_t j = i; j < step_end; ++j) any |= found(x[j]) ? 1u : 0u;
-    if (any == 0) continue;
-    for (size_t j = i; j < step_end; ++j) {
+    const size_t step = std::min(end - i, kStep);
+    if (step == kStep) {
+      Word any = 0;  // without a branch, for the vectoriser
+      for (size_t j = 0; j < kStep; ++j) any |= found(x[i + j]) ? 1 : 0;
+      if (any == 0) continue;
+    }
+    for (size_t j = i; j < i + step; ++j) {
       if (found(x[j])) AppendOne(x[j], j, candidates);
     }
   }
+}
+
+template <typename Word>
+void Find(const Word* x, size_t begin, size_t end, Word magnitude, Word infinity, size_t wanted,
+          Candidates* candidates) {
+  if (magnitude > infinity) {
+    const auto is_nan = [=](Word bits) { return (bits & kMagnitude<Word>) > infinity; };
+    return Find(x, begin, end, wanted, is_nan, candidates);
+  }
+  const auto is_equal = [=](Word bits) { return (bits & kMagnitude<Word>) == magnitude; };
+  Find(x, begin, end, wanted, is_equal, candidates);
 }
 
 }  // namespace
@@ -309,13 +326,11 @@ void FilterMagnitudeOfSum(InstructionSet instructions, const float* x, float* re
 void FindMagnitude(DataType type, const void* x, size_t begin, size_t end, uint32_t magnitude,
                    size_t wanted, Candidates* candidates) {
   if (type == DataType::kFloat32) {
-    const uint32_t most = magnitude > 0x7f800000u ? 0x7fffffffu : magnitude;
-    Find(static_cast<const uint32_t*>(x), begin, end, magnitude, most, wanted, candidates);
+    Find(static_cast<const uint32_t*>(x), begin, end, magnitude, 0x7f800000u, wanted, candidates);
   } else {
-    const uint32_t infinity = type == DataType::kFloat16 ? 0x7c00u : 0x7f80u;
-    const uint32_t most = magnitude > infinity ? 0x7fffu : magnitude;
-    Find(static_cast<const uint16_t*>(x), begin, end, static_cast<uint16_t>(magnitude),
-         static_cast<uint16_t>(most), wanted, candidates);
+    const uint16_t infinity = type == DataType::kFloat16 ? 0x7c00 : 0x7f80;
+    Find(static_cast<const uint16_t*>(x), begin, end, static_cast<uint16_t>(magnitude), infinity,
+         wanted, candidates);
   }
 }
 

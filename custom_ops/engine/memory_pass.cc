@@ -12,6 +12,9 @@ namespace {
 
 constexpr size_t kLanes = 64;  // several registers of sums, none of which waits for another
 
+// A thread that starts late does less, as in TopK.
+constexpr int kSlabsPerThread = 4;
+
 TFDEAR_VECTOR_CLONES uint32_t Sum(const uint32_t* x, size_t begin, size_t end) {
   uint32_t sums[kLanes] = {};
   size_t i = begin;
@@ -30,9 +33,10 @@ TFDEAR_VECTOR_CLONES void Add(const float* x, float* y, size_t begin, size_t end
 }  // namespace
 
 uint64_t ReadPass(const uint32_t* x, size_t count, int threads, const ParallelFor& parallel_for) {
-  std::vector<uint64_t> sums(threads);
-  parallel_for(threads, [&](int slab) {
-    const Range range = ShardOf(count, slab, threads);
+  const int slabs = kSlabsPerThread * threads;
+  std::vector<uint64_t> sums(slabs);
+  parallel_for(slabs, [&](int slab) {
+    const Range range = ShardOf(count, slab, slabs);
     sums[slab] = Sum(x, range.begin, range.end);
   });
   uint64_t total = 0;
@@ -41,8 +45,9 @@ uint64_t ReadPass(const uint32_t* x, size_t count, int threads, const ParallelFo
 }
 
 void AddPass(const float* x, float* y, size_t count, int threads, const ParallelFor& parallel_for) {
-  parallel_for(threads, [&](int slab) {
-    const Range range = ShardOf(count, slab, threads);
+  const int slabs = kSlabsPerThread * threads;
+  parallel_for(slabs, [&](int slab) {
+    const Range range = ShardOf(count, slab, slabs);
     Add(x, y, range.begin, range.end);
   });
 }

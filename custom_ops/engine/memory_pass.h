@@ -11,7 +11,7 @@
 namespace tfdear {
 
 // What memory allows, to measure kernels by: passes that do next to nothing with what they read,
-// in `threads` slabs.
+// on `threads` threads.
 
 // Reads x[0 .. count); returns the sum of the words, so that the reads cannot be left out.
 uint64_t ReadPass(const uint32_t* x, size_t count, int threads, const ParallelFor& parallel_for);

@@ -247,10 +247,10 @@ TopK::Guess TopK::GuessFromSample(const Vector& vector, size_t k) {
   // One place, chosen at random, in each of many equal parts: no order of the elements can hide the
   // large ones. Four neighbours each, which cost no more than one.
   constexpr size_t kNeighbours = 4;
-  const size_t places = std::min<size_t>(std::max<size_t>(d / 64, 128), 8192);
+  const size_t places = std::min<size_t>(std::max<size_t>(d / 256, 128), 8192);
+  const size_t part = d / places;
   for (size_t i = 0; i < places; ++i) {
-    const Range part = ShardOf(d, static_cast<int>(i), static_cast<int>(places));
-    const size_t begin = part.begin + Mix(i) % (part.size() - kNeighbours + 1);
+    const size_t begin = i * part + ((Mix(i) >> 32) * (part - kNeighbours + 1) >> 32);
     for (size_t j = begin; j < begin + kNeighbours; ++j) keys_.push_back(vector.Magnitude(j));
   }
   // Of the sample, about this many belong to the k largest; the rank is four deviations more.
@@ -398,8 +398,9 @@ void TopK::Learn(uint32_t limit, size_t passed, uint32_t kth, size_t k) {
 }
 
 int TopK::SlabsOf(size_t d) const {
-  const size_t most = std::max<size_t>(d / tuning_.min_slab, 1);
-  return static_cast<int>(std::min<size_t>(threads_, most));
+  // More than threads, so that one that starts late or is interrupted does less.
+  const size_t most = threads_ == 1 ? 1 : std::max<size_t>(d / tuning_.min_slab, 1);
+  return static_cast<int>(std::min<size_t>(4 * static_cast<size_t>(threads_), most));
 }
 
 void TopK::ForSlabs(size_t d, const std::function<void(int, size_t, size_t)>& body) {

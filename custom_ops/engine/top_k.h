@@ -18,7 +18,7 @@ namespace top_k_internal {
 // What only tests choose: results do not depend on it.
 struct Tuning {
   InstructionSet instructions = SupportedInstructionSets().back();
-  size_t min_slab = 16384;         // elements for which another thread is worth its start
+  size_t min_slab = 65536;         // elements for which another thread is worth its start
   size_t sample_all_below = 2048;  // shorter vectors are their own sample; at least 512
 };
 
