@@ -27,6 +27,13 @@ class Lane(enum.IntEnum):
     GRADIENTS_INTER = 5
 
 
+class Transport(enum.IntEnum):
+    """What carries the messages of a process group."""
+
+    GLOO = 0
+    SHARED_MEMORY = 1
+
+
 class Schedule(enum.IntEnum):
     """When the two halves of an all-reduce run."""
 
@@ -134,6 +141,12 @@ def _check(call, *arguments) -> None:
         raise errors.TfdearError(error.value.decode(errors="replace"))
 
 
+def _address_arguments(blobs: Sequence[bytes]) -> tuple:
+    texts = (ctypes.c_char_p * len(blobs))(*blobs)
+    lengths = (ctypes.c_int * len(blobs))(*[len(blob) for blob in blobs])
+    return texts, lengths, len(blobs)
+
+
 class OpenReduction:
     """An execution of a layout, driven from Python: `Engine.open_reduction`."""
 
@@ -178,8 +191,11 @@ class Engine:
         bind_address: str,
         timeout: float,
         direct: bool,
+        transport: Transport = Transport.GLOO,
     ) -> bytes:
         """Creates a lane's process group and returns the address blob to publish.
+
+        A group that is not connected can be opened again, over another transport.
 
         `direct`: whether ranks may exchange shards with all others at once; where several ranks
         share a node's network and reach other nodes through it, a ring moves fewer bytes there.
@@ -196,6 +212,7 @@ class Engine:
             bind_address.encode(),
             ctypes.c_double(timeout),
             -1 if direct else 0,
+            int(transport),
         )
         blob = ctypes.create_string_buffer(_LARGEST_ADDRESS_BLOB)
         length = library.tfdear_group_listen(int(lane), blob, _LARGEST_ADDRESS_BLOB)
@@ -203,11 +220,13 @@ class Engine:
             raise errors.TfdearError(f"the addresses of process group {name!r} are too long")
         return blob.raw[:length]
 
+    def probe_group(self, lane: Lane, blobs: Sequence[bytes]) -> None:
+        """Raises TfdearError unless this rank can reach the members whose blobs are given."""
+        _check(_library().tfdear_group_probe, int(lane), *_address_arguments(blobs))
+
     def connect_group(self, lane: Lane, blobs: Sequence[bytes]) -> None:
         """Connects a lane's process group to the members whose address blobs are given."""
-        texts = (ctypes.c_char_p * len(blobs))(*blobs)
-        lengths = (ctypes.c_int * len(blobs))(*[len(blob) for blob in blobs])
-        _check(_library().tfdear_group_connect, int(lane), texts, lengths, len(blobs))
+        _check(_library().tfdear_group_connect, int(lane), *_address_arguments(blobs))
 
     def start(
         self,

@@ -2,6 +2,7 @@
 """This process's place in the job: cluster, rendezvous, engine and monitor, started together."""
 
 import dataclasses
+import functools
 import hashlib
 import os
 import pickle
@@ -10,12 +11,14 @@ from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 import tfdear
 from tfdear import (
     _tf_private,
     cost_model,
     engine_plan,
+    errors,
     link_costs,
     planner,
     timeline_recorder,
@@ -68,6 +71,8 @@ class Job:
         self.rank = cluster.rank
         self.world_size = cluster.world_size
         self.monitor = None
+        # What carries the messages of each process group; empty for a rank alone.
+        self.transports: dict[_Lane, engine_module.Transport] = {}
         # What collectives cost this rank, by link class, and the decisions about fusion (rank 0).
         self.link_costs: dict[str, cost_model.CommunicationCosts] = {}
         self.tuner: tuner_module.Tuner | None = None
@@ -169,12 +174,19 @@ class Job:
                 groups[_Lane.GRADIENTS_INTER] = column
         return groups
 
+    @property
+    def _lanes_on_one_node(self) -> tuple[_Lane, ...]:
+        """Lanes whose members share a node; the same on all ranks."""
+        rows = self.grid is not None and self.grid.nodes
+        return (_Lane.INTRA_NODE, _Lane.GRADIENTS_INTRA) if rows else (_Lane.INTRA_NODE,)
+
     def _connect_groups(self, bind_address: str) -> None:
         nodes = self._rendezvous.node_rank_of_rank
         for lane, ranks in self._group_members.items():
-            # In a torus, rows and columns are rings.
+            # In a torus, rows and columns are rings, but for rows that share memory.
             ring = self.options.collective == "torus2d" and lane in _LEVELS
-            blob = self.engine.open_group(
+            open_group = functools.partial(
+                self.engine.open_group,
                 lane,
                 lane.name.lower(),
                 ranks,
@@ -183,8 +195,52 @@ class Job:
                 self.options.timeout,
                 direct=not ring and len({nodes[r] for r in ranks}) in (1, len(ranks)),
             )
-            blobs = [bytes.fromhex(text) for text in self.exchange(blob.hex())]
+            if lane in self._lanes_on_one_node:
+                self._connect_on_one_node(lane, ranks, open_group)
+            else:
+                self._connect_group(lane, ranks, open_group())
+
+    def _connect_group(self, lane: _Lane, ranks: list[int], blob: bytes) -> None:
+        blobs = self._exchange_blobs(blob)
+        self.engine.connect_group(lane, [blobs[r] for r in ranks])
+        self.transports[lane] = engine_module.Transport.GLOO
+
+    def _connect_on_one_node(
+        self, lane: _Lane, ranks: list[int], open_group: Callable[..., bytes]
+    ) -> None:
+        """Connects members of one node through shared memory if all of them can, else by Gloo."""
+        shared_memory = engine_module.Transport.SHARED_MEMORY
+        refusal = "" if self.options.shared_memory else "switched off"
+        blob = b""
+        if not refusal:
+            try:
+                blob = open_group(transport=shared_memory)
+            except errors.TfdearError as error:
+                refusal = str(error)
+        blobs = self._exchange_blobs(blob)
+        if not refusal:
+            try:
+                self.engine.probe_group(lane, [blobs[r] for r in ranks])
+            except errors.TfdearError as error:
+                refusal = str(error)
+        refusals = self.exchange(refusal)
+        shared = not any(refusals[r] for r in ranks)
+        if shared:
             self.engine.connect_group(lane, [blobs[r] for r in ranks])
+            self.transports[lane] = shared_memory
+        if not any(refusals):
+            return
+        # Groups elsewhere may have refused: every rank takes part in every exchange.
+        if shared:
+            self._exchange_blobs(b"")
+            return
+        logging.info(
+            "tfdear: process group %r does without shared memory: %s", lane.name.lower(), refusals
+        )
+        self._connect_group(lane, ranks, open_group())
+
+    def _exchange_blobs(self, blob: bytes) -> list[bytes]:
+        return [bytes.fromhex(text) for text in self.exchange(blob.hex())]
 
     @property
     def costs(self) -> cost_model.CommunicationCosts | None:

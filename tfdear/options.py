@@ -35,6 +35,7 @@ class DearOptions:
         timeout: Seconds any collective may take.
         init_timeout: Seconds within which all ranks must have started.
         heartbeat: Seconds after which a silent rank counts as lost.
+        shared_memory: Whether ranks of one node exchange data through shared memory where they can.
         shared_seeds: Whether all ranks draw the same dropout masks.
         max_delay_ms: Random delay injected into the engine, in milliseconds, for tests.
 
@@ -51,6 +52,7 @@ class DearOptions:
     timeout: float = 300.0
     init_timeout: float = 300.0
     heartbeat: float = 10.0
+    shared_memory: bool = True
     shared_seeds: bool = False
     max_delay_ms: int = 0
 
@@ -102,6 +104,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "timeout": float,
     "init_timeout": float,
     "heartbeat": float,
+    "shared_memory": _flag,
     "shared_seeds": _flag,
     "max_delay_ms": int,
     "bucket_bytes": int,  # Stands for `fusion`, which wins.

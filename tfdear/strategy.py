@@ -59,6 +59,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         timeout: Seconds any collective may take before every rank raises. Defaults to 300.
         init_timeout: Seconds within which all ranks must have started. Defaults to 300.
         heartbeat: Seconds of silence after which a rank counts as lost. Defaults to 10.
+        shared_memory: Whether ranks of one node exchange data through shared memory, where all of
+            them can; else by Gloo. Sums are the same bit for bit. Defaults to True.
         shared_seeds: Whether all ranks draw the same dropout masks. Defaults to False.
 
     Raises:
@@ -97,6 +99,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         timeout: float | None = None,
         init_timeout: float | None = None,
         heartbeat: float | None = None,
+        shared_memory: bool | None = None,
         shared_seeds: bool | None = None,
     ):
         if compression is not None:
@@ -115,6 +118,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
                 "timeout": timeout,
                 "init_timeout": init_timeout,
                 "heartbeat": heartbeat,
+                "shared_memory": shared_memory,
                 "shared_seeds": shared_seeds,
             }
         )
@@ -240,6 +244,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             `communication` and its `exposed` part; `overlap` (fraction hidden; None without
             communication), `bytes` (payload of the gradients), `algbw` and `busbw` (bytes per
             second, by phase), `lost_events`; `bytes_sent` (by this rank since the start).
+            `transports`: what carries each process group's messages, "gloo" or "shared_memory".
             `per_step`: for each step that was completed, the same and `time`, `forward`,
             `backward` and `other`; the two latest steps appear in the next call. `average`: their
             means. `plan`: the latest step's buckets, with sizes in bytes. `costs`: `a` (seconds)

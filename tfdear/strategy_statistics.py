@@ -47,6 +47,9 @@ class StrategyStatistics:
         summary["bytes_sent"] = (
             0 if reader is None else sum(job.engine.counters(lane)["bytes_sent"] for lane in _LANES)
         )
+        summary["transports"] = {
+            lane.name.lower(): transport.name.lower() for lane, transport in job.transports.items()
+        }
         summary["average"] = average = statistics.average(summary["per_step"])
         summary["plan"] = plan = self._plan()
         costs = job.costs  # None for a rank alone.

@@ -7,10 +7,12 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "custom_ops/engine/engine.h"
 #include "custom_ops/engine/gloo_backend.h"
+#include "custom_ops/engine/shared_memory_backend.h"
 
 namespace {
 
@@ -20,6 +22,7 @@ using tfdear::GlooBackend;
 using tfdear::kNumLanes;
 using tfdear::LaneKind;
 using tfdear::ProcessGroup;
+using tfdear::SharedMemoryBackend;
 using tfdear::Status;
 using tfdear::StatusCode;
 
@@ -40,12 +43,20 @@ int Report(const Status& status, char* error, int error_size) {
 struct StartingGroup {
   std::string name;
   std::vector<int> ranks;
-  std::unique_ptr<GlooBackend> backend;
+  std::unique_ptr<tfdear::CollectiveBackend> backend;
 };
 
 std::array<StartingGroup, kNumLanes>& StartingGroups() {
   static auto* groups = new std::array<StartingGroup, kNumLanes>;
   return *groups;
+}
+
+enum class Transport { kGloo, kSharedMemory };
+
+std::vector<std::string> Blobs(const char* const* blobs, const int* lengths, int count) {
+  std::vector<std::string> result;
+  for (int i = 0; i < count; ++i) result.emplace_back(blobs[i], lengths[i]);
+  return result;
 }
 
 ProcessGroup* GroupOf(int lane) {
@@ -57,14 +68,22 @@ ProcessGroup* GroupOf(int lane) {
 
 int tfdear_group_create(int lane, const char* name, const int* ranks, int size, int rank_in_group,
                         const char* bind_address, double timeout_seconds, int direct_ranks,
-                        char* error, int error_size) {
+                        int transport, char* error, int error_size) {
   StartingGroup& group = StartingGroups()[lane];
   group.name = name;
   group.ranks.assign(ranks, ranks + size);
+  group.backend.reset();
   const std::chrono::milliseconds timeout(static_cast<int64_t>(timeout_seconds * 1000));
-  const Status status =
-      GlooBackend::Create(rank_in_group, size, bind_address, timeout, &group.backend);
-  if (status.ok() && direct_ranks >= 0) group.backend->set_direct_ranks(direct_ranks);
+  if (static_cast<Transport>(transport) == Transport::kSharedMemory) {
+    std::unique_ptr<SharedMemoryBackend> backend;
+    const Status status = SharedMemoryBackend::Create(rank_in_group, size, timeout, &backend);
+    group.backend = std::move(backend);
+    return Report(status, error, error_size);
+  }
+  std::unique_ptr<GlooBackend> backend;
+  const Status status = GlooBackend::Create(rank_in_group, size, bind_address, timeout, &backend);
+  if (status.ok() && direct_ranks >= 0) backend->set_direct_ranks(direct_ranks);
+  group.backend = std::move(backend);
   return Report(status, error, error_size);
 }
 
@@ -75,11 +94,16 @@ int tfdear_group_listen(int lane, char* blob, int capacity) {
   return static_cast<int>(bytes.size());
 }
 
+int tfdear_group_probe(int lane, const char* const* blobs, const int* lengths, int count,
+                       char* error, int error_size) {
+  return Report(StartingGroups()[lane].backend->Probe(Blobs(blobs, lengths, count)), error,
+                error_size);
+}
+
 int tfdear_group_connect(int lane, const char* const* blobs, const int* lengths, int count,
                          char* error, int error_size) {
-  std::vector<std::string> addresses;
-  for (int i = 0; i < count; ++i) addresses.emplace_back(blobs[i], lengths[i]);
-  return Report(StartingGroups()[lane].backend->Connect(addresses), error, error_size);
+  return Report(StartingGroups()[lane].backend->Connect(Blobs(blobs, lengths, count)), error,
+                error_size);
 }
 
 int tfdear_start(int schedule, int algorithm, int64_t bucket_bytes, int max_delay_ms,

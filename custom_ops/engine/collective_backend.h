@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "custom_ops/engine/data_type.h"
@@ -32,6 +33,20 @@ class CollectiveBackend {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+
+  // What this rank has to publish: printable text. The caller brings every rank's blob to all.
+  virtual std::string Listen() = 0;
+
+  // Whether this rank can reach all its peers, as far as it can tell without waiting for them.
+  // Members that agree on it beforehand can choose another backend where one of them cannot.
+  virtual Status Probe(const std::vector<std::string>& blob_of_rank) {
+    (void)blob_of_rank;
+    return Status();
+  }
+
+  // Connects to all peers (blob_of_rank[i] is rank i's) and returns when all ranks are connected.
+  // Names the peer that did not answer.
+  virtual Status Connect(const std::vector<std::string>& blob_of_rank) = 0;
 
   // `shards`: the elements that belong to each rank, equal on all ranks; they do not overlap.
   // Elements outside of all shards are left alone.

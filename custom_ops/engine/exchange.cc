@@ -9,34 +9,21 @@
 #include <exception>
 #include <utility>
 
+#include "custom_ops/engine/collective_call.h"
+
 namespace tfdear {
 namespace {
 
 // Longer than any run, short enough not to overflow a clock; see [Note: how waits end].
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
 
-// Finaliser of splitmix64: every bit of the input changes half of the output's.
-uint64_t Mix(uint64_t value) {
-  value += 0x9e3779b97f4a7c15ull;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
-  return value ^ (value >> 31);
-}
-
-std::string Describe(const char* operation, const Signature& signature, uint64_t sequence) {
-  return std::string(operation) + " '" + signature.text() + "' (sequence " +
-         std::to_string(sequence) + ")";
-}
-
-uint64_t HashOf(const char* text) { return Signature(text).hash(); }
-
 }  // namespace
 
 Exchange::Exchange(GlooTransport* transport, const char* operation, const Signature& signature,
                    uint64_t sequence, uint64_t round)
     : transport_(transport),
-      what_(Describe(operation, signature, sequence)),
-      key_(Mix(Mix(Mix(signature.hash() ^ HashOf(operation)) ^ sequence) ^ round)) {
+      what_(DescribeCall(operation, signature, sequence)),
+      key_(KeyOfCall(operation, signature, sequence, round)) {
   std::lock_guard<std::mutex> lock(transport_->mutex_);
   status_ = transport_->FailureLocked();
   transport_->active_ = &what_;
@@ -62,7 +49,7 @@ Exchange::~Exchange() {
 uint64_t Exchange::SlotOf(uint64_t tag, size_t bytes) const {
   // The length is in the address because gloo ends the process when a message is longer than the
   // receiver expects; this way such a message waits for its deadline, which has words.
-  return Mix(Mix(key_ ^ tag) ^ bytes);
+  return MixBits(MixBits(key_ ^ tag) ^ bytes);
 }
 
 void Exchange::Start(Message* message, uint64_t tag, void* data, size_t bytes) {

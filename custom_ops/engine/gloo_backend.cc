@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "custom_ops/engine/collective_call.h"
 #include "custom_ops/engine/exchange.h"
 #include "custom_ops/engine/reduce.h"
 
@@ -21,38 +22,6 @@ constexpr size_t kReceivesAhead = 4;
 
 // A direct exchange has as many senders per receiver: more of them would collide in the switch.
 constexpr int kDefaultDirectRanks = 8;
-
-Status CheckArguments(const void* data, size_t count, DataType type) {
-  if (SizeOf(type) == 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  "unknown data type " + std::to_string(static_cast<int>(type)));
-  }
-  if (count > 0 && data == nullptr) {
-    return Status(StatusCode::kInvalidArgument,
-                  "data is null, expected " + std::to_string(count) + " elements");
-  }
-  return Status();
-}
-
-size_t TotalOf(const std::vector<Range>& ranges) {
-  size_t total = 0;
-  for (const Range& range : ranges) total += range.size();
-  return total;
-}
-
-template <typename T>
-Status CheckLength(const char* name, const std::vector<T>& values, int size) {
-  if (values.size() == static_cast<size_t>(size)) return Status();
-  return Status(StatusCode::kInvalidArgument, std::string("expected ") + name + " for " +
-                                                  std::to_string(size) + " ranks, received " +
-                                                  std::to_string(values.size()));
-}
-
-Status CheckRoot(int root, int size) {
-  if (root >= 0 && root < size) return Status();
-  return Status(StatusCode::kInvalidArgument, "expected 0 <= root < " + std::to_string(size) +
-                                                  ", received " + std::to_string(root));
-}
 
 // A binomial tree, numbered from its root: a rank's parent is its number without the lowest set
 // bit; its children set one bit below that. Segments flow along it one after another.
@@ -70,16 +39,6 @@ struct Tree {
   std::vector<int> children;  // The one with the largest subtree first.
 };
 
-std::vector<Range> ConsecutiveRanges(const std::vector<size_t>& sizes) {
-  std::vector<Range> ranges;
-  size_t begin = 0;
-  for (size_t size : sizes) {
-    ranges.push_back(Range{begin, begin + size});
-    begin += size;
-  }
-  return ranges;
-}
-
 }  // namespace
 
 Status GlooBackend::Create(int rank, int size, const std::string& bind_address,
@@ -94,8 +53,7 @@ Status GlooBackend::Create(int rank, int size, const std::string& bind_address,
 GlooBackend::GlooBackend(std::unique_ptr<GlooTransport> transport)
     : transport_(std::move(transport)),
       segment_bytes_(kDefaultSegmentBytes),
-      direct_ranks_(kDefaultDirectRanks),
-      last_sequence_(std::numeric_limits<uint64_t>::max()) {}
+      direct_ranks_(kDefaultDirectRanks) {}
 
 GlooBackend::~GlooBackend() = default;
 
@@ -115,34 +73,17 @@ void GlooBackend::set_segment_bytes(size_t bytes) {
   segment_bytes_ = std::max<size_t>(bytes, sizeof(double));
 }
 
-uint64_t GlooBackend::NextRound(uint64_t sequence) {
-  round_ = sequence == last_sequence_ ? round_ + 1 : 0;
-  last_sequence_ = sequence;
-  return round_;
-}
-
 char* GlooBackend::Scratch(size_t bytes) {
   if (scratch_.size() < bytes) scratch_.resize(bytes);
   return scratch_.data();
 }
 
-Status GlooBackend::Prepare(const void* data, const Shards& shards, DataType type,
-                            Shards* byte_ranges) const {
-  TFDEAR_RETURN_IF_ERROR(CheckLength("shards", shards, size()));
-  TFDEAR_RETURN_IF_ERROR(CheckArguments(data, TotalOf(shards), type));
-  *byte_ranges = shards;
-  for (Range& range : *byte_ranges) {
-    range.begin *= SizeOf(type);
-    range.end *= SizeOf(type);
-  }
-  return Status();
-}
-
 Status GlooBackend::ReduceScatter(void* data, const Shards& shards, DataType type,
                                   const Signature& signature, uint64_t sequence) {
   Shards ranges;
-  TFDEAR_RETURN_IF_ERROR(Prepare(data, shards, type, &ranges));
-  Exchange exchange(transport_.get(), "reduce_scatter", signature, sequence, NextRound(sequence));
+  TFDEAR_RETURN_IF_ERROR(ToByteRanges(data, shards, type, size(), &ranges));
+  Exchange exchange(transport_.get(), "reduce_scatter", signature, sequence,
+                    rounds_.Next(sequence));
   const size_t total = TotalOf(ranges);
   if (size() == 1 || total == 0) return exchange.status();
   char* bytes = static_cast<char*>(data);
@@ -153,16 +94,16 @@ Status GlooBackend::ReduceScatter(void* data, const Shards& shards, DataType typ
 Status GlooBackend::AllGather(void* data, const Shards& shards, DataType type,
                               const Signature& signature, uint64_t sequence) {
   Shards ranges;
-  TFDEAR_RETURN_IF_ERROR(Prepare(data, shards, type, &ranges));
-  Exchange exchange(transport_.get(), "all_gather", signature, sequence, NextRound(sequence));
+  TFDEAR_RETURN_IF_ERROR(ToByteRanges(data, shards, type, size(), &ranges));
+  Exchange exchange(transport_.get(), "all_gather", signature, sequence, rounds_.Next(sequence));
   return Gather(&exchange, static_cast<char*>(data), ranges);
 }
 
 Status GlooBackend::AllReduce(void* data, const Shards& shards, DataType type,
                               const Signature& signature, uint64_t sequence) {
   Shards ranges;
-  TFDEAR_RETURN_IF_ERROR(Prepare(data, shards, type, &ranges));
-  Exchange exchange(transport_.get(), "all_reduce", signature, sequence, NextRound(sequence));
+  TFDEAR_RETURN_IF_ERROR(ToByteRanges(data, shards, type, size(), &ranges));
+  Exchange exchange(transport_.get(), "all_reduce", signature, sequence, rounds_.Next(sequence));
   const size_t total = TotalOf(ranges);
   if (size() == 1 || total == 0) return exchange.status();
   char* bytes = static_cast<char*>(data);
@@ -185,8 +126,8 @@ Status GlooBackend::Gather(Exchange* exchange, char* data, const Shards& shards)
 Status GlooBackend::AllGatherV(const void* input, void* output,
                                const std::vector<size_t>& bytes_of_rank, const Signature& signature,
                                uint64_t sequence) {
-  TFDEAR_RETURN_IF_ERROR(CheckLength("bytes_of_rank", bytes_of_rank, size()));
-  Exchange exchange(transport_.get(), "all_gather_v", signature, sequence, NextRound(sequence));
+  TFDEAR_RETURN_IF_ERROR(CheckLength("bytes_of_rank", bytes_of_rank.size(), size()));
+  Exchange exchange(transport_.get(), "all_gather_v", signature, sequence, rounds_.Next(sequence));
   const std::vector<Range> ranges = ConsecutiveRanges(bytes_of_rank);
   const Range mine = ranges[rank()];
   char* const bytes = static_cast<char*>(output);
@@ -199,14 +140,8 @@ Status GlooBackend::AllGatherV(const void* input, void* output,
 Status GlooBackend::AllToAllV(const void* input, const std::vector<size_t>& send_bytes,
                               void* output, const std::vector<size_t>& recv_bytes,
                               const Signature& signature, uint64_t sequence) {
-  TFDEAR_RETURN_IF_ERROR(CheckLength("send_bytes", send_bytes, size()));
-  TFDEAR_RETURN_IF_ERROR(CheckLength("recv_bytes", recv_bytes, size()));
-  if (send_bytes[rank()] != recv_bytes[rank()]) {
-    return Status(StatusCode::kInvalidArgument,
-                  "a rank sends itself " + std::to_string(send_bytes[rank()]) +
-                      " bytes, but expects " + std::to_string(recv_bytes[rank()]) + " from itself");
-  }
-  Exchange exchange(transport_.get(), "all_to_all_v", signature, sequence, NextRound(sequence));
+  TFDEAR_RETURN_IF_ERROR(CheckExchange(send_bytes, recv_bytes, rank(), size()));
+  Exchange exchange(transport_.get(), "all_to_all_v", signature, sequence, rounds_.Next(sequence));
   if (!exchange.status().ok()) return exchange.status();
   const char* const from = static_cast<const char*>(input);
   char* const to = static_cast<char*>(output);
@@ -231,7 +166,7 @@ Status GlooBackend::AllToAllV(const void* input, const std::vector<size_t>& send
 Status GlooBackend::Broadcast(void* data, size_t bytes, int root, const Signature& signature,
                               uint64_t sequence) {
   TFDEAR_RETURN_IF_ERROR(CheckRoot(root, size()));
-  Exchange exchange(transport_.get(), "broadcast", signature, sequence, NextRound(sequence));
+  Exchange exchange(transport_.get(), "broadcast", signature, sequence, rounds_.Next(sequence));
   const Tree tree(rank(), size(), root);
   const size_t segment_count = (bytes + segment_bytes_ - 1) / segment_bytes_;
   char* const begin = static_cast<char*>(data);
@@ -251,9 +186,9 @@ Status GlooBackend::Broadcast(void* data, size_t bytes, int root, const Signatur
 
 Status GlooBackend::Reduce(void* data, size_t count, DataType type, int root,
                            const Signature& signature, uint64_t sequence) {
-  TFDEAR_RETURN_IF_ERROR(CheckArguments(data, count, type));
+  TFDEAR_RETURN_IF_ERROR(CheckElements(data, count, type));
   TFDEAR_RETURN_IF_ERROR(CheckRoot(root, size()));
-  Exchange exchange(transport_.get(), "reduce", signature, sequence, NextRound(sequence));
+  Exchange exchange(transport_.get(), "reduce", signature, sequence, rounds_.Next(sequence));
   const Tree tree(rank(), size(), root);
   const size_t element_bytes = SizeOf(type);
   const size_t segment_bytes = segment_bytes_ / element_bytes * element_bytes;
@@ -288,7 +223,7 @@ Status GlooBackend::Reduce(void* data, size_t count, DataType type, int root,
 }
 
 Status GlooBackend::Barrier(const Signature& signature, uint64_t sequence) {
-  Exchange exchange(transport_.get(), "barrier", signature, sequence, NextRound(sequence));
+  Exchange exchange(transport_.get(), "barrier", signature, sequence, rounds_.Next(sequence));
   // Dissemination: after round k every rank has heard, indirectly, of the 2^(k+1) - 1 before it.
   const char token = 1;
   for (int distance = 1; distance < size(); distance *= 2) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "custom_ops/engine/collective_backend.h"
+#include "custom_ops/engine/collective_call.h"
 #include "custom_ops/engine/gloo_transport.h"
 
 namespace tfdear {
@@ -39,12 +40,10 @@ class GlooBackend : public CollectiveBackend {
                        std::chrono::milliseconds timeout, std::unique_ptr<GlooBackend>* result);
   ~GlooBackend() override;
 
-  // What this rank has to publish: printable text. The caller brings every rank's blob to all.
-  std::string Listen();
+  std::string Listen() override;
 
-  // Connects to all peers (blob_of_rank[i] is rank i's). Names the peer that did not answer. At
-  // most two timeouts: one for the connections, one until all ranks have theirs.
-  Status Connect(const std::vector<std::string>& blob_of_rank);
+  // At most two timeouts: one for the connections, one until all ranks have theirs.
+  Status Connect(const std::vector<std::string>& blob_of_rank) override;
 
   int rank() const override { return transport_->rank(); }
   int size() const override { return transport_->size(); }
@@ -84,8 +83,6 @@ class GlooBackend : public CollectiveBackend {
  private:
   explicit GlooBackend(std::unique_ptr<GlooTransport> transport);
 
-  uint64_t NextRound(uint64_t sequence);
-  Status Prepare(const void* data, const Shards& shards, DataType type, Shards* byte_ranges) const;
   bool IsSmall(size_t bytes) const;
   bool IsDirect(size_t bytes) const;
   int Peer(int offset) const { return ((rank() + offset) % size() + size()) % size(); }
@@ -103,8 +100,7 @@ class GlooBackend : public CollectiveBackend {
   size_t segment_bytes_;
   int direct_ranks_;
   std::vector<char> scratch_;  // kept between collectives
-  uint64_t last_sequence_ = 0;
-  uint64_t round_ = 0;
+  RoundCounter rounds_;
 };
 
 }  // namespace tfdear

@@ -1,6 +1,6 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 
-// Every collective of GlooBackend: values, bits, bytes on the wire.
+// Every collective of every backend: values, bits, bytes handed to the transport.
 
 #include <algorithm>
 #include <atomic>
@@ -23,21 +23,40 @@ int Sum(int size, size_t i) {
   return sum;
 }
 
-// Ranks, and the largest group that exchanges directly: 0 for rings.
-class CollectivesTest : public testing::TestWithParam<std::tuple<int, int>> {
+enum class Kind { kDirect, kRing, kSharedMemory };
+
+// Ranks, and how they exchange.
+class CollectivesTest : public testing::TestWithParam<std::tuple<int, Kind>> {
  protected:
   int size() const { return std::get<0>(GetParam()); }
+  static Kind kind() { return std::get<1>(GetParam()); }
 
-  static void RunRanks(int size, const std::function<void(std::unique_ptr<GlooBackend>)>& body) {
-    tfdear::RunRanks(size, [&](std::unique_ptr<GlooBackend> backend) {
-      backend->set_direct_ranks(std::get<1>(GetParam()));
-      body(std::move(backend));
-    });
+  // `segment_bytes` 0: the backend's default.
+  static void RunRanks(int size,
+                       const std::function<void(std::unique_ptr<CollectiveBackend>)>& body,
+                       size_t segment_bytes = 0) {
+    auto make = [&](int rank, int size, std::chrono::milliseconds timeout,
+                    std::unique_ptr<CollectiveBackend>* result) {
+      if (kind() == Kind::kSharedMemory) {
+        std::unique_ptr<SharedMemoryBackend> backend;
+        TFDEAR_RETURN_IF_ERROR(SharedMemoryBackend::Create(rank, size, timeout, &backend));
+        if (segment_bytes > 0) backend->set_segment_bytes(segment_bytes);
+        *result = std::move(backend);
+        return Status();
+      }
+      std::unique_ptr<GlooBackend> backend;
+      TFDEAR_RETURN_IF_ERROR(GlooBackend::Create(rank, size, "127.0.0.1", timeout, &backend));
+      backend->set_direct_ranks(kind() == Kind::kRing ? 0 : 8);
+      if (segment_bytes > 0) backend->set_segment_bytes(segment_bytes);
+      *result = std::move(backend);
+      return Status();
+    };
+    RunRanksOver(make, size, body);
   }
 
   // Calls `body(backend, type, count, sequence)` on all ranks for all types and counts.
-  void ForAll(const std::function<void(GlooBackend*, DataType, size_t, uint64_t)>& body) {
-    RunRanks(size(), [&](std::unique_ptr<GlooBackend> backend) {
+  void ForAll(const std::function<void(CollectiveBackend*, DataType, size_t, uint64_t)>& body) {
+    RunRanks(size(), [&](std::unique_ptr<CollectiveBackend> backend) {
       uint64_t sequence = 0;
       for (DataType type : AllDataTypes()) {
         for (size_t count : kCounts) {
@@ -57,7 +76,7 @@ class CollectivesTest : public testing::TestWithParam<std::tuple<int, int>> {
 };
 
 TEST_P(CollectivesTest, AllReduceSums) {
-  ForAll([&](GlooBackend* backend, DataType type, size_t count, uint64_t sequence) {
+  ForAll([&](CollectiveBackend* backend, DataType type, size_t count, uint64_t sequence) {
     auto data = Input(type, count, backend->rank());
     TFDEAR_EXPECT_OK(backend->AllReduce(data.data(), count, type, Signature("x"), sequence));
     EXPECT_EQ(data, Total(type, count));
@@ -65,7 +84,7 @@ TEST_P(CollectivesTest, AllReduceSums) {
 }
 
 TEST_P(CollectivesTest, ReduceScatterSumsTheOwnShard) {
-  ForAll([&](GlooBackend* backend, DataType type, size_t count, uint64_t sequence) {
+  ForAll([&](CollectiveBackend* backend, DataType type, size_t count, uint64_t sequence) {
     auto data = Input(type, count, backend->rank());
     const auto total = Total(type, count);
     TFDEAR_EXPECT_OK(backend->ReduceScatter(data.data(), count, type, Signature("x"), sequence));
@@ -77,7 +96,7 @@ TEST_P(CollectivesTest, ReduceScatterSumsTheOwnShard) {
 }
 
 TEST_P(CollectivesTest, AllGatherCollectsShards) {
-  ForAll([&](GlooBackend* backend, DataType type, size_t count, uint64_t sequence) {
+  ForAll([&](CollectiveBackend* backend, DataType type, size_t count, uint64_t sequence) {
     const Range shard = ShardOf(count, backend->rank(), size());
     auto data = MakeData(type, count, [&](size_t i) {
       return i >= shard.begin && i < shard.end ? static_cast<int>(i % 100) : -1;
@@ -89,7 +108,7 @@ TEST_P(CollectivesTest, AllGatherCollectsShards) {
 
 TEST_P(CollectivesTest, ReduceSumsOnTheRoot) {
   for (int root = 0; root < size(); ++root) {
-    ForAll([&](GlooBackend* backend, DataType type, size_t count, uint64_t sequence) {
+    ForAll([&](CollectiveBackend* backend, DataType type, size_t count, uint64_t sequence) {
       auto data = Input(type, count, backend->rank());
       TFDEAR_EXPECT_OK(
           backend->Reduce(data.data(), count, type, root, Signature("x"), 2 * sequence));
@@ -102,7 +121,7 @@ TEST_P(CollectivesTest, ReduceSumsOnTheRoot) {
 }
 
 TEST_P(CollectivesTest, HalvesMayBeCutIntoDifferentChunks) {
-  ForAll([&](GlooBackend* backend, DataType type, size_t count, uint64_t sequence) {
+  ForAll([&](CollectiveBackend* backend, DataType type, size_t count, uint64_t sequence) {
     auto data = Input(type, count, backend->rank());
     uint64_t next = 10 * sequence;
     for (int chunk : {1, 0}) {
@@ -124,7 +143,7 @@ TEST_P(CollectivesTest, HalvesMayBeCutIntoDifferentChunks) {
 }
 
 TEST_P(CollectivesTest, AllGatherVCollectsUnequalParts) {
-  RunRanks(size(), [&](std::unique_ptr<GlooBackend> backend) {
+  RunRanks(size(), [&](std::unique_ptr<CollectiveBackend> backend) {
     uint64_t sequence = 0;
     for (size_t unit : {0, 1, 3, 1000, 300001}) {
       for (int empty_rank : {-1, 0, size() - 1}) {
@@ -145,7 +164,7 @@ TEST_P(CollectivesTest, AllGatherVCollectsUnequalParts) {
 }
 
 TEST_P(CollectivesTest, AllToAllVTransposes) {
-  RunRanks(size(), [&](std::unique_ptr<GlooBackend> backend) {
+  RunRanks(size(), [&](std::unique_ptr<CollectiveBackend> backend) {
     uint64_t sequence = 0;
     for (size_t unit : {0, 1, 5, 1000, 100003}) {
       auto bytes_between = [&](int from, int to) { return unit * ((from * 3 + to) % 4); };
@@ -168,7 +187,7 @@ TEST_P(CollectivesTest, AllToAllVTransposes) {
 }
 
 TEST_P(CollectivesTest, BroadcastFromEveryRoot) {
-  RunRanks(size(), [&](std::unique_ptr<GlooBackend> backend) {
+  RunRanks(size(), [&](std::unique_ptr<CollectiveBackend> backend) {
     uint64_t sequence = 0;
     for (int root = 0; root < size(); ++root) {
       for (size_t bytes : kCounts) {
@@ -188,7 +207,7 @@ TEST_P(CollectivesTest, BroadcastFromEveryRoot) {
 
 TEST_P(CollectivesTest, BarrierWaitsForEveryRank) {
   std::atomic<int> arrived{0};
-  RunRanks(size(), [&](std::unique_ptr<GlooBackend> backend) {
+  RunRanks(size(), [&](std::unique_ptr<CollectiveBackend> backend) {
     for (int i = 0; i < 20; ++i) {
       ++arrived;
       TFDEAR_EXPECT_OK(backend->Barrier(Signature("x"), i));
@@ -201,7 +220,7 @@ TEST_P(CollectivesTest, ResultsAreTheSameBitsOnAllRanksAndByBothRoutes) {
   for (DataType type : {DataType::kFloat32, DataType::kBFloat16, DataType::kFloat64}) {
     for (size_t count : kCounts) {
       std::vector<std::vector<char>> results(size());
-      RunRanks(size(), [&](std::unique_ptr<GlooBackend> backend) {
+      RunRanks(size(), [&](std::unique_ptr<CollectiveBackend> backend) {
         std::mt19937_64 random(count + 1000 * backend->rank());
         std::uniform_real_distribution<float> numbers(-1.0f, 1.0f);
         std::vector<char> reduced(count * SizeOf(type));
@@ -227,42 +246,43 @@ TEST_P(CollectivesTest, ResultsAreTheSameBitsOnAllRanksAndByBothRoutes) {
 }
 
 // What lets results not depend on how tensors are put into buckets.
-TEST(DirectExchange, SumsInTheOrderOfTheRanks) {
-  for (int size : {2, 3, 4}) {
-    RunRanks(size, [&](std::unique_ptr<GlooBackend> backend) {
-      const std::vector<float> of_rank = {1e8f, 3.7f, -1e8f, 0.3f};
-      float expected = 0;
-      for (int rank = 0; rank < size; ++rank) expected += of_rank[rank];
-      uint64_t sequence = 0;
-      for (size_t count : {size_t{1}, size_t{7}, size_t{300007}}) {
-        std::vector<float> data(count, of_rank[backend->rank()]);
-        TFDEAR_EXPECT_OK(
-            backend->AllReduce(data.data(), count, DataType::kFloat32, Signature("x"), sequence++));
-        EXPECT_EQ(data, std::vector<float>(count, expected)) << size << " ranks";
-      }
-    });
-  }
+TEST_P(CollectivesTest, SumsInTheOrderOfTheRanks) {
+  if (kind() == Kind::kRing) return;  // rings start behind the shard's owner
+  RunRanks(size(), [&](std::unique_ptr<CollectiveBackend> backend) {
+    const std::vector<float> of_rank = {1e8f, 3.7f, -1e8f, 0.3f};
+    float expected = of_rank[0];
+    for (int rank = 1; rank < size(); ++rank) expected += of_rank[rank];
+    uint64_t sequence = 0;
+    for (size_t count : {size_t{1}, size_t{7}, size_t{300007}}) {
+      std::vector<float> data(count, of_rank[backend->rank()]);
+      TFDEAR_EXPECT_OK(
+          backend->AllReduce(data.data(), count, DataType::kFloat32, Signature("x"), sequence++));
+      EXPECT_EQ(data, std::vector<float>(count, expected)) << size() << " ranks";
+    }
+  });
 }
 
 TEST_P(CollectivesTest, SegmentLengthDoesNotChangeTheResult) {
   std::vector<std::vector<float>> results;
   for (size_t segment_bytes : {1, 100, 4096, 1 << 20}) {
-    RunRanks(size(), [&](std::unique_ptr<GlooBackend> backend) {
-      backend->set_segment_bytes(segment_bytes);
+    auto reduce = [&](std::unique_ptr<CollectiveBackend> backend) {
       std::vector<float> data(5003);
       for (size_t i = 0; i < data.size(); ++i) data[i] = 1.0f / (1 + i + backend->rank());
       TFDEAR_EXPECT_OK(
           backend->AllReduce(data.data(), data.size(), DataType::kFloat32, Signature("x"), 0));
       if (backend->rank() == 0) results.push_back(data);
-    });
+    };
+    RunRanks(size(), reduce, segment_bytes);
     EXPECT_EQ(results.back(), results.front()) << segment_bytes;
   }
 }
 
 TEST_P(CollectivesTest, SendsNoMoreThanItsShareOfTheBytes) {
   const double share = (size() - 1.0) / size();
+  // Shared memory takes what goes to all ranks once.
+  const double gathered = kind() == Kind::kSharedMemory && size() > 1 ? 1.0 / size() : share;
   for (size_t count : {size_t{1} << 20, size_t{1000}}) {
-    RunRanks(size(), [&](std::unique_ptr<GlooBackend> backend) {
+    RunRanks(size(), [&](std::unique_ptr<CollectiveBackend> backend) {
       std::vector<float> data(count, 1.0f);
       const double payload = count * sizeof(float);
       uint64_t before = backend->bytes_sent();
@@ -274,17 +294,17 @@ TEST_P(CollectivesTest, SendsNoMoreThanItsShareOfTheBytes) {
       EXPECT_NEAR(sent(), share * payload, 0.05 * share * payload);
       TFDEAR_EXPECT_OK(
           backend->AllGather(data.data(), count, DataType::kFloat32, Signature("x"), 1));
-      EXPECT_NEAR(sent(), share * payload, 0.05 * share * payload);
+      EXPECT_NEAR(sent(), gathered * payload, 0.05 * gathered * payload);
       if (count == 1000) return;  // a small all-reduce trades bytes for latency
       TFDEAR_EXPECT_OK(
           backend->AllReduce(data.data(), count, DataType::kFloat32, Signature("x"), 2));
-      EXPECT_NEAR(sent(), 2 * share * payload, 0.05 * 2 * share * payload);
+      EXPECT_NEAR(sent(), (share + gathered) * payload, 0.05 * (share + gathered) * payload);
     });
   }
 }
 
 TEST_P(CollectivesTest, SeveralCollectivesMayShareOneSequenceNumber) {
-  RunRanks(size(), [&](std::unique_ptr<GlooBackend> backend) {
+  RunRanks(size(), [&](std::unique_ptr<CollectiveBackend> backend) {
     const Signature signature("compound");
     for (uint64_t sequence = 0; sequence < 5; ++sequence) {
       std::vector<int32_t> first(3000, 1), second(3000, 10);
@@ -299,7 +319,7 @@ TEST_P(CollectivesTest, SeveralCollectivesMayShareOneSequenceNumber) {
 }
 
 TEST_P(CollectivesTest, ManyRandomCollectives) {
-  RunRanks(size(), [&](std::unique_ptr<GlooBackend> backend) {
+  RunRanks(size(), [&](std::unique_ptr<CollectiveBackend> backend) {
     std::mt19937 random(42);  // the same on all ranks
     for (uint64_t sequence = 0; sequence < 1000; ++sequence) {
       const size_t count = random() % (random() % 20 == 0 ? 30000 : 500);
@@ -338,9 +358,13 @@ TEST_P(CollectivesTest, ManyRandomCollectives) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Direct, CollectivesTest,
-                         testing::Combine(testing::Values(1, 2, 3, 4), testing::Values(8)));
+                         testing::Combine(testing::Values(1, 2, 3, 4),
+                                          testing::Values(Kind::kDirect)));
 INSTANTIATE_TEST_SUITE_P(Ring, CollectivesTest,
-                         testing::Combine(testing::Values(2, 3, 4), testing::Values(0)));
+                         testing::Combine(testing::Values(2, 3, 4), testing::Values(Kind::kRing)));
+INSTANTIATE_TEST_SUITE_P(SharedMemory, CollectivesTest,
+                         testing::Combine(testing::Values(1, 2, 3, 4),
+                                          testing::Values(Kind::kSharedMemory)));
 
 TEST(GlooBackend, RefusesWrongArguments) {
   std::unique_ptr<GlooBackend> backend;

@@ -21,6 +21,7 @@
 
 #include "custom_ops/engine/gloo_backend.h"
 #include "custom_ops/engine/process_group.h"
+#include "custom_ops/engine/shared_memory_backend.h"
 
 namespace tfdear {
 
@@ -68,7 +69,34 @@ inline void RunThreads(int size, const std::function<void(int rank)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Runs `body` on `size` ranks, each a thread with a connected backend of its own on 127.0.0.1.
+// Makes a rank's backend, not connected yet.
+using BackendFactory = std::function<Status(int rank, int size, std::chrono::milliseconds timeout,
+                                            std::unique_ptr<CollectiveBackend>*)>;
+
+inline Status MakeSharedMemoryBackend(int rank, int size, std::chrono::milliseconds timeout,
+                                      std::unique_ptr<CollectiveBackend>* result) {
+  std::unique_ptr<SharedMemoryBackend> backend;
+  TFDEAR_RETURN_IF_ERROR(SharedMemoryBackend::Create(rank, size, timeout, &backend));
+  *result = std::move(backend);
+  return Status();
+}
+
+// Runs `body` on `size` ranks, each a thread with a connected backend of its own.
+inline void RunRanksOver(const BackendFactory& make, int size,
+                         const std::function<void(std::unique_ptr<CollectiveBackend>)>& body,
+                         std::chrono::milliseconds timeout = kTestTimeout) {
+  BlobExchange exchange(size);
+  RunThreads(size, [&](int rank) {
+    std::unique_ptr<CollectiveBackend> backend;
+    const Status created = make(rank, size, timeout, &backend);
+    ASSERT_TRUE(created.ok()) << created.message();
+    const Status connected = backend->Connect(exchange.Meet(rank, backend->Listen()));
+    ASSERT_TRUE(connected.ok()) << connected.message();
+    body(std::move(backend));
+  });
+}
+
+// The same over gloo on 127.0.0.1.
 inline void RunRanks(int size, const std::function<void(std::unique_ptr<GlooBackend>)>& body,
                      std::chrono::milliseconds timeout = kTestTimeout) {
   BlobExchange exchange(size);

@@ -1,0 +1,66 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Ranks of a node exchange through shared memory where all of them can, else by Gloo."""
+
+import ast
+import os
+
+import pytest
+from ranks import run_ranks
+
+# Prints transports and results; values whose sums in another order would have other bits.
+_JOB = """
+import numpy as np
+import tensorflow as tf
+import tfdear
+
+strategy = tfdear.DearStrategy()
+values = np.random.default_rng(strategy.rank).standard_normal(300007).astype("float32")
+results = []
+for group in ("world", "intra_node"):
+    total = strategy.all_reduce(tf.constant(values), group=group)
+    results.append(int(tf.reduce_sum(tf.bitcast(total, tf.int32)).numpy()))
+    everything = strategy.all_gather(tf.constant(values[: 1000 + strategy.rank]), group=group)
+    results.append(float(tf.reduce_sum(everything).numpy()))
+print("REPORT", {"transports": strategy.statistics()["transports"], "results": results})
+"""
+
+
+def _run(world_size, environment):
+    reports = []
+    for code, output in run_ranks(world_size, _JOB, env=environment):
+        assert code == 0, output[-4000:]
+        line = next(line for line in output.splitlines() if line.startswith("REPORT "))
+        reports.append(ast.literal_eval(line.removeprefix("REPORT ")))
+    return reports
+
+
+def _two_nodes(rank):
+    return {"TFDEAR_NODE_RANK": str(rank // 2), "TFDEAR_COLLECTIVE": "hierarchical"}
+
+
+@pytest.mark.multi_process
+@pytest.mark.timeout(240)
+def test_nodes_share_memory_inside_and_results_do_not_depend_on_it():
+    reports = _run(4, _two_nodes)
+    for report in reports:
+        assert report["transports"]["intra_node"] == "shared_memory", report
+        assert report["transports"]["gradients_intra"] == "shared_memory", report
+        assert report["transports"]["inter_node"] == "gloo", report
+        assert report["transports"]["gradients_inter"] == "gloo", report
+        assert report["transports"]["gradients"] == "gloo", report
+    # Rank 3 alone refuses: its node uses Gloo, the other one is not concerned.
+    refused = _run(
+        4, lambda rank: {**_two_nodes(rank), "TFDEAR_SHARED_MEMORY": "0" if rank == 3 else "1"}
+    )
+    transports = [report["transports"]["intra_node"] for report in refused]
+    assert transports == ["shared_memory", "shared_memory", "gloo", "gloo"]
+    assert [r["results"] for r in refused] == [r["results"] for r in reports]
+
+
+@pytest.mark.multi_process
+@pytest.mark.timeout(120)
+def test_nothing_is_left_behind():
+    before = set(os.listdir("/dev/shm"))
+    for report in _run(2, {}):
+        assert report["transports"]["intra_node"] == "shared_memory", report
+    assert set(os.listdir("/dev/shm")) == before
