@@ -83,12 +83,16 @@ class Core:
         self._library = ctypes.CDLL(str(_ops.library_path()))
         self._library.tfdear_top_k_create.restype = ctypes.c_void_p
         self._top_k = ctypes.c_void_p(self._library.tfdear_top_k_create(threads))
+        self._values, self._indices = np.empty(0, "float32"), np.empty(0, "uint32")
 
     def close(self):
         self._library.tfdear_top_k_destroy(self._top_k)
 
     def _outputs(self, k):
-        return np.empty(k, "float32"), np.empty(k, "uint32")
+        # Used again: fresh memory would have its pages made in every call.
+        if self._values.size != k:
+            self._values, self._indices = np.empty(k, "float32"), np.empty(k, "uint32")
+        return self._values, self._indices
 
     def select(self, x, k):
         values, indices = self._outputs(k)
@@ -278,7 +282,7 @@ class Case:
         read = self._read_seconds()
         for operator, select in operators.items():
             with np.errstate(all="ignore"):
-                indices = np.asarray(select(0))
+                indices = np.array(select(0))
                 seconds, ratio = self._compare(lambda i: core.read(vectors[i]), select)
             yield self._row(operator, seconds, ratio, exact, indices)
         if self._torch is not None:

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "custom_ops/engine/bisection_top_k.h"
 #include "custom_ops/engine/top_k.h"
 #include "custom_ops/kernels/conversions.h"
