@@ -264,7 +264,9 @@ class Job:
             return
         for name, lane in zip(self._link_names, lanes, strict=True):
             if len(self._group_members.get(lane, ())) > 1:
-                self.link_costs[name] = link_costs.measure(self.engine, lane)
+                # All columns of a grid use the nodes' links at once, and so they are measured.
+                together = None if self.grid is None else _Lane.CONTROL
+                self.link_costs[name] = link_costs.measure(self.engine, lane, together)
 
     def _share_seed(self) -> None:
         # Datasets are shuffled on every rank: in the same order, or examples are lost.

@@ -25,7 +25,9 @@ _REPEATS_SECONDS = 0.01
 _MOST_REPEATS = 40
 
 
-def measure(engine: "Engine", lane: "Lane") -> cost_model.CommunicationCosts:
+def measure(
+    engine: "Engine", lane: "Lane", together: "Lane | None" = None
+) -> cost_model.CommunicationCosts:
     """Fits a + b * bytes to the times of the collectives of one process group.
 
     All members of the group must call it together. Takes a few tenths of a second.
@@ -33,6 +35,9 @@ def measure(engine: "Engine", lane: "Lane") -> cost_model.CommunicationCosts:
     Args:
         engine: The started engine.
         lane: Whose group to measure.
+        together: A lane of all ranks that measure at once, each in its own group of `lane`, because
+            their groups share links: they then do the same at the same time. Defaults to None: the
+            group measures by itself.
 
     Returns:
         The costs of a reduce-scatter, an all-gather and an all-reduce, as seen by this rank.
@@ -47,7 +52,9 @@ def measure(engine: "Engine", lane: "Lane") -> cost_model.CommunicationCosts:
 
     def agree(value: int) -> int:
         agreed[0] = value
-        engine.run_collective(lane, Phase.BROADCAST, agreed, root=0)
+        engine.run_collective(
+            lane if together is None else together, Phase.BROADCAST, agreed, root=0
+        )
         return int(agreed[0])
 
     # Young connections are slow, and memory that was never written is.
@@ -65,6 +72,7 @@ def measure(engine: "Engine", lane: "Lane") -> cost_model.CommunicationCosts:
             seconds.append(taken / repeats)
             if agree(int(seconds[-1] > _LONG_SECONDS)):
                 break
+        agree(0)  # Nothing large is under way any more.
         small = [_alone(engine, lane, phase, data[: size // 4]) for size in _SMALL_SIZES]
         costs[phase.name.lower()] = _fit(sizes, seconds, small)
     return cost_model.CommunicationCosts(**costs)
