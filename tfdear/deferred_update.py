@@ -42,6 +42,9 @@ class UpdateTrace:
         self._outer = outer
         self._owned = {id(variable): variable for variable in owned}
         self.written = {}
+        # The sum that the update gets, if it is dense, and the norms it wants with it.
+        self.gradient = None
+        self.request = None
 
     def owns(self, variable) -> bool:
         return id(variable) in self._owned or id(variable.owner) in self._owned
@@ -65,12 +68,18 @@ class UpdateTrace:
 
 
 class DeferredUpdate:
-    """A traced update: the function, what it captured and which variables it writes."""
+    """A traced update: the function, what it captured, what it writes, and the norms it wants."""
 
-    def __init__(self, function, written):
+    def __init__(self, function, written, request):
         self.function = function
         self.captured = list(function.captured_inputs)
         self.written = list(written)
+        # A `layer_norms.Request` or None, and which captured tensor stands for its result.
+        self.norms = request
+        self.norms_argument = -1
+        if request is not None:
+            places = [tensor is request.result for tensor in self.captured]
+            self.norms_argument = places.index(True)
 
 
 def trace_update(variable, update, gradient) -> DeferredUpdate | None:
@@ -109,7 +118,7 @@ def trace_update(variable, update, gradient) -> DeferredUpdate | None:
         used = _variable_of(captured)
         if used is None or not trace.owns(used):
             return None
-    return DeferredUpdate(function, written) if written else None
+    return DeferredUpdate(function, written, trace.request) if written else None
 
 
 def _trace(trace, variable, update, gradient, signature):
@@ -120,6 +129,8 @@ def _trace(trace, variable, update, gradient, signature):
                 shape = tf.constant(tf.get_static_value(shape), shape.dtype)
             indices = tf.cast(indices, gradient.indices.dtype)
             values = sparse_rows.sum_duplicates(tf.IndexedSlices(values, indices, shape))
+        else:
+            trace.gradient = values
         _state.trace = trace
         try:
             update(variable, values)

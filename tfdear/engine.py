@@ -147,6 +147,33 @@ def _address_arguments(blobs: Sequence[bytes]) -> tuple:
     return texts, lengths, len(blobs)
 
 
+def sums_of_squares(kind: str, layers: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
+    """What the engine adds up for the norms of layers, all of it in the calling thread.
+
+    Use it to measure the kernel.
+
+    Args:
+        kind: "lars" or "lamb".
+        layers: Of every layer: gradient, weights and, for LAMB, mean and square of the gradients,
+            contiguous and of float32.
+
+    Returns:
+        Of every layer: the sums of squares of its weights, and of its gradient or step.
+    """
+    arrays = [array for layer in layers for array in layer]
+    pointers = (ctypes.c_void_p * len(arrays))(*[array.ctypes.data for array in arrays])
+    counts = (ctypes.c_int64 * len(layers))(*[layer[0].size for layer in layers])
+    sums = np.empty((len(layers), 2))
+    _library().tfdear_sums_of_squares(
+        int(kind == "lamb"),
+        pointers,
+        counts,
+        len(layers),
+        sums.ctypes.data_as(ctypes.c_void_p),
+    )
+    return sums
+
+
 class OpenReduction:
     """An execution of a layout, driven from Python: `Engine.open_reduction`."""
 
@@ -263,6 +290,10 @@ class Engine:
     def set_lane(self, layout: int, lane: Lane) -> None:
         """Moves a layout that was not used yet to another lane."""
         _check(_library().tfdear_layout_set_lane, ctypes.c_int64(layout), int(lane))
+
+    def request_norms(self, layout: int, tensor: int) -> None:
+        """Announces that an update will want norms with the sum of a tensor of a layout."""
+        _check(_library().tfdear_layout_request_norms, ctypes.c_int64(layout), tensor)
 
     def set_plan(self, layout: int, plan: Sequence[int]) -> None:
         """Sets the encoded plan that a layout starts with; before its first use, on all ranks."""

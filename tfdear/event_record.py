@@ -23,6 +23,7 @@ EVENT_KINDS = (
     "inter_reduce_scatter",
     "inter_all_gather",
     "intra_all_gather",
+    "norms",
 )
 
 _SECONDS = 1e-6

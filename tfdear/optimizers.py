@@ -13,6 +13,8 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from tfdear import layer_norms
+
 __all__ = ["LAMB", "LARS"]
 
 
@@ -27,6 +29,7 @@ class _LayerAdaptive(keras.optimizers.Optimizer):
         epsilon,
         exclude_from_weight_decay,
         exclude_from_layer_adaptation,
+        parallel,
         **kwargs,
     ):
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
@@ -37,6 +40,7 @@ class _LayerAdaptive(keras.optimizers.Optimizer):
         self._without_adaptation = _patterns(
             "exclude_from_layer_adaptation", exclude_from_layer_adaptation
         )
+        self.parallel = parallel
 
     def _apply_weight_decay(self, variables):
         # Keras would shrink the weights by `learning_rate * weight_decay` on its own, outside of
@@ -65,6 +69,7 @@ class _LayerAdaptive(keras.optimizers.Optimizer):
             "epsilon": self.epsilon,
             "exclude_from_weight_decay": list(self._without_decay),
             "exclude_from_layer_adaptation": list(self._without_adaptation),
+            "parallel": self.parallel,
         }
 
 
@@ -100,6 +105,10 @@ class LARS(_LayerAdaptive):
         exclude_from_weight_decay: Regular expressions; a variable whose path (such as
             `"dense/bias"`) one of them is found in has no weight decay. Defaults to none.
         exclude_from_layer_adaptation: Likewise; these have a trust ratio of 1. Defaults to none.
+        parallel: Whether the ranks of a `DearStrategy` share the work of taking norms: each takes
+            those of its shard of the summed gradients, and all get the rest from the others with
+            the collective that the update waits for anyway. Results are the same to rounding.
+            False: every rank takes all norms, two per variable. Defaults to True.
         **kwargs: `name`, `clipnorm`, `clipvalue`, `global_clipnorm`, `use_ema`, `ema_momentum`,
             `ema_overwrite_frequency`, `loss_scale_factor` and `gradient_accumulation_steps` of
             `keras.optimizers.Optimizer`.
@@ -131,6 +140,7 @@ class LARS(_LayerAdaptive):
         epsilon: float = 0.0,
         exclude_from_weight_decay: Sequence[str] = (),
         exclude_from_layer_adaptation: Sequence[str] = (),
+        parallel: bool = True,
         name: str = "lars",
         **kwargs,
     ):
@@ -140,6 +150,7 @@ class LARS(_LayerAdaptive):
             epsilon=epsilon,
             exclude_from_weight_decay=exclude_from_weight_decay,
             exclude_from_layer_adaptation=exclude_from_layer_adaptation,
+            parallel=parallel,
             name=name,
             **kwargs,
         )
@@ -164,11 +175,14 @@ class LARS(_LayerAdaptive):
 
     def update_step(self, gradient, variable, learning_rate):
         gradient = _dense(gradient, variable)
+        norms = None
+        if self._adapts(variable) and self.parallel:
+            norms = layer_norms.take("lars", gradient, variable)
         decay = self._weight_decay_of(variable)
         direction = gradient if decay == 0.0 else gradient + decay * variable
         step = ops.cast(learning_rate, variable.dtype) * direction
         if self._adapts(variable):
-            weight_norm, gradient_norm = _norm(variable), _norm(gradient)
+            weight_norm, gradient_norm = norms or (_norm(variable), _norm(gradient))
             ratio = self.trust_coefficient * weight_norm
             ratio = ratio / (gradient_norm + decay * weight_norm + self.epsilon)
             step = step * _or_one(ratio, weight_norm, gradient_norm, variable.dtype)
@@ -217,6 +231,7 @@ class LAMB(_LayerAdaptive):
         exclude_from_weight_decay: Regular expressions; a variable whose path (such as
             `"dense/bias"`) one of them is found in has no weight decay. Defaults to none.
         exclude_from_layer_adaptation: Likewise; these have a ratio of 1. Defaults to none.
+        parallel: As for `LARS`. Defaults to True.
         **kwargs: `name`, `clipnorm`, `clipvalue`, `global_clipnorm`, `use_ema`, `ema_momentum`,
             `ema_overwrite_frequency`, `loss_scale_factor` and `gradient_accumulation_steps` of
             `keras.optimizers.Optimizer`.
@@ -245,6 +260,7 @@ class LAMB(_LayerAdaptive):
         weight_decay: float = 0.0,
         exclude_from_weight_decay: Sequence[str] = (),
         exclude_from_layer_adaptation: Sequence[str] = (),
+        parallel: bool = True,
         name: str = "lamb",
         **kwargs,
     ):
@@ -254,6 +270,7 @@ class LAMB(_LayerAdaptive):
             epsilon=epsilon,
             exclude_from_weight_decay=exclude_from_weight_decay,
             exclude_from_layer_adaptation=exclude_from_layer_adaptation,
+            parallel=parallel,
             name=name,
             **kwargs,
         )
@@ -272,23 +289,36 @@ class LAMB(_LayerAdaptive):
 
     def update_step(self, gradient, variable, learning_rate):
         gradient = _dense(gradient, variable)
-        dtype = variable.dtype
         index = self._get_variable_index(variable)
         m, v = self._momentums[index], self._velocities[index]
-        step = ops.cast(self.iterations + 1, dtype)
-        first = 1.0 - ops.power(ops.cast(self.beta_1, dtype), step)
-        second = 1.0 - ops.power(ops.cast(self.beta_2, dtype), step)
+        decay = self._weight_decay_of(variable)
+        dtype = variable.dtype
+        norms = None
+        if self._adapts(variable) and self.parallel:
+
+            def make_step():
+                rates = [1 - self.beta_1, 1 - self.beta_2]
+                return tf.stack([*rates, *self._corrections(dtype), self.epsilon, decay])
+
+            norms = layer_norms.take("lamb", gradient, variable, (m.value, v.value), make_step)
+        first, second = self._corrections(dtype)
         self.assign_add(m, (gradient - m) * (1 - self.beta_1))
         self.assign_add(v, (ops.square(gradient) - v) * (1 - self.beta_2))
         update = (m / first) / (ops.sqrt(v / second) + self.epsilon)
-        decay = self._weight_decay_of(variable)
         if decay != 0.0:
             update = update + decay * variable
         scale = ops.cast(learning_rate, dtype)
         if self._adapts(variable):
-            weight_norm, update_norm = _norm(variable), _norm(update)
+            weight_norm, update_norm = norms or (_norm(variable), _norm(update))
             scale = _or_one(weight_norm / update_norm, weight_norm, update_norm, dtype) * scale
         self.assign_sub(variable, scale * update)
+
+    def _corrections(self, dtype):
+        """What the moments are divided by: they begin at zero."""
+        step = ops.cast(self.iterations + 1, dtype)
+        return tuple(
+            1.0 - ops.power(ops.cast(beta, dtype), step) for beta in (self.beta_1, self.beta_2)
+        )
 
     def get_config(self):
         return {**super().get_config(), "beta_1": self.beta_1, "beta_2": self.beta_2}
@@ -309,7 +339,8 @@ def _dense(gradient, variable):
         gradient = tf.math.unsorted_segment_sum(
             gradient.values, gradient.indices, variable.shape[0]
         )
-    return ops.cast(gradient, variable.dtype)
+    # The very tensor where there is nothing to do: the engine knows its norms.
+    return gradient if gradient.dtype == variable.dtype else ops.cast(gradient, variable.dtype)
 
 
 def _check_number(name, value, *, at_least=None, above=None, below=None) -> None:

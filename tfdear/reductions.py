@@ -160,6 +160,9 @@ class Reducer:
         ticket = source.inputs[0]
         layout = ticket.op.get_attr("layout")
         self._take_to_gradients(ticket, layout, source.get_attr("index"), variable.name)
+        norms = traced.norms
+        if norms is not None:
+            self._engine.request_norms(layout, source.get_attr("index"))
         for written in traced.written:
             written.await_updates()
         sparse = isinstance(gradient, tf.IndexedSlices)
@@ -167,6 +170,10 @@ class Reducer:
             _ops.load().dear_defer_update(
                 ticket,
                 traced.captured,
+                [] if norms is None else [used.raw_handle for used in norms.variables],
+                [] if norms is None else norms.step,
+                norms="none" if norms is None else norms.kind,
+                norms_argument=traced.norms_argument,
                 f=traced.function,
                 T=(gradient.values if sparse else gradient).dtype,
                 index=source.get_attr("index"),

@@ -141,6 +141,10 @@ int tfdear_layout_set_lane(int64_t layout, int lane, char* error, int error_size
   return Report(Engine::Get()->SetLane(layout, static_cast<LaneKind>(lane)), error, error_size);
 }
 
+int tfdear_layout_request_norms(int64_t layout, int tensor, char* error, int error_size) {
+  return Report(Engine::Get()->RequestNorms(layout, tensor), error, error_size);
+}
+
 int tfdear_layout_buckets(int64_t layout, int64_t* bytes, int capacity) {
   const std::vector<size_t> buckets = Engine::Get()->BucketBytes(layout);
   for (size_t i = 0; i < buckets.size() && i < static_cast<size_t>(capacity); ++i) {

@@ -9,8 +9,10 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "custom_ops/engine/engine.h"
+#include "custom_ops/engine/sum_of_squares.h"
 
 namespace {
 
@@ -168,6 +170,23 @@ int tfdear_reduction_wait(int64_t reduction, int tensor, void* out, int64_t byte
     std::memcpy(out, result.second.data, static_cast<size_t>(bytes));
   }
   return Report(result.first, error, error_size);
+}
+
+void tfdear_sums_of_squares(int lamb, const float* const* arrays, const int64_t* counts, int layers,
+                            double* sums) {
+  std::vector<tfdear::LayerPiece> pieces(layers);
+  for (int i = 0; i < layers; ++i) {
+    tfdear::LayerPiece& piece = pieces[i];
+    piece.count = static_cast<size_t>(counts[i]);
+    piece.gradient = *arrays++;
+    piece.weight = *arrays++;
+    if (!lamb) continue;
+    piece.kind = tfdear::NormKind::kLamb;
+    piece.mean = *arrays++;
+    piece.square = *arrays++;
+    piece.step = {0.1f, 0.001f, 0.1f, 0.001f, 1e-6f, 0.01f};
+  }
+  tfdear::SumOfSquares(pieces, sums);
 }
 
 void tfdear_reduction_close(int64_t reduction) {

@@ -28,6 +28,12 @@ TFDEAR_EXPORT int tfdear_reduction_wait(int64_t reduction, int tensor, void* out
                                         double timeout_seconds, char* error, int error_size);
 TFDEAR_EXPORT void tfdear_reduction_close(int64_t reduction);
 
+// SumOfSquares() over whole layers, in the calling thread. `arrays`: of every layer its gradient,
+// its weights and, for LAMB, mean and square; `counts`: their elements; `sums`: two per layer.
+// LAMB's step is that of rates 0.1 and 0.001 after the first step.
+TFDEAR_EXPORT void tfdear_sums_of_squares(int lamb, const float* const* arrays,
+                                          const int64_t* counts, int layers, double* sums);
+
 }  // extern "C"
 
 #endif  // TFDEAR_ENGINE_DATA_API_H_

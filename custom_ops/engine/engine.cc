@@ -137,6 +137,20 @@ Levels Engine::Existing() {
   return {groups.intra != nullptr, groups.inter != nullptr};
 }
 
+Status Engine::RequestNorms(int64_t layout, int tensor) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  LayoutEntry* entry = nullptr;
+  TFDEAR_RETURN_IF_ERROR(Find(layout, /*open_to_change=*/true, &entry));
+  if (tensor < 0 || tensor >= static_cast<int>(entry->tensors.size())) {
+    return Status(StatusCode::kInvalidArgument, "reduction layout '" + entry->name + "' has " +
+                                                    std::to_string(entry->tensors.size()) +
+                                                    " tensors, no tensor " +
+                                                    std::to_string(tensor));
+  }
+  entry->tensors[tensor].norms = true;
+  return Status();
+}
+
 std::vector<size_t> Engine::BucketBytes(int64_t layout) {
   std::lock_guard<std::mutex> lock(mutex_);
   LayoutEntry* entry = nullptr;

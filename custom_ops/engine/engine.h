@@ -69,6 +69,8 @@ class Engine {
   int64_t CreateLayout(const std::string& name, LaneKind lane);
   Status AddTensor(int64_t layout, const TensorSpec& tensor);
   Status SetLane(int64_t layout, LaneKind lane);
+  // Norms are wanted with the sum of this tensor: Reduction::AddLayer() will be called for it.
+  Status RequestNorms(int64_t layout, int tensor);
   // Bucket sizes of the layout's plan, in bytes; empty before its first use.
   std::vector<size_t> BucketBytes(int64_t layout);
 

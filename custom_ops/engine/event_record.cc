@@ -40,6 +40,8 @@ const char* Name(EventKind kind) {
       return "inter_all_gather";
     case EventKind::kIntraAllGather:
       return "intra_all_gather";
+    case EventKind::kNorms:
+      return "norms";
   }
   return "unknown";
 }

@@ -27,6 +27,7 @@ enum class EventKind : int {
   kInterReduceScatter,
   kInterAllGather,
   kIntraAllGather,
+  kNorms,  // The norms of a bucket's layers were computed and exchanged.
 };
 
 const char* Name(EventKind kind);
@@ -36,8 +37,9 @@ const char* Name(EventKind kind);
 // its reduction in the order of collectives; for reads, how many updates had been put off and
 // `detail` how many of them had been applied when the read passed. Else `detail` is the payload of
 // a collective in bytes, the bucket of a contribution, how many variables an update writes, the
-// number of buckets of a step. `computation_us`, for collectives of gradients: processor time that
-// the process spent on anything but communication meanwhile.
+// number of buckets of a step, the bytes that this rank read for its part of norms.
+// `computation_us`, for collectives of gradients: processor time that the process spent on anything
+// but communication meanwhile; for norms: what this rank's part of them took.
 struct Event {
   EventKind kind;
   int64_t ticket;

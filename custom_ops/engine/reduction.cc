@@ -46,6 +46,14 @@ LaneKind LaneOf(Phase phase) {
   return IsInter(phase) ? LaneKind::kGradientsInter : LaneKind::kGradients;
 }
 
+// How many tensors of a bucket want norms.
+int NormedIn(const ReductionLayout& layout, int bucket) {
+  const auto& members = layout.buckets[bucket].tensors;
+  return static_cast<int>(std::count_if(members.begin(), members.end(), [&](int tensor) {
+    return layout.tensors[tensor].norms && !layout.tensors[tensor].sparse;
+  }));
+}
+
 // Words for a collective: what an error shows and what must agree between ranks. `shapes` lists the
 // elements of every tensor, because two ranks may fill buckets of one size with different tensors.
 std::string Describe(const ReductionLayout& layout, const Plan::Step& step, size_t count) {
@@ -70,7 +78,8 @@ std::string Describe(const ReductionLayout& layout, const Plan::Step& step, size
     text += " and " + std::to_string(bucket.tensors.size() - shown) + " more, fingerprint " +
             std::to_string(hash % 1000000);
   }
-  return text + ")";
+  const int normed = NormedIn(layout, step.bucket);
+  return text + ")" + (normed > 0 ? " with norms of " + std::to_string(normed) : "");
 }
 
 // Links the steps of each bucket: see [Note: chains of phases] in plan.cc.
@@ -152,6 +161,11 @@ std::shared_ptr<const ReductionLayout> ReductionLayout::Make(std::string name,
     layout->steps.push_back({step, std::move(signature)});
   }
   LinkSteps(layout.get());
+  std::vector<bool> last_seen(layout->buckets.size());
+  for (auto step = layout->steps.rbegin(); step != layout->steps.rend(); ++step) {
+    step->with_norms = !last_seen[step->bucket] && NormedIn(*layout, step->bucket) > 0;
+    last_seen[step->bucket] = true;
+  }
   return layout;
 }
 
@@ -173,6 +187,9 @@ Reduction::Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, in
     buckets_[b].shapes.resize(layout_->buckets[b].tensors.size());
     buckets_[b].count = layout_->buckets[b].count;
     buckets_[b].outstanding = layout_->last_steps[b];
+    buckets_[b].layers_missing = NormedIn(*layout_, static_cast<int>(b));
+    buckets_[b].layers.resize(layout_->buckets[b].tensors.size());
+    layers_missing_ += buckets_[b].layers_missing;
   }
 }
 
@@ -263,11 +280,32 @@ void Reduction::Arrived(int tensor) {
   if (buckets_[layout_->place_of_tensor[tensor].bucket].missing.fetch_sub(1) == 1) lane_->Advance();
 }
 
+Status Reduction::AddLayer(int tensor, LayerOperands operands) {
+  const TensorSpec& spec = layout_->tensors[tensor];
+  const auto [bucket, slot] = layout_->place_of_tensor[tensor];
+  BucketState& state = buckets_[bucket];
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    NormedSlot& layer = state.layers[slot];
+    if (!spec.norms || spec.sparse || spec.type != DataType::kFloat32 || layer.operands.owner) {
+      return Status(StatusCode::kInternal, "tensor " + std::to_string(tensor) + " of '" +
+                                               layout_->name +
+                                               "' has no norms, or was given its layer twice");
+    }
+    layer.offset = layout_->buckets[bucket].offsets[slot];
+    layer.operands = std::move(operands);
+  }
+  layers_missing_.fetch_sub(1);
+  if (state.layers_missing.fetch_sub(1) == 1) lane_->Advance();
+  return Status();
+}
+
 bool Reduction::Issue(ProcessGroup* group, Reactions* reactions) {
   while (next_step_ < layout_->steps.size()) {
     const ReductionLayout::Step& step = layout_->steps[next_step_];
     if (layout_->wait_for_all && !complete()) return false;
     if (buckets_[step.bucket].missing.load() > 0) return false;
+    if (step.with_norms && buckets_[step.bucket].layers_missing.load() > 0) return false;
     ++next_step_;
     works_.push_back(Submit(group, step));
     reactions->push_back(
@@ -298,10 +336,13 @@ std::shared_ptr<Work> Reduction::Submit(ProcessGroup* world, const ReductionLayo
     const int64_t computation = gradients ? ComputationMicros() : 0;
     const int64_t begin = EventRecord::NowMicros();
     size_t bytes = 0;
-    const Status status = RunStep(backend, step, *signature, sequence, &bytes);
+    Status status = RunStep(backend, step, *signature, sequence, &bytes);
     events_->Add({gradients ? KindOf(step.phase) : EventKind::kCollective, number(), step.bucket,
                   static_cast<int64_t>(bytes), begin, EventRecord::NowMicros(),
                   gradients ? ComputationMicros() - computation : 0});
+    if (status.ok() && step.with_norms) {
+      status = TakeNorms(backend, step.bucket, signature->text(), sequence);
+    }
     return status;
   };
   // Groups cannot wait for each other in a circle: they take their steps in the order of the plan,
@@ -408,6 +449,23 @@ Status Reduction::GatherRows(CollectiveBackend* backend, uint64_t sequence, cons
   return status;
 }
 
+// The last step of a bucket: all of its sum is here, this rank's shard for a while already.
+Status Reduction::TakeNorms(CollectiveBackend* backend, int bucket, const std::string& text,
+                            uint64_t sequence) {
+  BucketState& state = buckets_[bucket];
+  const int64_t begin = EventRecord::NowMicros();
+  size_t bytes = 0;
+  int64_t cpu_micros = 0;
+  const Status status = ExchangeLayerNorms(backend, text, sequence,
+                                           reinterpret_cast<const float*>(state.buffer->data()),
+                                           state.count, &state.layers, &bytes, &cpu_micros);
+  // Before the updates run: TensorFlow would copy variables that somebody still holds.
+  for (NormedSlot& layer : state.layers) layer.operands = LayerOperands();
+  events_->Add({EventKind::kNorms, number(), bucket, static_cast<int64_t>(bytes), begin,
+                EventRecord::NowMicros(), cpu_micros});
+  return status;
+}
+
 Reduced Reduction::SliceOf(int tensor, const BucketState& state) const {
   const auto [bucket, slot] = layout_->place_of_tensor[tensor];
   const Bucket& plan = layout_->buckets[bucket];
@@ -415,6 +473,7 @@ Reduced Reduction::SliceOf(int tensor, const BucketState& state) const {
   reduced.owner = state.buffer;
   reduced.data = state.buffer->data() + plan.offsets[slot] * SizeOf(plan.type);
   reduced.shape = state.shapes[slot];
+  reduced.norms = state.layers[slot].norms;
   if (plan.sparse) {
     reduced.indices_owner = state.indices;
     reduced.indices = reinterpret_cast<int64_t*>(state.indices->data());

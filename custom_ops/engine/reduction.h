@@ -14,6 +14,7 @@
 #include "custom_ops/engine/event_record.h"
 #include "custom_ops/engine/fusion_buffer.h"
 #include "custom_ops/engine/lane.h"
+#include "custom_ops/engine/layer_norms.h"
 #include "custom_ops/engine/plan.h"
 #include "custom_ops/engine/signature.h"
 
@@ -31,8 +32,9 @@ struct ReductionLayout {
   std::vector<Place> place_of_tensor;
   struct Step : Plan::Step {
     std::shared_ptr<const Signature> signature;  // Null for buckets sized at run time.
-    int after = -1;     // The step before it in its chain, if that runs in another group.
-    bool last = false;  // Whether it is of the phase that ends its chain.
+    int after = -1;           // The step before it in its chain, if that runs in another group.
+    bool last = false;        // Whether it is of the phase that ends its chain.
+    bool with_norms = false;  // The last of its bucket, and some of its tensors want norms.
   };
   std::vector<Step> steps;  // The order in which the collectives are issued, the same on all ranks.
   std::vector<int> last_steps;  // Of each bucket: how many steps bring its sum.
@@ -54,6 +56,7 @@ struct Reduced {
   // Sparse tensors only: the rows of all ranks, in the order of the ranks, and their indices.
   std::shared_ptr<FusionBuffer> indices_owner;
   int64_t* indices = nullptr;
+  LayerNorms norms = {0, 0};  // Where they were asked for.
 };
 
 // The process groups of the levels that sums can be formed in; null where there is no such level.
@@ -80,13 +83,18 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   // Adds rows: `values` holds shape[0] rows, `indices` as many. shape[0] may be 0.
   Status ContributeRows(int tensor, const void* values, const int64_t* indices,
                         const std::vector<int64_t>& shape);
+  // What the norms of a tensor are taken of, which wants them by its TensorSpec. Its bucket is not
+  // spread before. Elements and type must be those of the tensor.
+  Status AddLayer(int tensor, LayerOperands operands);
   // Calls the receiver once the sum is there (at once if it is).
   void WhenReduced(int tensor, Receiver receiver);
 
   bool Issue(ProcessGroup* group, Reactions* reactions) override;
   bool Untouched() const override { return contributed_.load() == 0; }
   void Fail(const Status& cause) override;
-  bool complete() const { return contributed_.load() == layout_->tensors.size(); }
+  bool complete() const {
+    return contributed_.load() == layout_->tensors.size() && layers_missing_.load() == 0;
+  }
   const ReductionLayout& layout() const { return *layout_; }
 
  private:
@@ -96,6 +104,8 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
     std::vector<std::vector<int64_t>> shapes;  // Of each slot.
     std::atomic<int> missing{0};               // Contributions.
     std::atomic<int> outstanding{0};           // Steps that bring the sum.
+    std::atomic<int> layers_missing{0};        // Tensors that want norms, without operands yet.
+    std::vector<NormedSlot> layers;            // Of each slot; used where norms are wanted.
     size_t count = 0;
     bool done = false;
     Status status;
@@ -112,6 +122,8 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
                  const Signature& signature, uint64_t sequence, size_t* bytes);
   Status GatherRows(CollectiveBackend* backend, uint64_t sequence, const std::string& text,
                     BucketState* bucket, DataType type);
+  Status TakeNorms(CollectiveBackend* backend, int bucket, const std::string& text,
+                   uint64_t sequence);
   void Finish(int bucket, const Status& status);
   Reduced SliceOf(int tensor, const BucketState& bucket) const;
 
@@ -128,6 +140,7 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   std::vector<BucketState> buckets_;
   std::vector<std::atomic<bool>> arrived_;
   std::atomic<size_t> contributed_{0};
+  std::atomic<int> layers_missing_{0};
   // Guarded by the lane's mutex.
   size_t next_step_ = 0;
   std::vector<std::shared_ptr<Work>> works_;  // Of the steps that were issued.

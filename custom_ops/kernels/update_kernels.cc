@@ -1,18 +1,22 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <atomic>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "custom_ops/engine/engine.h"
 #include "custom_ops/kernels/cancellable.h"
 #include "custom_ops/kernels/conversions.h"
+#include "custom_ops/kernels/layer_operands.h"
 #include "custom_ops/kernels/ticket.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/device.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/platform/threadpool.h"
 
 namespace tfdear {
@@ -67,6 +71,8 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("sparse", &sparse_));
     OP_REQUIRES_OK(context, context->GetAttr("writes", &writes_));
     OP_REQUIRES_OK(context, context->GetAttr("T", &type_));
+    OP_REQUIRES_OK(context, context->GetAttr("norms", &norms_));
+    OP_REQUIRES_OK(context, context->GetAttr("norms_argument", &norms_argument_));
   }
 
   // The runtime that updates run in belongs to the function that calls this op and goes with it,
@@ -78,17 +84,22 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     auto reduction = GetTicket<Reduction>(context);
     if (reduction == nullptr) return;
     FunctionLibraryRuntime* runtime = context->function_library();
-    FunctionLibraryRuntime::Handle handle;
+    FunctionLibraryRuntime::Handle handle = tensorflow::kInvalidHandle;
     OP_REQUIRES_OK(context, Instantiate(runtime, &handle));
 
     auto arguments = std::make_shared<std::vector<Tensor>>();
-    for (int i = 1; i < context->num_inputs(); ++i) arguments->push_back(context->input(i));
+    tensorflow::OpInputList captured;
+    OP_REQUIRES_OK(context, context->input_list("captured", &captured));
+    arguments->assign(captured.begin(), captured.end());
+    LayerOperands operands;
+    if (norms_ != "none") OP_REQUIRES_OK(context, ReadLayer(context, &operands));
     Engine* engine = Engine::Get();
     engine->pending()->Defer(writes_);
     in_flight_->Begin();
     // The receiver owns all it needs: the step that called this op may long be over.
     auto receiver = [in_flight = in_flight_, engine, runtime, handle, arguments, writes = writes_,
                      sparse = sparse_, type = type_,
+                     norms_argument = norms_ == "none" ? -1 : norms_argument_,
                      ticket = reduction->number()](const Status& status, const Reduced& sum) {
       if (!status.ok()) {
         // An update of a step that was given up is not made, and nobody waits for it.
@@ -105,16 +116,50 @@ class DeferUpdateOp : public tensorflow::OpKernel {
         inputs.push_back(Alias(sum.indices_owner, sum.indices,
                                tensorflow::TensorShape({shape.dim_size(0)}), tensorflow::DT_INT64));
       }
+      const size_t first = inputs.size();
       inputs.insert(inputs.end(), arguments->begin(), arguments->end());
+      if (norms_argument >= 0) {
+        Tensor norms(tensorflow::DT_FLOAT, tensorflow::TensorShape({2}));
+        std::copy(sum.norms.begin(), sum.norms.end(), norms.flat<float>().data());
+        inputs[first + norms_argument] = norms;
+      }
       UpdateThreads()->Schedule(
           [in_flight, engine, runtime, handle, writes, ticket, inputs = std::move(inputs)] {
             Run(in_flight, engine, runtime, handle, ticket, inputs, writes);
           });
     };
     reduction->WhenReduced(index_, std::move(receiver));
+    if (operands.owner != nullptr) {
+      OP_REQUIRES_OK(context, ToAbsl(reduction->AddLayer(index_, std::move(operands))));
+    }
   }
 
  private:
+  // Takes hold of the values that this step's norms are of. Earlier updates of these variables are
+  // done, as this op comes after them, and later ones come after this update: the values stay.
+  absl::Status ReadLayer(OpKernelContext* context, LayerOperands* operands) {
+    tensorflow::OpInputList handles, step;
+    TF_RETURN_IF_ERROR(context->input_list("moments", &handles));
+    TF_RETURN_IF_ERROR(context->input_list("step", &step));
+    auto values = std::make_shared<std::vector<Tensor>>();
+    for (const Tensor& handle : handles) {
+      tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+      TF_RETURN_IF_ERROR(
+          LookupResource(context, handle.scalar<tensorflow::ResourceHandle>()(), &variable));
+      tensorflow::tf_shared_lock lock(*variable->mu());
+      if (!variable->is_initialized || variable->tensor()->dtype() != tensorflow::DT_FLOAT) {
+        return absl::FailedPreconditionError(
+            "norms were asked for of a variable that is not initialized or not of float32");
+      }
+      values->push_back(*variable->tensor());
+    }
+    if (values->empty()) return absl::InvalidArgumentError("norms were asked for of nothing");
+    const std::vector<Tensor> moments(values->begin() + 1, values->end());
+    operands->owner = values;
+    return DescribeLayer(norms_, values->front(), moments, {step.begin(), step.end()},
+                         &operands->layer);
+  }
+
   absl::Status Instantiate(FunctionLibraryRuntime* runtime,
                            FunctionLibraryRuntime::Handle* handle) {
     tensorflow::mutex_lock lock(mutex_);
@@ -177,6 +222,8 @@ class DeferUpdateOp : public tensorflow::OpKernel {
   int index_;
   bool sparse_;
   std::vector<int64_t> writes_;
+  std::string norms_;
+  int norms_argument_;
   const std::shared_ptr<RunsInFlight> in_flight_ = std::make_shared<RunsInFlight>();
   tensorflow::mutex mutex_;
   FunctionLibraryRuntime::Handle handle_ = tensorflow::kInvalidHandle;

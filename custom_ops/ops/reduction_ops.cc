@@ -94,7 +94,13 @@ The rows that all ranks contributed, in the order of the ranks.
 REGISTER_OP("DearDeferUpdate")
     .Input("ticket: variant")
     .Input("captured: Tcaptured")
+    .Input("moments: num_moments * resource")
+    .Input("step: num_steps * float")
     .Attr("Tcaptured: list(type) >= 0")
+    .Attr("num_moments: int >= 0")
+    .Attr("num_steps: int >= 0")
+    .Attr("norms: {'none', 'lars', 'lamb'} = 'none'")
+    .Attr("norms_argument: int = -1")
     .Attr(kReducedTypes)
     .Attr("f: func")
     .Attr("index: int")
@@ -109,6 +115,11 @@ captured: What `f` takes after the gradient: values at the time of this call, an
   handles of the variables that it reads and writes.
 f: The update: called with the sum (values and indices if sparse) and the captured tensors.
 writes: The variables that `f` writes. Reads of them wait (DearAwait) until it has run.
+norms: Which norms `f` wants of its layer, taken in parallel over the ranks: of the weights and of
+  the gradient (lars) or of Adam's step (lamb).
+norms_argument: The captured tensor in whose place `f` gets the two norms.
+moments: With norms, the variable, and for lamb its mean and its square of gradients.
+step: For lamb, six numbers: those of AdamStep, sum_of_squares.h.
 )doc");
 
 REGISTER_OP("DearAwait")
@@ -121,6 +132,27 @@ REGISTER_OP("DearAwait")
 Completes when no update is in flight on the variables. Blocks no thread.
 
 handles: Orders this op between the updates and the reads of the same variables.
+)doc");
+
+REGISTER_OP("DearLayerNorms")
+    .Input("gradient: float")
+    .Input("weight: float")
+    .Input("moments: num_moments * float")
+    .Input("step: num_steps * float")
+    .Output("norms: float")
+    .Attr("num_moments: int >= 0")
+    .Attr("num_steps: int >= 0")
+    .Attr("kind: {'lars', 'lamb'}")
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->Vector(2));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The norms of one layer for LARS or LAMB, taken by this rank alone in one pass.
+
+moments: For lamb, the mean and the square of the gradients before this step.
+step: For lamb, six numbers: those of AdamStep, sum_of_squares.h.
+norms: Of the weights, and of the gradient (lars) or of Adam's step (lamb).
 )doc");
 
 }  // namespace tensorflow

@@ -48,13 +48,16 @@ EXCLUDED = {
 }
 
 
+@pytest.mark.parametrize("parallel", [False, True], ids=["plain", "fused"])
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("excluded", [{}, EXCLUDED], ids=["all", "excluded"])
-def test_lars_against_numpy(nesterov, excluded):
+def test_lars_against_numpy(nesterov, excluded, parallel):
     weights, gradients = variables_and_gradients()
     arguments = {"learning_rate": 2.0, "nesterov": nesterov, "trust_coefficient": 0.02}
     actual = run(
-        optimizers.LARS(**arguments, weight_decay=0.01, epsilon=1e-3, **excluded),
+        optimizers.LARS(
+            **arguments, weight_decay=0.01, epsilon=1e-3, parallel=parallel, **excluded
+        ),
         weights,
         gradients,
     )
@@ -67,11 +70,14 @@ def test_lars_against_numpy(nesterov, excluded):
     check(actual, expected)
 
 
+@pytest.mark.parametrize("parallel", [False, True], ids=["plain", "fused"])
 @pytest.mark.parametrize("excluded", [{}, EXCLUDED], ids=["all", "excluded"])
-def test_lamb_against_numpy(excluded):
+def test_lamb_against_numpy(excluded, parallel):
     weights, gradients = variables_and_gradients()
     actual = run(
-        optimizers.LAMB(0.01, weight_decay=0.01, epsilon=1e-6, **excluded), weights, gradients
+        optimizers.LAMB(0.01, weight_decay=0.01, epsilon=1e-6, parallel=parallel, **excluded),
+        weights,
+        gradients,
     )
     without = ("dense_bias", "gamma") if excluded else ()
     decays = [0.0 if name in without else 0.01 for name in weights]

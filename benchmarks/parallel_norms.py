@@ -1,0 +1,174 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""What the norms of LARS and LAMB take: fused in one pass, and shared by the ranks.
+
+First table: the fused kernel over all layers of a model on one core, over the time to read the same
+bytes once (`memcmp` of two equal arrays). Second table: processor time of the norms per rank and
+step with 1 to 4 ranks, from the event record of real steps; with 1 rank it is the kernel's. With
+--json FILE, writes the numbers.
+"""
+
+import argparse
+import ctypes
+import json
+import math
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+_STEPS = 6
+_ARRAYS = {"lars": 2, "lamb": 4}
+
+
+def resnet50() -> list[tuple[int, ...]]:
+    """Shapes of the trainable variables of ResNet-50 with 1000 classes."""
+    shapes: list[tuple[int, ...]] = [(7, 7, 3, 64), (64,), (64,)]
+    channels = 64
+    for blocks, width in ((3, 64), (4, 128), (6, 256), (3, 512)):
+        for block in range(blocks):
+            kernels = [(1, 1, channels, width), (3, 3, width, width), (1, 1, width, 4 * width)]
+            if block == 0:
+                kernels.append((1, 1, channels, 4 * width))
+            for kernel in kernels:
+                shapes += [kernel, (kernel[-1],), (kernel[-1],)]
+            channels = 4 * width
+    return [*shapes, (2048, 1000), (1000,)]
+
+
+def transformer(width: int = 512, inner: int = 2048, words: int = 37000) -> list[tuple[int, ...]]:
+    """Shapes of the Transformer base model, 6 layers on either side."""
+    attention = [(width, width), (width,)] * 4 + [(width,), (width,)]
+    dense = [(width, inner), (inner,), (inner, width), (width,), (width,), (width,)]
+    return [(words, width), *(attention + dense) * 6, *(attention * 2 + dense) * 6]
+
+
+MODELS = {"resnet-50": resnet50, "transformer": transformer}
+
+
+def kernel(model: str, kind: str, repeats: int = 9) -> dict[str, float]:
+    """Seconds of the kernel over all layers, and of reading as many bytes once."""
+    from tfdear import engine
+
+    shapes = MODELS[model]()
+    elements = sum(math.prod(shape) for shape in shapes)
+    random = np.random.default_rng(0)
+    # One array after another, as buckets and variables lie in memory.
+    arrays = [random.random(elements, np.float32) for _ in range(_ARRAYS[kind])]
+    offsets = np.cumsum([0, *(math.prod(shape) for shape in shapes)])
+    layers = [
+        [array[begin:end] for array in arrays]
+        for begin, end in zip(offsets, offsets[1:], strict=False)
+    ]
+    total = elements * 4 * len(arrays)
+    left = np.zeros(total // 2, np.uint8)
+    right = np.zeros_like(left)
+    left[:] = right[:] = 1
+    compare = ctypes.CDLL(None).memcmp
+    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (left, right)]
+    seconds: dict[str, list[float]] = {"norms": [], "read": [], "cpu": []}
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        compare(*pointers, ctypes.c_size_t(left.nbytes))
+        seconds["read"].append(time.perf_counter() - begin)
+        begin, cpu = time.perf_counter(), time.thread_time()
+        engine.sums_of_squares(kind, layers)
+        seconds["norms"].append(time.perf_counter() - begin)
+        seconds["cpu"].append(time.thread_time() - cpu)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def rank_job(model: str, kind: str, parallel: bool, directory: pathlib.Path) -> None:
+    """One rank: steps with known gradients; writes what they took."""
+    import keras
+    import tensorflow as tf
+
+    import tfdear
+
+    strategy = tfdear.DearStrategy()
+    with strategy.scope():
+        variables = [keras.Variable(np.full(shape, 0.5, "float32")) for shape in MODELS[model]()]
+        make = tfdear.optimizers.LARS if kind == "lars" else tfdear.optimizers.LAMB
+        optimizer = make(0.01, weight_decay=1e-4, parallel=parallel)
+        optimizer.build(variables)
+
+    @tf.function
+    def step():
+        gradients = [tf.fill(variable.shape, 1e-3) for variable in variables]
+        strategy.run(lambda: optimizer.apply(gradients, variables))
+
+    step()
+    strategy.synchronize()
+    before = len([event for event in strategy.events() if event.kind == "norms"])
+    del before  # Events are read once: those of the first step are gone now.
+    cpu = time.process_time()
+    for _ in range(_STEPS):
+        step()
+    strategy.synchronize()
+    cpu = time.process_time() - cpu
+    norms = [event for event in strategy.events() if event.kind == "norms"]
+    result = {
+        "cpu": sum(event.computation for event in norms) / _STEPS,
+        "bytes": sum(event.detail for event in norms) / _STEPS,
+        "process_cpu": cpu / _STEPS,
+    }
+    (directory / f"{strategy.rank}.json").write_text(json.dumps(result))
+
+
+def ranks(model: str, kind: str, world_size: int, parallel: bool) -> list[dict[str, float]]:
+    """Runs `rank_job` on so many ranks of this machine and returns what each wrote."""
+    with tempfile.TemporaryDirectory(prefix="tfdear-norms-") as directory:
+        command = [sys.executable, "-m", "tfdear", "run", "-n", str(world_size), "--show", "none"]
+        command += [__file__, "--rank-job", model, kind, str(int(parallel)), directory]
+        subprocess.run(command, check=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        files = sorted(pathlib.Path(directory).glob("*.json"))
+        return [json.loads(file.read_text()) for file in files]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--kinds", nargs="+", choices=_ARRAYS, default=list(_ARRAYS))
+    parser.add_argument("--world-sizes", nargs="*", type=int, default=[2, 3, 4])
+    parser.add_argument("--json", help="file to write the numbers to")
+    parser.add_argument("--rank-job", nargs=4, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.rank_job:
+        model, kind, parallel, directory = arguments.rank_job
+        rank_job(model, kind, bool(int(parallel)), pathlib.Path(directory))
+        return
+    rows = []
+    print(f"{'model':12s} {'norms':5s} {'MB':>6s} {'kernel':>9s} {'one read':>9s} {'ratio':>6s}")
+    for model in arguments.models:
+        for kind in arguments.kinds:
+            row = kernel(model, kind)
+            size = 4e-6 * _ARRAYS[kind] * sum(math.prod(shape) for shape in MODELS[model]())
+            rows.append({"model": model, "kind": kind, "megabytes": size, **row, "ranks": {}})
+            print(
+                f"{model:12s} {kind:5s} {size:6.0f} {1e3 * row['norms']:6.1f} ms "
+                f"{1e3 * row['read']:6.1f} ms {row['norms'] / row['read']:6.2f}",
+                flush=True,
+            )
+    print(f"\n{'model':12s} {'norms':5s} {'ranks':>5s} {'CPU per rank':>13s} {'of 1/P':>7s}")
+    for row in rows:
+        print(f"{row['model']:12s} {row['kind']:5s} {1:5d} {1e3 * row['cpu']:10.2f} ms {1:7.2f}")
+        for world_size in arguments.world_sizes:
+            result = ranks(row["model"], row["kind"], world_size, True)
+            row["ranks"][world_size] = result
+            cpu = statistics.mean(each["cpu"] for each in result)
+            print(
+                f"{row['model']:12s} {row['kind']:5s} {world_size:5d} {1e3 * cpu:10.2f} ms "
+                f"{cpu * world_size / row['cpu']:7.2f}",
+                flush=True,
+            )
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(rows, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

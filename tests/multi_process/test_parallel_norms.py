@@ -1,0 +1,119 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""LARS and LAMB with norms taken in parallel: against NumPy, against `parallel=False`."""
+
+import pathlib
+import sys
+
+import case_reports
+import numpy as np
+import pytest
+
+_TESTS = pathlib.Path(__file__).parents[1]
+sys.path[:0] = [str(_TESTS / "unit"), str(pathlib.Path(__file__).parent / "jobs")]
+
+import layer_adaptive_job as job  # noqa: E402
+import layer_adaptive_reference as reference  # noqa: E402
+
+pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+
+STEPS = ("lars", "lamb", "lars_excluded", "lamb_excluded")
+FITS = ("fit", "scaled", "accumulated", "eager", "restored", "embedding")
+SCHEDULES = {
+    "wfbp": {"TFDEAR_SCHEDULE": "wfbp"},
+    "sequential": {"TFDEAR_SCHEDULE": "sequential"},
+    "bytescheduler": {"TFDEAR_SCHEDULE": "bytescheduler"},
+    "tree": {"TFDEAR_COLLECTIVE": "tree"},
+    "delays": {"TFDEAR_MAX_DELAY_MS": "3"},
+}
+
+
+def cases(names):
+    return ",".join(name + suffix for name in names for suffix in ("", "_alone"))
+
+
+def expected(case):
+    excluded = case.endswith("_excluded")
+    without = ("dense_bias", "gamma") if excluded else ()
+    arguments = dict(job.LARS if case.startswith("lars") else job.LAMB)
+    decay = arguments.pop("weight_decay")
+    function = reference.lars if case.startswith("lars") else reference.lamb
+    return function(
+        job.weights(),
+        [job.gradients(step) for step in range(job.STEPS)],
+        **arguments,
+        decays=[0.0 if name in without else decay for name in job.SHAPES],
+        adapts=[not excluded or name != "dense_bias" for name in job.SHAPES],
+    )
+
+
+def check_steps(reports, names=STEPS):
+    for case in names:
+        for suffix in ("", "_alone"):
+            case_reports.check_ranks_equal(reports, case + suffix, ignore=("own/",))
+            for place, value in enumerate(expected(case)):
+                np.testing.assert_allclose(
+                    reports[0][case + suffix][f"weight/{place}"],
+                    value,
+                    rtol=1e-6,
+                    atol=1e-6,
+                    err_msg=f"{case}{suffix}: {list(job.SHAPES)[place]}",
+                )
+        if len(reports) > 1:
+            check_shared(reports, case)
+
+
+def check_shared(reports, case):
+    """Every rank read about its part of what all together had to read."""
+    read = [int(report[case]["own/norm_bytes"]) for report in reports]
+    skipped = "dense_bias" if case.endswith("_excluded") else None
+    elements = sum(np.prod(s, dtype=int) for name, s in job.SHAPES.items() if name != skipped)
+    arrays = 2 if case.startswith("lars") else 4
+    assert sum(read) == job.STEPS * elements * 4 * arrays
+    assert max(read) < 1.02 * sum(read) / len(read)
+    for report in reports:
+        assert report[case]["own/norms"] >= job.STEPS
+        assert report[case + "_alone"]["own/norms"] == 0
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_steps_against_numpy(world_size, tmp_path):
+    check_steps(
+        case_reports.run_job(
+            "layer_adaptive_job.py", world_size, tmp_path, cases=cases(STEPS), timeout=300
+        )
+    )
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_schedules(schedule, tmp_path):
+    names = ("lars", "lamb")
+    # Small buckets, so that layers reach over their borders and some buckets have several layers.
+    env = {"TFDEAR_BUCKET_BYTES": "300000", "HUGE_LAYER": "150001", **SCHEDULES[schedule]}
+    reports = case_reports.run_job(
+        "layer_adaptive_job.py", 3, tmp_path, cases=cases(names), env=env, timeout=300
+    )
+    for case in names:
+        for suffix in ("", "_alone"):
+            case_reports.check_ranks_equal(reports, case + suffix, ignore=("own/",))
+        for key, value in reports[0][case + "_alone"].items():
+            if key.startswith("weight/"):
+                np.testing.assert_allclose(
+                    reports[0][case][key], value, rtol=1e-6, atol=1e-6, err_msg=f"{case}: {key}"
+                )
+        assert reports[0][case]["own/norms"] >= job.STEPS
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_trainings_as_without_parallel_norms(world_size, tmp_path):
+    names = [f"{optimizer}_{fit}" for optimizer in ("lars", "lamb") for fit in FITS]
+    reports = case_reports.run_job(
+        "layer_adaptive_job.py", world_size, tmp_path, cases=cases(names), timeout=400
+    )
+    for case in names:
+        case_reports.check_ranks_equal(reports, case)
+        case_reports.check_ranks_equal(reports, case + "_alone")
+        for key, value in reports[0][case + "_alone"].items():
+            if key.startswith("weight/"):
+                np.testing.assert_allclose(
+                    reports[0][case][key], value, rtol=2e-5, atol=2e-6, err_msg=f"{case}: {key}"
+                )
