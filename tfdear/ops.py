@@ -6,6 +6,9 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfdear import _ops
+from tfdear.parallel_tensor_operator import parallel_tensor_operator
+
+__all__ = ["mstopk", "mstopk_with_feedback", "parallel_tensor_operator"]
 
 
 def mstopk(x, k, *, samplings=None, seed=0, name=None):

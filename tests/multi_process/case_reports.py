@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from ranks import Ranks
@@ -19,7 +19,7 @@ def run_job(
     directory: pathlib.Path,
     *,
     cases: str = "",
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | Callable[[int], Mapping[str, str]] | None = None,
     timeout: float = 240.0,
 ) -> list[Report]:
     """Runs a job and returns what each process stored, by case.
@@ -29,7 +29,7 @@ def run_job(
         world_size: number of ranks; None runs one process without a strategy.
         directory: where the processes store files; made if missing.
         cases: names of the cases, separated by commas; all by default.
-        env: more variables for every process.
+        env: more variables for every process, or a function of the rank.
         timeout: seconds after which the job is killed.
     """
     directory.mkdir(parents=True, exist_ok=True)

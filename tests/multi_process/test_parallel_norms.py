@@ -23,6 +23,8 @@ SCHEDULES = {
     "sequential": {"TFDEAR_SCHEDULE": "sequential"},
     "bytescheduler": {"TFDEAR_SCHEDULE": "bytescheduler"},
     "tree": {"TFDEAR_COLLECTIVE": "tree"},
+    "hierarchical": {"TFDEAR_COLLECTIVE": "hierarchical"},
+    "torus2d": {"TFDEAR_COLLECTIVE": "torus2d"},
     "delays": {"TFDEAR_MAX_DELAY_MS": "3"},
 }
 
@@ -88,9 +90,19 @@ def test_steps_against_numpy(world_size, tmp_path):
 def test_schedules(schedule, tmp_path):
     names = ("lars", "lamb")
     # Small buckets, so that layers reach over their borders and some buckets have several layers.
-    env = {"TFDEAR_BUCKET_BYTES": "300000", "HUGE_LAYER": "150001", **SCHEDULES[schedule]}
+    variables = {"TFDEAR_BUCKET_BYTES": "300000", "HUGE_LAYER": "150001", **SCHEDULES[schedule]}
+    two_nodes = schedule == "torus2d"
+
+    def environment(rank):
+        return variables | ({"TFDEAR_NODE_RANK": str(rank // 2)} if two_nodes else {})
+
     reports = case_reports.run_job(
-        "layer_adaptive_job.py", 3, tmp_path, cases=cases(names), env=env, timeout=300
+        "layer_adaptive_job.py",
+        4 if two_nodes else 3,
+        tmp_path,
+        cases=cases(names),
+        env=environment,
+        timeout=300,
     )
     for case in names:
         for suffix in ("", "_alone"):
@@ -117,3 +129,13 @@ def test_trainings_as_without_parallel_norms(world_size, tmp_path):
                 np.testing.assert_allclose(
                     reports[0][case][key], value, rtol=2e-5, atol=2e-6, err_msg=f"{case}: {key}"
                 )
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_parallel_tensor_operator(world_size, tmp_path):
+    reports = case_reports.run_job(
+        "layer_adaptive_job.py", world_size, tmp_path, cases="operator", timeout=200
+    )
+    case_reports.check_ranks_equal(reports, "operator", ignore=("own/",))
+    # Nobody did all of it.
+    assert max(int(report["operator"]["own/most"]) for report in reports) < len(job.SHAPES) + 3

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdear import optimizers
+from tfdear import ops, optimizers
 
 STEPS = 5
 HUGE = int(os.environ.get("HUGE_LAYER", "300007"))
@@ -145,11 +145,43 @@ def embedding(context, make_optimizer):
     )
 
 
+def operator(context):
+    """The parallel tensor operator on rows and on lists, beside the function itself."""
+    random = np.random.RandomState(4)
+    rows = tf.constant(random.randn(11, 3).astype("float32"))
+    tensors = [tf.constant(value) for value in weights()] + [tf.zeros([40007])] * 3
+    share = functools.partial(ops.parallel_tensor_operator, strategy=context.strategy)
+
+    def norms(some):
+        sizes.append(len(some))
+        return tf.stack([tf.reduce_sum(tensor**2) for tensor in some])
+
+    sizes = []
+    results = {
+        "rows": share(tf.square, rows),
+        "one_row": share(tf.square, rows[:1]),
+        "norms": share(norms, tensors),
+        "few": share(norms, tensors[4:6]),
+    }
+    results["graph"] = tf.function(lambda value: share(tf.abs, value))(rows)
+    results["own/most"] = max(sizes[:1])
+    expected = {
+        "rows": tf.square(rows),
+        "one_row": tf.square(rows[:1]),
+        "norms": norms(tensors),
+        "few": norms(tensors[4:6]),
+        "graph": tf.abs(rows),
+    }
+    for name, value in expected.items():
+        np.testing.assert_array_equal(results[name], value, err_msg=name)
+    return {name: np.asarray(value) for name, value in results.items()}
+
+
 def scaled(make_optimizer):
     return keras.optimizers.LossScaleOptimizer(make_optimizer(), initial_scale=1024.0)
 
 
-CASES = {}
+CASES = {"operator": operator}
 for _name, _make, _arguments in (
     ("lars", optimizers.LARS, LARS),
     ("lamb", optimizers.LAMB, LAMB),
