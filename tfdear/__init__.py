@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING
 from tfdear import _build_check
 
 if TYPE_CHECKING:
-    from tfdear import callbacks, fusion, ops, optimizers, simulator
+    from tfdear import callbacks, compression, fusion, ops, optimizers, simulator
     from tfdear.errors import TfdearError
     from tfdear.strategy import DearStrategy
 
 __version__ = "0.1.0"
-__all__ = ["DearStrategy", "TfdearError", "callbacks", "fusion", "ops", "optimizers", "simulator"]
+__all__ = [
+    "DearStrategy",
+    "TfdearError",
+    "callbacks",
+    "compression",
+    "fusion",
+    "ops",
+    "optimizers",
+    "simulator",
+]
 
 _HOMES = {"DearStrategy": "tfdear.strategy", "TfdearError": "tfdear.errors"}
 

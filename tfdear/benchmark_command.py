@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tfdear import netlab, planner, schedules
+from tfdear import compression, netlab, planner, schedules
 
 _DESCRIPTION = """\
 Measures tfdear on a network of this machine's own (network namespaces with shaped links, see
@@ -103,6 +103,19 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         default=["FixedSize"],
         help='planners of tfdear.fusion, such as "FixedSize(4 << 20)" (default: FixedSize)',
     )
+    sparse = _add(kinds, "sparse", "sums of gradients, dense and compressed", _sparse)
+    sparse.add_argument("--ranks-per-node", type=int, default=2, help="default: 2")
+    sparse.add_argument("--density", type=float, default=0.01, help="default: 0.01")
+    sparse.add_argument(
+        "--elements", type=int, default=16 << 20, help="of the gradient (default: 16777216)"
+    )
+    sparse.add_argument(
+        "--sums",
+        nargs="+",
+        metavar="NAME",
+        help='ways to sum, such as "dense ring" HiTopKComm (default: all)',
+    )
+    sparse.set_defaults(rate="100mbit")
     fusion = _add(kinds, "fusion", "all planners on one workload, with sleep", _fusion)
     fusion.add_argument("--trace", default="densenet-201", help="as of replay")
     fusion.add_argument("--ratio", type=float, default=1.0, help="communication / computation")
@@ -242,6 +255,24 @@ def _fusion(options: argparse.Namespace) -> int:
             {text: functools.partial(planner.parse, text) for text in options.planners},
             options.repeats,
             options.iterations,
+            options.pin,
+            _tell,
+        )
+    return _finish(options, document)
+
+
+def _sparse(options: argparse.Namespace) -> int:
+    from tfdear.benchmarks import sparse
+
+    compression.check_density(options.density)
+    with _lab(options) as lab:
+        document = sparse.measure(
+            lab,
+            options.ranks_per_node,
+            options.elements,
+            options.density,
+            options.sums,
+            options.repeats,
             options.pin,
             _tell,
         )

@@ -3,13 +3,69 @@
 
 import os
 import pathlib
+from collections.abc import Mapping
 
 import keras
 import tensorflow as tf
 
-from tfdear import statistics, strategy_statistics
+from tfdear import compression, statistics, strategy_statistics
 
 _TIMES = ("time", "forward", "backward", "other", "communication", "exposed", "update")
+
+
+class CompressionSchedule(keras.callbacks.Callback):
+    """Switches compression on, off or to another density when epochs begin.
+
+    Use it for the recipe of the paper: sparse communication in the epochs in which the gradients
+    are large, dense communication in the last ones. What was held back when compression ends is
+    sent with the next step. In a strategy of one process it does nothing.
+
+    Args:
+        densities: From epoch (from 0) on, which density: a fraction above 0 and at most 1, or None
+            for dense. Before the first epoch named, the strategy's own density is in force.
+
+    Raises:
+        ValueError: An epoch is negative or a density out of range, or the model was not built under
+            a `DearStrategy` with `compression`.
+
+    Reference: Shi et al., "Towards Scalable Distributed Training of Deep Learning on Public Cloud
+    Clusters", section 5.
+
+    Example:
+
+    >>> import tfdear
+    >>> schedule = tfdear.callbacks.CompressionSchedule({0: 0.01, 24: None})
+    """
+
+    def __init__(self, densities: Mapping[int, float | None]) -> None:
+        super().__init__()
+        for epoch, density in densities.items():
+            if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0:
+                raise ValueError(f"An epoch is a whole number from 0 on. Received: {epoch!r}")
+            if density is not None:
+                compression.check_density(density)
+        self._densities = dict(densities)
+        self._current: float | None | object = _UNCHANGED
+
+    def set_model(self, model) -> None:
+        super().set_model(model)
+        if getattr(model.distribute_strategy, "set_density", None) is None:
+            raise ValueError(
+                "expected a model that was built in the scope of a tfdear.DearStrategy with "
+                "`compression`. Received a model of "
+                f"{type(model.distribute_strategy).__name__}."
+            )
+
+    def on_epoch_begin(self, epoch, logs=None) -> None:
+        begun = [first for first in self._densities if first <= epoch]
+        density = self._densities[max(begun)] if begun else _UNCHANGED
+        if density is not _UNCHANGED and density != self._current:
+            self.model.distribute_strategy.set_density(density)
+            self._current = density
+
+
+# The density that the strategy was made with.
+_UNCHANGED = object()
 
 
 class StepStatistics(keras.callbacks.Callback):

@@ -63,7 +63,13 @@ class Phase(enum.IntEnum):
     INTER_REDUCE_SCATTER = 7
     INTER_ALL_GATHER = 8
     INTRA_ALL_GATHER = 9
+    SPARSE_EXCHANGE = 10
+    SPARSE_ALL_GATHER = 11
 
+
+# The engine's ExchangeKind and ValueFormat, by name.
+_EXCHANGES = ("all_gather", "reduce")
+_VALUE_FORMATS = ("float32", "bfloat16")
 
 # The engine's DataType, by name.
 DATA_TYPES = {
@@ -272,6 +278,50 @@ class Engine:
             int(max_delay_ms),
             ctypes.c_int64(first_agreement),
         )
+
+    def compress(
+        self,
+        *,
+        exchange: str,
+        values: str,
+        error_feedback: bool,
+        momentum: float,
+        samplings: int,
+        warm_up_steps: int,
+        at_least: int,
+        hierarchical: bool,
+    ) -> None:
+        """Compresses gradients from now on; before the first use of a layout, on all ranks alike.
+
+        The arguments are those of `tfdear.compression.MSTopK`; `at_least`: elements of the smallest
+        bucket that is compressed, negative for none. Until `set_density` everything is sent dense.
+        """
+        _check(
+            _library().tfdear_compress,
+            _EXCHANGES.index(exchange),
+            _VALUE_FORMATS.index(values),
+            int(error_feedback),
+            ctypes.c_double(momentum),
+            samplings,
+            ctypes.c_int64(warm_up_steps),
+            ctypes.c_int64(at_least),
+            int(hierarchical),
+        )
+
+    def set_density(self, density: float) -> None:
+        """Sets the density of the steps that begin from now on; 1: everything is sent dense."""
+        _check(_library().tfdear_set_density, ctypes.c_double(density))
+
+    def save_compression(self) -> bytes:
+        """What sparse exchanges hold back on this rank; waits for those in flight."""
+        state = ctypes.POINTER(ctypes.c_char)()
+        size = ctypes.c_int64()
+        _check(_library().tfdear_compression_save, ctypes.byref(state), ctypes.byref(size))
+        return ctypes.string_at(state, size.value)
+
+    def load_compression(self, state: bytes) -> None:
+        """Takes up what was saved; empty: nothing is held back any more."""
+        _check(_library().tfdear_compression_load, state, ctypes.c_int64(len(state)))
 
     def create_layout(self, name: str, lane: Lane) -> int:
         """Starts the description of a reduction; returns its number."""

@@ -18,7 +18,11 @@ _PHASES = (
     "inter_reduce_scatter",
     "inter_all_gather",
     "intra_all_gather",
+    "sparse_exchange",
+    "sparse_all_gather",
 )
+
+_FLOAT32 = 2  # In `tfdear.engine.DATA_TYPES`.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +36,20 @@ class Levels:
 
     intra: int
     inter: int
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseBuckets:
+    """Which buckets are exchanged sparsely; only those of float32 can be.
+
+    Args:
+        at_least: Elements of the smallest of them.
+        levels: The levels, if sums of nodes are exchanged between the nodes; None: what ranks
+            select is gathered among all ranks.
+    """
+
+    at_least: int
+    levels: Levels | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +81,7 @@ def encode(
     *,
     tree: bool = False,
     levels: Levels | None = None,
+    sparse_buckets: SparseBuckets | None = None,
 ) -> list[int]:
     """Writes a plan as the engine reads it.
 
@@ -76,6 +95,7 @@ def encode(
         tree: Whether sums are formed along trees: a reduce and a broadcast are then the halves of
             an all-reduce.
         levels: The levels, where sums are formed in two. Defaults to None: they are not.
+        sparse_buckets: Which buckets are exchanged sparsely. Defaults to None: none.
 
     Returns:
         The numbers; `custom_ops/engine/plan.h` has their order.
@@ -92,7 +112,11 @@ def encode(
     for step in plan.steps:
         for number in numbers[step.bucket]:
             spec = tensors[buckets[number][0]]
-            steps.extend(_steps(step, number, spec, tree, levels))
+            if _is_exchanged_sparsely([tensors[t] for t in buckets[number]], sparse_buckets):
+                assert sparse_buckets is not None
+                steps.extend(_sparse_steps(step, number, sparse_buckets.levels))
+            else:
+                steps.extend(_steps(step, number, spec, tree, levels))
     steps = _pipeline(steps)
     words = [int(plan.wait_for_all), len(buckets)]
     for bucket in buckets:
@@ -156,6 +180,30 @@ def _steps(step: schedules.Step, number: int, spec: TensorSpec, tree: bool, leve
         # A broadcast needs the whole sum: an all-reduce along a tree is not cut.
         yield ("reduce", number, 0, 1)
         yield ("broadcast", number, 0, 1)
+
+
+def _is_exchanged_sparsely(specs: list[TensorSpec], sparse_buckets: SparseBuckets | None) -> bool:
+    if sparse_buckets is None or specs[0].alone or specs[0].data_type != _FLOAT32:
+        return False
+    return sum(spec.count for spec in specs) >= max(sparse_buckets.at_least, 1)
+
+
+def _sparse_steps(step: schedules.Step, number: int, levels: Levels | None):
+    """The engine's steps for one step of a plan, of a bucket that is exchanged sparsely."""
+    reduces, gathers = step.phase != "all_gather", step.phase != "reduce_scatter"
+    # Selection needs the whole bucket; only the gathering half alone can be cut.
+    if reduces and step.chunk == 0:
+        if levels is None:
+            yield ("sparse_all_gather", number, 0, 1)
+        else:
+            if levels.intra > 1:
+                yield ("intra_reduce_scatter", number, 0, 1)
+            yield ("sparse_exchange", number, 0, 1)
+    if gathers and levels is not None and levels.intra > 1:
+        if not reduces:
+            yield ("intra_all_gather", number, step.chunk, step.chunks)
+        elif step.chunk == 0:
+            yield ("intra_all_gather", number, 0, 1)
 
 
 def _level_steps(phase: str, number: int, chunk: int, chunks: int, levels: Levels):

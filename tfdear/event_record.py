@@ -24,6 +24,8 @@ EVENT_KINDS = (
     "inter_all_gather",
     "intra_all_gather",
     "norms",
+    "sparse_exchange",
+    "sparse_all_gather",
 )
 
 _SECONDS = 1e-6

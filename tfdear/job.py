@@ -4,6 +4,7 @@
 import dataclasses
 import functools
 import hashlib
+import json
 import os
 import pickle
 import random
@@ -16,6 +17,7 @@ from absl import logging
 import tfdear
 from tfdear import (
     _tf_private,
+    compression,
     cost_model,
     engine_plan,
     errors,
@@ -78,6 +80,9 @@ class Job:
         self.tuner: tuner_module.Tuner | None = None
         # Where gradients are summed in two levels: which ranks form them.
         self.grid: topology.Grid | None = None
+        # Where they are compressed: the levels of that, and which buckets.
+        self._sparse_grid: topology.Grid | None = None
+        self._sparse_buckets: engine_plan.SparseBuckets | None = None
         if self.world_size == 1:
             self.local_rank = self.node_rank = 0
             self.local_size = self.num_nodes = 1
@@ -91,6 +96,7 @@ class Job:
                 "tfdear": tfdear.__version__,
                 "backend": "gloo",
                 "device": "CPU",
+                "compression": repr(options.compression),
                 # Ranks that record one measure their clocks together.
                 timeline_recorder.VARIABLE: (
                     "set" if timeline_recorder.requested_file() else "not set"
@@ -120,6 +126,7 @@ class Job:
         )
         self.monitor.start()
         self._measure_links()
+        self._compress()
         if self.rank == 0:
             self.tuner = tuner_module.Tuner(
                 self.engine,
@@ -129,6 +136,7 @@ class Job:
                 self.costs,
                 tree=options.collective == "tree",
                 levels=self.levels,
+                sparse_buckets=self._sparse_buckets,
                 trace_file=os.environ.get("TFDEAR_TRACE"),
             )
         monitor_module.install_exit_handlers(self.monitor, drain=self._drain)
@@ -152,7 +160,8 @@ class Job:
     @property
     def level_sizes(self) -> tuple[int, int]:
         """The same as numbers, ones where there are no levels."""
-        return (1, 1) if self.grid is None else dataclasses.astuple(self.grid.levels)
+        grid = self.grid or self._sparse_grid
+        return (1, 1) if grid is None else dataclasses.astuple(grid.levels)
 
     def _choose_groups(self) -> dict[_Lane, list[int]]:
         """The members of each process group, in the order of their ranks in it."""
@@ -165,9 +174,16 @@ class Job:
             _Lane.INTRA_NODE: [r for r in everyone if nodes[r] == self.node_rank],
             _Lane.INTER_NODE: [r for r in everyone if local_ranks[r] == self.local_rank],
         }
-        if self.options.collective in topology.COLLECTIVES:
-            self.grid = topology.make_grid(self.options.collective, nodes)
-            row, column = self.grid.row_of(self.rank), self.grid.column_of(self.rank)
+        in_levels = self.options.collective in topology.COLLECTIVES
+        option = self.options.compression
+        compressed = option is not None and option.hierarchical
+        if in_levels or compressed:
+            grid = topology.make_grid(
+                self.options.collective if in_levels else "hierarchical", nodes
+            )
+            self.grid = grid if in_levels else None
+            self._sparse_grid = grid if compressed else None
+            row, column = grid.row_of(self.rank), grid.column_of(self.rank)
             if len(row) > 1:
                 groups[_Lane.GRADIENTS_INTRA] = row
             if len(column) > 1:
@@ -243,8 +259,67 @@ class Job:
         return [bytes.fromhex(text) for text in self.exchange(blob.hex())]
 
     @property
+    def compresses(self) -> bool:
+        """Whether buckets of gradients can be compressed: there is a network for it."""
+        return self._sparse_buckets is not None
+
+    def _compress(self) -> None:
+        """Tells the engine which buckets to compress: by rank 0's costs, as all must agree."""
+        option = self.options.compression
+        if option is None:
+            return
+        levels = self._sparse_levels
+        if levels.inter == 1:
+            return  # One node: there is nothing to send between nodes.
+        measured = json.dumps(dataclasses.asdict(self._costs_of_levels()[1]))
+        outer = cost_model.CommunicationCosts(
+            **{
+                name: cost_model.LinearCost(**cost)
+                for name, cost in json.loads(self.exchange(measured)[0]).items()
+            }
+        )
+        smallest = compression.smallest_bucket(option, outer, levels.intra, levels.inter)
+        at_least = -1 if smallest is None else -(-smallest // 4)  # Elements.
+        self.engine.compress(
+            exchange=option.exchange_among(levels.inter),
+            values=option.values,
+            error_feedback=option.error_feedback,
+            momentum=option.momentum,
+            samplings=option.samplings or 0,
+            warm_up_steps=option.warm_up_steps,
+            at_least=at_least,
+            hierarchical=option.hierarchical,
+        )
+        self.engine.set_density(option.density)
+        if at_least >= 0:
+            self._sparse_buckets = engine_plan.SparseBuckets(
+                at_least, levels if option.hierarchical else None
+            )
+
+    @property
+    def _sparse_levels(self) -> engine_plan.Levels:
+        """Ranks that sum before they select, and ranks that exchange what they selected."""
+        if self._sparse_grid is None:
+            return engine_plan.Levels(intra=1, inter=self.world_size)
+        return self._sparse_grid.levels
+
+    def _costs_of_levels(
+        self,
+    ) -> tuple[cost_model.CommunicationCosts | None, cost_model.CommunicationCosts]:
+        """What was measured within and between the nodes; the first is None for one rank each."""
+        levels, world = self._sparse_levels, self.link_costs["world"]
+        if levels.intra == 1:
+            return None, world
+        inner, outer = (self.link_costs[name] for name in self._link_names)
+        return inner, outer
+
+    @property
     def costs(self) -> cost_model.CommunicationCosts | None:
         """What a reduction of gradients costs, as measured by this rank at the start."""
+        if self.compresses:
+            assert self.options.compression is not None
+            levels, costs = self._sparse_levels, self._costs_of_levels()
+            return compression.costs(self.options.compression, *costs, levels.intra, levels.inter)
         if self.grid is None:
             return self.link_costs.get("world")
         inner, outer = (self.link_costs.get(name) for name in self._link_names)

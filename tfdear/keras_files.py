@@ -14,6 +14,8 @@ import shutil
 
 import keras
 
+from tfdear import residual_files
+
 _ATTEMPTS = 5
 
 _installed = False
@@ -36,6 +38,8 @@ def install() -> None:
         (legacy_h5_format, "save_model_to_hdf5", lambda *_, **__: True),
     ):
         setattr(module, name, _renamed_into_place(getattr(module, name), one_file))
+    for name in ("load_model", "load_weights_only"):
+        setattr(saving_lib, name, _with_residual(getattr(saving_lib, name)))
     from keras.src import export
 
     export.export_saved_model = _exported_into_place(export.export_saved_model)
@@ -53,10 +57,28 @@ def _renamed_into_place(save, one_file):
         target = pathlib.Path(filepath)
         own = target.with_name(f".rank{model.distribute_strategy.rank}.{target.name}")
         result = save(model, str(own), *args, **kwargs)
+        residual_files.write(model, target)
         os.replace(own, target)
         return result
 
     return save_and_rename
+
+
+def _with_residual(load):
+    """Takes up what compression held back when the file was saved."""
+
+    @functools.wraps(load)
+    def load_both(*args, **kwargs):
+        loaded = load(*args, **kwargs)
+        # `load_model(filepath)` or `load_weights_only(model, filepath)`.
+        given = [*args, kwargs.get("model"), kwargs.get("filepath")]
+        model = next((m for m in [loaded, *given] if isinstance(m, keras.Model)), None)
+        filepath = next((p for p in given if isinstance(p, (str, os.PathLike))), None)
+        if model is not None and filepath is not None and _is_shared_path(model, filepath):
+            residual_files.read(model, pathlib.Path(filepath))
+        return loaded
+
+    return load_both
 
 
 def _exported_into_place(save):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tfdear import compression as compression_module
 from tfdear import fusion as fusion_module
 from tfdear import planner as planner_module
 
@@ -31,6 +32,7 @@ class DearOptions:
         barrier: Whether "dear" gathers nothing before everything is reduced, as published.
         fusion: A planner of `tfdear.fusion`.
         collective: "ring", "tree", "hierarchical" or "torus2d".
+        compression: A compression of `tfdear.compression`, or None.
         weighting: "examples" or "replica".
         timeout: Seconds any collective may take.
         init_timeout: Seconds within which all ranks must have started.
@@ -48,6 +50,7 @@ class DearOptions:
     barrier: bool = False
     fusion: planner_module.Planner = dataclasses.field(default_factory=fusion_module.FixedSize)
     collective: str = "ring"
+    compression: compression_module.MSTopK | None = None
     weighting: str = "examples"
     timeout: float = 300.0
     init_timeout: float = 300.0
@@ -73,6 +76,12 @@ class DearOptions:
             raise ValueError(
                 "`fusion` must be a planner of `tfdear.fusion`, for example "
                 f"tfdear.fusion.FixedSize(25 << 20). Received: fusion={self.fusion!r}"
+            )
+        if not isinstance(self.compression, compression_module.MSTopK | None):
+            raise ValueError(
+                "`compression` must be None or a compression of `tfdear.compression`, for example "
+                "tfdear.compression.MSTopK(density=0.01). "
+                f"Received: compression={self.compression!r}"
             )
         for name in ("timeout", "init_timeout", "heartbeat"):
             value = getattr(self, name)
@@ -100,6 +109,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "barrier": _flag,
     "fusion": planner_module.parse,
     "collective": str,
+    "compression": compression_module.parse,
     "weighting": str,
     "timeout": float,
     "init_timeout": float,
@@ -119,8 +129,8 @@ def resolve(
     Args:
         arguments: Constructor arguments; None means not given.
         environ: Where to look for `TFDEAR_BACKEND`, `TFDEAR_TIMEOUT` and so on.
-            `TFDEAR_FUSION` holds a planner as it is written in Python, `TFDEAR_BUCKET_BYTES`
-            stands for `FixedSize(...)`.
+            `TFDEAR_FUSION` holds a planner as it is written in Python, `TFDEAR_COMPRESSION` a
+            compression, `TFDEAR_BUCKET_BYTES` stands for `FixedSize(...)`.
 
     Raises:
         ValueError: An argument or a variable has a value that is not allowed.

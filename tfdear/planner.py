@@ -1,11 +1,10 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """What a planner of tensor fusion is, and how it is written as text. Imports no TensorFlow."""
 
-import ast
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from tfdear import fusion, schedules
+from tfdear import call_text, fusion, schedules
 from tfdear.cost_model import CommunicationCosts
 from tfdear.trace import Trace
 
@@ -54,19 +53,10 @@ def parse(text: str) -> Planner:
     >>> planner.parse("FixedSize(4 << 20)")
     FixedSize(bytes=4194304)
     """
-    names = [name for name in fusion.__all__ if isinstance(getattr(fusion, name), type)]
-    try:
-        call = ast.parse(text.strip(), mode="eval").body
-        name = call.func if isinstance(call, ast.Call) else call
-        if not isinstance(name, ast.Name) or name.id not in names:
-            raise ValueError(f"expected one of {', '.join(names)}")
-        positional = [_number(argument) for argument in getattr(call, "args", [])]
-        named = {
-            str(keyword.arg): _number(keyword.value) for keyword in getattr(call, "keywords", [])
-        }
-        return getattr(fusion, name.id)(*positional, **named)
-    except (SyntaxError, TypeError, ValueError) as error:
-        raise ValueError(f"{text!r} is not a planner: {error}") from error
+    classes = {name: getattr(fusion, name) for name in fusion.__all__}
+    return call_text.parse(
+        text, {n: c for n, c in classes.items() if isinstance(c, type)}, "a planner"
+    )
 
 
 def make_plan(
@@ -97,16 +87,3 @@ def first_bucket_bytes(planner: Planner) -> int:
     if isinstance(planner, fusion.SingleBucket):
         return _EVERYTHING
     return fusion.FixedSize().bytes
-
-
-def _number(node: ast.expr) -> object:
-    """The value of a literal, or of whole numbers with a shift or a product."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.LShift | ast.Mult):
-        left, right = _number(node.left), _number(node.right)
-        if isinstance(left, int) and isinstance(right, int) and 0 <= right < 1 << 40:
-            if isinstance(node.op, ast.Mult):
-                return left * right
-            if right < 64:
-                return left << right
-        raise ValueError("only small whole numbers can be multiplied or shifted")
-    return ast.literal_eval(node)

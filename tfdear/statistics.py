@@ -20,6 +20,8 @@ from tfdear import event_record
 # The phases of an all-reduce in two levels, by level.
 INTRA_PHASES = ("intra_reduce_scatter", "intra_all_gather")
 INTER_PHASES = ("inter_reduce_scatter", "inter_all_gather")
+# Those in which ranks exchange what they selected; their payload is what this rank coded.
+SPARSE_PHASES = ("sparse_exchange", "sparse_all_gather")
 PHASES = (
     "reduce_scatter",
     "all_gather",
@@ -29,6 +31,7 @@ PHASES = (
     "broadcast",
     *INTRA_PHASES,
     *INTER_PHASES,
+    *SPARSE_PHASES,
 )
 # The halves that spread a sum that was counted in bytes before.
 _SECOND_HALVES = ("all_gather", "broadcast", "intra_all_gather", "inter_all_gather")
@@ -37,7 +40,7 @@ _KIND = {kind: number for number, kind in enumerate(event_record.EVENT_KINDS)}
 _OF_STEPS = [_KIND[kind] for kind in ("step", "contribute", *PHASES, "update")]
 _LINE = [_KIND[phase] for phase in PHASES]
 _UNCOUNTED = [_KIND[phase] for phase in _SECOND_HALVES]
-_INTER = [_KIND[phase] for phase in INTER_PHASES]
+_INTER = [_KIND[phase] for phase in (*INTER_PHASES, "sparse_exchange")]
 
 # Times in microseconds of the steady clock.
 STEP_WINDOW = np.dtype(
@@ -116,9 +119,10 @@ class StepStatistics:
             `PHASES`, `update`, of `communication` (gradients, time with a collective on the line)
             and of it `exposed`; `overlap` (the hidden fraction, None without communication) and
             `bytes` (payload of the gradients' buckets), all for this piece; `payload` (bytes by
-            phase); and `per_step`, a list of dicts for the steps that this piece completed, with
-            the same keys and `ticket`, `time`, `forward`, `backward` and `other`. There, exposed
-            communication is not part of `forward` and `backward`.
+            phase); `compressed_bytes` (what this rank coded of them); and `per_step`, a list of
+            dicts for the steps that this piece completed, with the same keys and `ticket`, `time`,
+            `forward`, `backward` and `other`. There, exposed communication is not part of `forward`
+            and `backward`.
         """
         line = rows[np.isin(rows["kind"], _LINE)]
         duration, hidden = _durations(line)
@@ -137,6 +141,7 @@ class StepStatistics:
         summary["overlap"] = float(concealed / communication) if communication > 0 else None
         summary["bytes"] = int(_counted(line)["detail"].sum())
         summary["payload"] = payload
+        summary["compressed_bytes"] = sum(payload[phase] for phase in SPARSE_PHASES)
         summary["per_step"] = self._complete_steps(rows)
         return summary
 
@@ -313,6 +318,6 @@ def bandwidths(
     algbw = {
         phase: summary["payload"][phase] / summary[phase]
         for phase in PHASES
-        if summary[phase] > 0 and phase != "sparse_gather"
+        if summary[phase] > 0 and phase not in ("sparse_gather", *SPARSE_PHASES)
     }
     return algbw, {phase: rate * factors.get(phase, shards[phase]) for phase, rate in algbw.items()}

@@ -11,11 +11,13 @@ from tfdear import (
     event_record,
     keras_files,
     keras_seams,
+    residual_files,
     saved_model,
     strategy_statistics,
     timeline_recorder,
 )
 from tfdear import collectives as collectives_module
+from tfdear import compression as compression_module
 from tfdear import engine as engine_module
 from tfdear import extended as extended_module
 from tfdear import job as job_module
@@ -52,7 +54,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             sums a bucket, the ranks in turns), "hierarchical" (in shards within each node, then
             each shard between the nodes) or "torus2d" (the same along rows and columns of a grid,
             in rings). The last two need as many ranks on every node. Defaults to "ring".
-        compression: None; compressed communication is not in this version.
+        compression: How gradients are compressed between nodes, a compression of
+            `tfdear.compression`. Defaults to None: they are not.
         weighting: "examples": a mean loss is the mean over the global batch, however its examples
             are spread over the ranks; "replica": all ranks count alike, as in TensorFlow's own
             strategies. Defaults to "examples".
@@ -94,7 +97,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         barrier: bool | None = None,
         fusion: planner_module.Planner | None = None,
         collective: str | None = None,
-        compression=None,
+        compression: compression_module.MSTopK | None = None,
         weighting: str | None = None,
         timeout: float | None = None,
         init_timeout: float | None = None,
@@ -102,11 +105,6 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         shared_memory: bool | None = None,
         shared_seeds: bool | None = None,
     ):
-        if compression is not None:
-            raise ValueError(
-                "compressed communication is not in this version of tfdear. Pass "
-                f"`compression=None`. Received: compression={compression!r}"
-            )
         options = options_module.resolve(
             {
                 "backend": backend,
@@ -114,6 +112,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
                 "barrier": barrier,
                 "fusion": fusion,
                 "collective": collective,
+                "compression": compression,
                 "weighting": weighting,
                 "timeout": timeout,
                 "init_timeout": init_timeout,
@@ -211,6 +210,45 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             empty_batch.mark(outputs, extended_module.number_of_examples((args, kwargs)))
         return outputs
 
+    def set_density(self, density: float | None) -> None:
+        """Switches compression on, off or to another density, from the next step on.
+
+        Use it between two steps, on all ranks alike; `tfdear.callbacks.CompressionSchedule` does
+        it at the begin of epochs. When it is switched off, the next step sends what was held back.
+
+        Args:
+            density: Fraction of the elements to send, above 0 and at most 1. None: all, dense.
+
+        Raises:
+            ValueError: The density is out of range, or the strategy was made without `compression`.
+        """
+        density = 1.0 if density is None else density
+        compression_module.check_density(density)
+        if self._job.options.compression is None:
+            raise ValueError(
+                "The density belongs to a strategy with compression. Create it with "
+                "`compression=tfdear.compression.MSTopK(...)`."
+            )
+        if self._job.compresses:
+            self._job.engine.set_density(density)
+
+    @property
+    def compression_state(self) -> tf.train.experimental.PythonState:
+        """What compression holds back on this rank, for `tf.train.Checkpoint`.
+
+        Use it in custom loops, in a checkpoint that every rank writes and restores under a path of
+        its own; Keras's own ways of saving do without. Restore before the first step, or between
+        two steps, on all ranks.
+
+        Example:
+
+        ```python
+        checkpoint = tf.train.Checkpoint(model=model, residual=strategy.compression_state)
+        checkpoint.write(f"checkpoints/rank_{strategy.rank}")
+        ```
+        """
+        return residual_files.CompressionState(self._job)
+
     def synchronize(self) -> None:
         """Waits until no update is in flight.
 
@@ -242,7 +280,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             A dict. Sums over the time since the last call: `steps`, seconds of `reduce_scatter`,
             `all_gather`, `all_reduce`, `sparse_gather`, `reduce`, `broadcast`, `update`,
             `communication` and its `exposed` part; `overlap` (fraction hidden; None without
-            communication), `bytes` (payload of the gradients), `algbw` and `busbw` (bytes per
+            communication), `bytes` (payload of the gradients), `compressed_bytes` (what this rank
+            coded of them, with compression), `algbw` and `busbw` (bytes per
             second, by phase), `lost_events`; `bytes_sent` (by this rank since the start).
             `transports`: what carries each process group's messages, "gloo" or "shared_memory".
             `per_step`: for each step that was completed, the same and `time`, `forward`,

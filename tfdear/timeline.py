@@ -42,7 +42,7 @@ LINES = (
 _LINE_OF_PHASE = {
     **dict.fromkeys(statistics.PHASES, COMMUNICATION),
     **dict.fromkeys(statistics.INTRA_PHASES, WITHIN_NODES),
-    **dict.fromkeys(statistics.INTER_PHASES, BETWEEN_NODES),
+    **dict.fromkeys((*statistics.INTER_PHASES, "sparse_exchange"), BETWEEN_NODES),
 }
 # Threads per line: what happens at once is spread over them.
 _THREADS_PER_LINE = 1000

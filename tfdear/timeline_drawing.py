@@ -24,11 +24,14 @@ _COLOURS = {
     "inter_reduce_scatter": "#D55E00",
     "inter_all_gather": "#E69F00",
     "intra_all_gather": "#E69F00",
+    "sparse_exchange": "#F0E442",
+    "sparse_all_gather": "#F0E442",
     "reads wait": "#BBBBBB",
     "update": "#009E73",
 }
 _LABELS = {phase: phase.replace("_", "-") for phase in ("reduce_scatter", "all_gather")}
 _LABELS |= {"all_reduce": "all-reduce", "sparse_gather": "sparse gather"}
+_LABELS |= {"sparse_exchange": "sparse exchange", "sparse_all_gather": "sparse all-gather"}
 _SHOWN = (
     timeline.PASSES,
     timeline.COMMUNICATION,

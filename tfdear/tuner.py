@@ -24,6 +24,7 @@ import numpy as np
 from tfdear import engine_plan, layer_times
 from tfdear.cost_model import CommunicationCosts
 from tfdear.event_record import EVENT_KINDS, EVENT_ROW
+from tfdear.fusion import FixedSize, NoFusion, SingleBucket
 from tfdear.planner import Planner, SearchingPlanner, make_plan
 from tfdear.trace import Trace
 
@@ -40,6 +41,10 @@ _WATCH_STEPS = 50
 _NEVER = 1 << 40
 # Steps that a recorded trace is made of, those at the start included that are left out.
 _TRACED_STEPS = 24
+# With compression, the order in which gradients were measured to become ready would decide what is
+# selected. Under these planners the engine's first plan has their buckets, and is kept, so that two
+# runs give the same weights.
+_KEPT_WHEN_COMPRESSED = (FixedSize, NoFusion, SingleBucket)
 _STEP = EVENT_KINDS.index("step")
 
 
@@ -71,6 +76,7 @@ class Tuner:
         costs: What collectives cost, or None.
         tree: Whether sums are formed along trees.
         levels: The levels, where sums are formed in two; else None.
+        sparse_buckets: Which buckets are exchanged sparsely, where gradients are compressed.
         trace_file: Where to write the measured trace of the largest layout; None writes none.
     """
 
@@ -83,6 +89,7 @@ class Tuner:
         costs: CommunicationCosts | None,
         tree: bool = False,
         levels: engine_plan.Levels | None = None,
+        sparse_buckets: engine_plan.SparseBuckets | None = None,
         trace_file: str | None = None,
     ):
         self._engine = engine
@@ -92,6 +99,7 @@ class Tuner:
         self._costs = costs
         self._tree = tree
         self._levels = levels
+        self._sparse_buckets = sparse_buckets
         self._reader = reader
         self._rows = np.empty(0, EVENT_ROW)
         self._mutex = threading.Lock()
@@ -170,9 +178,17 @@ class Tuner:
 
     def _propose(self, layout: _Layout) -> None:
         assert layout.trace is not None and layout.tensor_of_layer is not None
+        if self._sparse_buckets is not None and isinstance(layout.planner, _KEPT_WHEN_COMPRESSED):
+            layout.finished = True
+            return
         plan = make_plan(layout.planner, self._schedule, layout.trace, self._costs)
         words = engine_plan.encode(
-            plan, layout.tensors, layout.tensor_of_layer, tree=self._tree, levels=self._levels
+            plan,
+            layout.tensors,
+            layout.tensor_of_layer,
+            tree=self._tree,
+            levels=self._levels,
+            sparse_buckets=self._sparse_buckets,
         )
         layout.proposed, layout.adopted = words, None
         self._engine.propose(layout.number, words, self._interval(layout.planner))

@@ -16,6 +16,11 @@ struct TensorSpec {
   int64_t count = 0;    // Elements; -1 if the shape is known at run time only.
   bool sparse = false;  // Rows and their indices (IndexedSlices), gathered instead of summed.
   bool norms = false;   // The optimizer wants norms with the sum; [Note: Parallel norms].
+
+  // Of what travels.
+  bool operator==(const TensorSpec& other) const {
+    return type == other.type && count == other.count && sparse == other.sparse;
+  }
 };
 
 // Tensors that travel as one collective. A bucket is a plan; its memory is a FusionBuffer.

@@ -175,6 +175,38 @@ int64_t tfdear_layout_plan(int64_t layout, int64_t* plan, int64_t capacity, int6
 
 int64_t tfdear_variable_create() { return Engine::Get()->CreateVariable(); }
 
+int tfdear_compress(int exchange, int values, int error_feedback, double momentum, int samplings,
+                    int64_t warm_up_steps, int64_t at_least, int hierarchical, char* error,
+                    int error_size) {
+  tfdear::Compression compression;
+  compression.exchange.kind = static_cast<tfdear::ExchangeKind>(exchange);
+  compression.exchange.values = static_cast<tfdear::ValueFormat>(values);
+  compression.exchange.error_feedback = error_feedback != 0;
+  compression.exchange.momentum = static_cast<float>(momentum);
+  compression.exchange.samplings = samplings;
+  compression.warm_up_steps = warm_up_steps;
+  compression.buckets.at_least = at_least;
+  compression.buckets.hierarchical = hierarchical != 0;
+  return Report(Engine::Get()->Compress(compression), error, error_size);
+}
+
+int tfdear_set_density(double density, char* error, int error_size) {
+  return Report(Engine::Get()->SetDensity(density), error, error_size);
+}
+
+int tfdear_compression_save(const char** state, int64_t* size, char* error, int error_size) {
+  static auto* saved = new std::vector<char>;
+  const Status status = Engine::Get()->SaveCompression(saved);
+  *state = saved->data();
+  *size = static_cast<int64_t>(saved->size());
+  return Report(status, error, error_size);
+}
+
+int tfdear_compression_load(const char* state, int64_t size, char* error, int error_size) {
+  return Report(Engine::Get()->LoadCompression(std::vector<char>(state, state + size)), error,
+                error_size);
+}
+
 int tfdear_synchronize(double timeout_seconds, char* error, int error_size) {
   const std::chrono::milliseconds timeout(static_cast<int64_t>(timeout_seconds * 1000));
   return Report(Engine::Get()->pending()->WaitAll(timeout), error, error_size);

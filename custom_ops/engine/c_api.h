@@ -53,6 +53,17 @@ TFDEAR_EXPORT int64_t tfdear_layout_plan(int64_t layout, int64_t* plan, int64_t 
                                          int64_t* executions);
 TFDEAR_EXPORT int64_t tfdear_variable_create();
 
+// Engine::Compress; the arguments are the fields of Compression and of what it is made of.
+TFDEAR_EXPORT int tfdear_compress(int exchange, int values, int error_feedback, double momentum,
+                                  int samplings, int64_t warm_up_steps, int64_t at_least,
+                                  int hierarchical, char* error, int error_size);
+TFDEAR_EXPORT int tfdear_set_density(double density, char* error, int error_size);
+// Engine::SaveCompression; `*state` stays valid until the next call.
+TFDEAR_EXPORT int tfdear_compression_save(const char** state, int64_t* size, char* error,
+                                          int error_size);
+TFDEAR_EXPORT int tfdear_compression_load(const char* state, int64_t size, char* error,
+                                          int error_size);
+
 // Waits until no update is in flight.
 TFDEAR_EXPORT int tfdear_synchronize(double timeout_seconds, char* error, int error_size);
 

@@ -99,6 +99,8 @@ Status RunPhase(CollectiveBackend* backend, Phase phase, void* data, size_t coun
     case Phase::kInterReduceScatter:
     case Phase::kInterAllGather:
     case Phase::kIntraAllGather:
+    case Phase::kSparseExchange:
+    case Phase::kSparseAllGather:
       break;
   }
   return Status(StatusCode::kInvalidArgument, "this collective cannot be run by itself");

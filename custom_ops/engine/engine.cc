@@ -1,6 +1,7 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/engine.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <utility>
 
@@ -87,7 +88,9 @@ bool Engine::started() const {
 
 int64_t Engine::CreateLayout(const std::string& name, LaneKind lane) {
   std::lock_guard<std::mutex> lock(mutex_);
-  layouts_.push_back(std::make_unique<LayoutEntry>(LayoutEntry{name, lane, {}, nullptr, {}}));
+  layouts_.push_back(std::make_unique<LayoutEntry>());
+  layouts_.back()->name = name;
+  layouts_.back()->lane = lane;
   return static_cast<int64_t>(layouts_.size()) - 1;
 }
 
@@ -264,6 +267,123 @@ std::vector<int64_t> Engine::PlanOf(int64_t layout, int64_t* executions) {
   return entry->current == nullptr ? std::vector<int64_t>() : entry->plan.Encode();
 }
 
+Status Engine::Compress(const Compression& compression) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& entry : layouts_) {
+    if (entry->lane == LaneKind::kGradients && entry->current != nullptr) {
+      return Status(StatusCode::kInternal,
+                    "compression was set after the first use of layout '" + entry->name + "'");
+    }
+  }
+  compressed_ = true;
+  compression_ = compression;
+  return Status();
+}
+
+Status Engine::SetDensity(double density) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!(density > 0 && density <= 1)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "expected a density above 0 and at most 1, received " + std::to_string(density));
+  }
+  if (!compressed_ && density < 1) {
+    return Status(StatusCode::kInvalidArgument,
+                  "the strategy was created without compression; pass `compression=` to "
+                  "DearStrategy, and switch it on and off afterwards");
+  }
+  density_ = density;
+  return Status();
+}
+
+// Which part of every bucket this rank exchanges, of how many.
+std::pair<int, int> Engine::PlaceOfExchange() {
+  const LevelGroups groups = GroupsOfLevels();
+  if (!compression_.buckets.hierarchical || groups.intra == nullptr) return {0, 1};
+  return {groups.intra->rank(), groups.intra->size()};
+}
+
+void Engine::TakeUpLoaded(LayoutEntry* entry) {
+  entry->loads = loads_;
+  entry->compression = nullptr;
+  entry->flushed = nullptr;
+  auto found = std::find_if(loaded_.begin(), loaded_.end(),
+                            [&](const auto& state) { return state->tensors() == entry->tensors; });
+  if (found == loaded_.end()) return;
+  std::shared_ptr<CompressionState> state = std::move(*found);
+  loaded_.erase(found);
+  if (entry->current == nullptr && state->plan().Check(entry->tensors, Existing()).ok()) {
+    entry->plan = state->plan();
+  }
+  if (state->plan().Encode() == entry->plan.Encode()) {
+    entry->compression = std::move(state);
+  } else {
+    entry->flushed = std::move(state);
+  }
+}
+
+CompressionOfStep Engine::CompressionOf(LayoutEntry* entry) {
+  if (entry->loads < loads_) TakeUpLoaded(entry);
+  const auto [place, places] = PlaceOfExchange();
+  if (entry->compression != nullptr &&
+      entry->compression->plan().Encode() != entry->plan.Encode()) {
+    entry->flushed = std::move(entry->compression);
+    entry->compression = nullptr;
+  }
+  if (entry->compression == nullptr) {
+    entry->compression = std::make_shared<CompressionState>(entry->tensors, entry->plan,
+                                                            compression_.exchange, place, places);
+    if (entry->flushed != nullptr) entry->compression->steps = entry->flushed->steps;
+  }
+  CompressionOfStep step;
+  step.state = entry->compression;
+  step.flushed = std::move(entry->flushed);
+  entry->flushed = nullptr;
+  step.density = density_;
+  if (density_ < 1) {
+    step.density = DensityAt(density_, compression_.warm_up_steps, entry->compression->steps);
+    ++entry->compression->steps;
+  }
+  return step;
+}
+
+Status Engine::SaveCompression(std::vector<char>* state) {
+  std::vector<std::shared_ptr<const CompressionState>> states;
+  state->clear();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& entry : layouts_) {
+      if (entry->loads < loads_) continue;  // A loaded state is about to take its place.
+      const std::shared_ptr<const CompressionState> current =
+          entry->flushed != nullptr ? entry->flushed : entry->compression;
+      if (current != nullptr) states.push_back(current);
+    }
+    for (const auto& loaded : loaded_) loaded->Save(state);
+  }
+  for (const auto& of_layout : states) {
+    if (of_layout->last_exchange != nullptr) {
+      TFDEAR_RETURN_IF_ERROR(of_layout->last_exchange->Wait());
+    }
+    of_layout->Save(state);
+  }
+  return Status();
+}
+
+Status Engine::LoadCompression(const std::vector<char>& state) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto [place, places] = PlaceOfExchange();
+  std::vector<std::unique_ptr<CompressionState>> loaded;
+  const char* next = state.data();
+  const char* const end = next + state.size();
+  while (next != end) {
+    loaded.emplace_back();
+    TFDEAR_RETURN_IF_ERROR(
+        CompressionState::Load(&next, end, compression_.exchange, place, places, &loaded.back()));
+  }
+  loaded_ = std::move(loaded);
+  ++loads_;
+  return Status();
+}
+
 void Engine::Open(int64_t layout, Opened opened) {
   Status status;
   bool agree = false;
@@ -281,9 +401,11 @@ void Engine::Open(int64_t layout, Opened opened) {
         // Outside the gradients' lane somebody waits for the sums: nothing to put off.
         const Schedule schedule = gradients ? options_.schedule : Schedule::kWfbp;
         const Algorithm algorithm = gradients ? options_.algorithm : Algorithm::kShards;
+        if (gradients && entry->loads < loads_) TakeUpLoaded(entry);
         if (entry->plan.buckets.empty()) {
           entry->plan =
-              Plan::Make(entry->tensors, options_.bucket_bytes, schedule, algorithm, Existing());
+              Plan::Make(entry->tensors, options_.bucket_bytes, schedule, algorithm, Existing(),
+                         compressed_ && gradients ? compression_.buckets : SparseBuckets());
         }
         entry->current = ReductionLayout::Make(entry->name, entry->tensors, entry->plan);
         entry->agreement = options_.first_agreement;
@@ -299,17 +421,19 @@ void Engine::Open(int64_t layout, Opened opened) {
 
 void Engine::OpenNow(int64_t layout, const Opened& opened) {
   std::shared_ptr<const ReductionLayout> current;
+  CompressionOfStep compression;
   Lane* lane = nullptr;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     LayoutEntry& entry = *layouts_[layout];
     current = entry.current;
+    if (compressed_ && entry.lane == LaneKind::kGradients) compression = CompressionOf(&entry);
     lane = lanes_[static_cast<int>(entry.lane)].get();
   }
   ProcessGroup* group = lane->group();
   auto reduction =
       std::make_shared<Reduction>(current, group->rank(), group->size(), pool_, &events_, lane,
-                                  options_.max_delay_ms, GroupsOfLevels());
+                                  options_.max_delay_ms, GroupsOfLevels(), std::move(compression));
   lane->Open(reduction);
   if (lane->kind() == LaneKind::kGradients) {
     const int64_t now = EventRecord::NowMicros();

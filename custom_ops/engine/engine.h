@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "custom_ops/engine/compression_state.h"
 #include "custom_ops/engine/event_record.h"
 #include "custom_ops/engine/fusion_buffer.h"
 #include "custom_ops/engine/lane.h"
@@ -92,6 +93,19 @@ class Engine {
   Status OpenCollective(LaneKind lane, std::shared_ptr<SingleCollective>* collective,
                         Lane** opened);
 
+  // Compresses gradients from now on; on all ranks alike, before the first layout is used. Until
+  // SetDensity() everything is sent, dense.
+  Status Compress(const Compression& compression);
+  // Of the layouts that are opened from now on. 1: everything is sent, dense, with what was held
+  // back so far.
+  Status SetDensity(double density);
+  // What sparse exchanges hold back now, of all layouts, as bytes; waits for those in flight.
+  Status SaveCompression(std::vector<char>* state);
+  // Takes up a saved state: every layout gets, when it is opened next, the first state that was
+  // saved of one with the same tensors, with its plan if it has none yet; and else starts with
+  // nothing held back. Empty: all start with nothing.
+  Status LoadCompression(const std::vector<char>& state);
+
   int64_t CreateVariable() { return next_variable_++; }
   PendingUpdates* pending() { return &pending_; }
   EventRecord* events() { return &events_; }
@@ -116,10 +130,16 @@ class Engine {
     // What rank 0 will say there; no interval: nothing yet.
     std::vector<int64_t> proposal;
     int64_t proposed_interval = 0;
+    std::shared_ptr<CompressionState> compression;
+    std::shared_ptr<const CompressionState> flushed;  // Goes into the next execution.
+    int64_t loads = 0;                                // Of saved states, that it has heard of.
   };
 
   LevelGroups GroupsOfLevels();
   Levels Existing();
+  std::pair<int, int> PlaceOfExchange();
+  void TakeUpLoaded(LayoutEntry* entry);
+  CompressionOfStep CompressionOf(LayoutEntry* entry);
   Status Find(int64_t layout, bool open_to_change, LayoutEntry** entry);
   void Agree(int64_t layout, Opened opened);
   Status Adopt(int64_t layout, const std::vector<int64_t>& words, int64_t interval);
@@ -135,6 +155,11 @@ class Engine {
   mutable std::mutex mutex_;  // Guards what follows.
   bool started_ = false;
   std::vector<std::unique_ptr<LayoutEntry>> layouts_;
+  bool compressed_ = false;
+  Compression compression_;
+  double density_ = 1;
+  std::vector<std::unique_ptr<CompressionState>> loaded_;  // Not taken up yet.
+  int64_t loads_ = 0;
   Status failure_;
 };
 

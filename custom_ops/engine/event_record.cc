@@ -42,6 +42,10 @@ const char* Name(EventKind kind) {
       return "intra_all_gather";
     case EventKind::kNorms:
       return "norms";
+    case EventKind::kSparseExchange:
+      return "sparse_exchange";
+    case EventKind::kSparseAllGather:
+      return "sparse_all_gather";
   }
   return "unknown";
 }

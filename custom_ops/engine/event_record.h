@@ -27,7 +27,9 @@ enum class EventKind : int {
   kInterReduceScatter,
   kInterAllGather,
   kIntraAllGather,
-  kNorms,  // The norms of a bucket's layers were computed and exchanged.
+  kNorms,           // The norms of a bucket's layers were computed and exchanged.
+  kSparseExchange,  // Of selected elements, between nodes or among all ranks.
+  kSparseAllGather,
 };
 
 const char* Name(EventKind kind);

@@ -25,14 +25,17 @@ std::vector<Phases> Chains(Levels levels) {
   std::vector<Phases> chains = {{Phase::kReduceScatter, Phase::kAllGather},
                                 {Phase::kAllReduce},
                                 {Phase::kReduce, Phase::kBroadcast},
-                                {Phase::kSparseGather}};
+                                {Phase::kSparseGather},
+                                {Phase::kSparseAllGather}};
   if (levels.intra && levels.inter) {
     chains.push_back({Phase::kIntraReduceScatter, Phase::kInterReduceScatter,
                       Phase::kInterAllGather, Phase::kIntraAllGather});
+    chains.push_back({Phase::kIntraReduceScatter, Phase::kSparseExchange, Phase::kIntraAllGather});
   } else if (levels.intra) {
     chains.push_back({Phase::kIntraReduceScatter, Phase::kIntraAllGather});
   } else if (levels.inter) {
     chains.push_back({Phase::kInterReduceScatter, Phase::kInterAllGather});
+    chains.push_back({Phase::kSparseExchange});
   }
   return chains;
 }
@@ -56,6 +59,13 @@ Halves HalvesOf(Algorithm algorithm, Levels levels) {
   }
   if (levels.intra) halves.second.push_back(Phase::kIntraAllGather);
   return halves;
+}
+
+// The same for a bucket that is exchanged sparsely.
+Halves SparseHalves(bool hierarchical, Levels levels) {
+  if (!hierarchical) return {{Phase::kSparseAllGather}, {}};
+  if (!levels.intra) return {{Phase::kSparseExchange}, {}};
+  return {{Phase::kIntraReduceScatter, Phase::kSparseExchange}, {Phase::kIntraAllGather}};
 }
 
 // The group of a node takes its steps in order: a last step that waits for other nodes would hold
@@ -138,6 +148,10 @@ const char* Name(Phase phase) {
       return "inter_all_gather";
     case Phase::kIntraAllGather:
       return "intra_all_gather";
+    case Phase::kSparseExchange:
+      return "sparse_exchange";
+    case Phase::kSparseAllGather:
+      return "sparse_all_gather";
   }
   return "unknown";
 }
@@ -147,29 +161,37 @@ bool IsIntra(Phase phase) {
 }
 
 bool IsInter(Phase phase) {
-  return phase == Phase::kInterReduceScatter || phase == Phase::kInterAllGather;
+  return phase == Phase::kInterReduceScatter || phase == Phase::kInterAllGather ||
+         phase == Phase::kSparseExchange;
 }
 
 Plan Plan::Make(const std::vector<TensorSpec>& tensors, size_t bucket_bytes, Schedule schedule,
-                Algorithm algorithm, Levels levels) {
+                Algorithm algorithm, Levels levels, SparseBuckets sparse_buckets) {
   Plan plan;
   std::vector<bool> sparse;
+  std::vector<bool> compressed;
   for (const Bucket& bucket : PlanFixedSize(tensors, bucket_bytes)) {
     plan.buckets.push_back(bucket.tensors);
     sparse.push_back(bucket.sparse);
+    compressed.push_back(sparse_buckets.at_least >= 0 && bucket.type == DataType::kFloat32 &&
+                         !bucket.sparse && bucket.count > 0 &&
+                         bucket.count >= static_cast<size_t>(sparse_buckets.at_least) &&
+                         (levels.inter || !sparse_buckets.hierarchical));
   }
   plan.wait_for_all = schedule == Schedule::kSequential;
-  const Halves halves = HalvesOf(algorithm, levels);
+  const Halves dense_halves = HalvesOf(algorithm, levels);
+  const Halves sparse_halves = SparseHalves(sparse_buckets.hierarchical, levels);
   const int count = static_cast<int>(plan.buckets.size());
   auto add = [&plan](const Phases& phases, int b) {
     for (Phase phase : phases) plan.steps.push_back({phase, b});
   };
   for (int b = 0; b < count; ++b) {
+    const Halves& halves = compressed[b] ? sparse_halves : dense_halves;
     if (sparse[b]) {
       plan.steps.push_back({Phase::kSparseGather, b});
     } else if (schedule == Schedule::kDear) {
       add(halves.first, b);
-    } else if (algorithm == Algorithm::kShards) {
+    } else if (algorithm == Algorithm::kShards && !compressed[b]) {
       plan.steps.push_back({Phase::kAllReduce, b});
     } else {
       add(halves.first, b);
@@ -187,7 +209,7 @@ Plan Plan::Make(const std::vector<TensorSpec>& tensors, size_t bucket_bytes, Sch
   std::sort(forward.begin(), forward.end(),
             [&](int a, int b) { return first_tensor(a) < first_tensor(b); });
   for (int b : forward) {
-    if (!sparse[b]) add(halves.second, b);
+    if (!sparse[b]) add((compressed[b] ? sparse_halves : dense_halves).second, b);
   }
   return plan;
 }
@@ -217,7 +239,7 @@ Status Plan::Decode(const std::vector<int64_t>& words, Plan* plan) {
   for (int64_t i = 0; i < count; ++i) {
     int64_t phase, bucket, chunk, chunks;
     if (!take(&phase) || !take(&bucket) || !take(&chunk) || !take(&chunks)) return damaged;
-    if (phase > static_cast<int64_t>(Phase::kIntraAllGather)) return damaged;
+    if (phase > static_cast<int64_t>(Phase::kSparseAllGather)) return damaged;
     plan->steps.push_back({static_cast<Phase>(phase), static_cast<int>(bucket),
                            static_cast<int>(chunk), static_cast<int>(chunks)});
   }
@@ -270,7 +292,10 @@ Status Plan::Check(const std::vector<TensorSpec>& tensors, Levels levels) const 
     const TensorSpec& spec = tensors[buckets[step.bucket][0]];
     const std::string words =
         std::string(Name(step.phase)) + " of bucket " + std::to_string(step.bucket);
-    if (spec.sparse != (step.phase == Phase::kSparseGather)) {
+    const bool selects =
+        step.phase == Phase::kSparseExchange || step.phase == Phase::kSparseAllGather;
+    if (spec.sparse != (step.phase == Phase::kSparseGather) ||
+        (selects && (spec.type != DataType::kFloat32 || spec.count < 0 || step.chunks > 1))) {
       return Bad(words + " does not suit its tensors");
     }
     if (step.chunks > 1 && (spec.sparse || spec.count < 0)) {

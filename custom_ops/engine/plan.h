@@ -38,6 +38,10 @@ enum class Phase : int {
   kInterReduceScatter = 7,
   kInterAllGather = 8,
   kIntraAllGather = 9,
+  // In place of both phases between the nodes: sums of what each node selects (sparse_exchange.h).
+  kSparseExchange = 10,
+  // The same among all ranks, each of which selects from its own gradient.
+  kSparseAllGather = 11,
 };
 
 const char* Name(Phase phase);
@@ -48,6 +52,12 @@ bool IsInter(Phase phase);
 struct Levels {
   bool intra = false;
   bool inter = false;
+};
+
+// Which buckets are exchanged sparsely. Only those of float32 can be.
+struct SparseBuckets {
+  int64_t at_least = -1;     // Elements of the smallest of them; negative: none is.
+  bool hierarchical = true;  // Sums of nodes are exchanged between the nodes; else ranks' own.
 };
 
 // What travels together and in which order: the collectives of one reduction, the same list on all
@@ -65,9 +75,9 @@ struct Plan {
 
   // Buckets of at most `bucket_bytes` in the order of PlanFixedSize(); every reduce-scatter, then
   // every all-gather in the order of the next forward pass, or whatever the schedule does. `levels`
-  // are those that exist, for kLevels.
+  // are those that exist, for kLevels and for sparse exchanges.
   static Plan Make(const std::vector<TensorSpec>& tensors, size_t bucket_bytes, Schedule schedule,
-                   Algorithm algorithm, Levels levels = {});
+                   Algorithm algorithm, Levels levels = {}, SparseBuckets sparse_buckets = {});
 
   // A plan as numbers: wait_for_all, how many buckets, of each how many tensors and which, how many
   // steps, of each its four fields.

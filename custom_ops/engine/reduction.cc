@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -36,8 +37,16 @@ EventKind KindOf(Phase phase) {
       return EventKind::kInterAllGather;
     case Phase::kIntraAllGather:
       return EventKind::kIntraAllGather;
+    case Phase::kSparseExchange:
+      return EventKind::kSparseExchange;
+    case Phase::kSparseAllGather:
+      return EventKind::kSparseAllGather;
   }
   return EventKind::kCollective;
+}
+
+bool IsSparseExchange(Phase phase) {
+  return phase == Phase::kSparseExchange || phase == Phase::kSparseAllGather;
 }
 
 // Whose group runs it, in a lane for gradients of all ranks.
@@ -151,6 +160,7 @@ std::shared_ptr<const ReductionLayout> ReductionLayout::Make(std::string name,
                                                         static_cast<int>(slot)};
     }
   }
+  std::vector<bool> begun(layout->buckets.size());
   for (const Plan::Step& step : plan.steps) {
     const Bucket& bucket = layout->buckets[step.bucket];
     const bool sized_at_run_time = !bucket.sparse && layout->tensors[bucket.tensors[0]].count < 0;
@@ -159,6 +169,8 @@ std::shared_ptr<const ReductionLayout> ReductionLayout::Make(std::string name,
       signature = std::make_shared<Signature>(Describe(*layout, step, bucket.count));
     }
     layout->steps.push_back({step, std::move(signature)});
+    layout->steps.back().first = !begun[step.bucket];
+    begun[step.bucket] = true;
   }
   LinkSteps(layout.get());
   std::vector<bool> last_seen(layout->buckets.size());
@@ -171,7 +183,7 @@ std::shared_ptr<const ReductionLayout> ReductionLayout::Make(std::string name,
 
 Reduction::Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, int world_size,
                      std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* lane,
-                     int max_delay_ms, LevelGroups levels)
+                     int max_delay_ms, LevelGroups levels, CompressionOfStep compression)
     : layout_(std::move(layout)),
       rank_(rank),
       world_size_(world_size),
@@ -180,6 +192,7 @@ Reduction::Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, in
       lane_(lane),
       max_delay_ms_(max_delay_ms),
       levels_(levels),
+      compression_(std::move(compression)),
       buckets_(layout_->buckets.size()),
       arrived_(layout_->tensors.size()) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
@@ -325,12 +338,24 @@ std::shared_ptr<Work> Reduction::Submit(ProcessGroup* world, const ReductionLayo
   if (signature == nullptr) {
     signature = std::make_shared<Signature>(Describe(*layout_, step, buckets_[step.bucket].count));
   }
+  const bool exchanges = IsSparseExchange(step.phase) && compression_.state != nullptr;
+  if (exchanges) {
+    // Ranks that disagree on it must not mix what they send.
+    char density[32];
+    std::snprintf(density, sizeof(density), " density %.9g ", compression_.density);
+    signature = std::make_shared<Signature>(signature->text() + density +
+                                            compression_.state->exchange(step.bucket)->Describe());
+  }
   const LaneKind kind = LaneOf(step.phase);
   ProcessGroup* const group = kind == LaneKind::kGradientsIntra   ? levels_.intra
                               : kind == LaneKind::kGradientsInter ? levels_.inter
                                                                   : world;
-  auto run = [self = shared_from_this(), this, signature, &step](CollectiveBackend* backend,
-                                                                 uint64_t sequence) {
+  // Under the plan before this one; it may still run, in another group.
+  auto flushed =
+      step.first && compression_.flushed != nullptr ? compression_.flushed->last_exchange : nullptr;
+  auto run = [self = shared_from_this(), this, signature, flushed, &step](
+                 CollectiveBackend* backend, uint64_t sequence) {
+    if (flushed != nullptr) TFDEAR_RETURN_IF_ERROR(flushed->Wait());
     InjectDelay(max_delay_ms_);
     const bool gradients = lane_->kind() == LaneKind::kGradients;
     const int64_t computation = gradients ? ComputationMicros() : 0;
@@ -347,8 +372,10 @@ std::shared_ptr<Work> Reduction::Submit(ProcessGroup* world, const ReductionLayo
   };
   // Groups cannot wait for each other in a circle: they take their steps in the order of the plan,
   // in which a step comes after the one it waits for.
-  return group->Run(signature, std::move(run), /*on_start=*/{},
-                    step.after < 0 ? nullptr : works_[step.after]);
+  auto work = group->Run(signature, std::move(run), /*on_start=*/{},
+                         step.after < 0 ? nullptr : works_[step.after]);
+  if (exchanges) compression_.state->last_exchange = work;
+  return work;
 }
 
 Status Reduction::RunStep(CollectiveBackend* backend, const ReductionLayout::Step& step,
@@ -361,6 +388,13 @@ Status Reduction::RunStep(CollectiveBackend* backend, const ReductionLayout::Ste
     return status;
   }
   char* const data = state->buffer->data();
+  if (step.first && compression_.flushed != nullptr && type == DataType::kFloat32) {
+    compression_.flushed->AddHeldBack(layout_->buckets[step.bucket],
+                                      reinterpret_cast<float*>(data));
+  }
+  if (IsSparseExchange(step.phase)) {
+    return ExchangeSparse(backend, step, signature, sequence, bytes);
+  }
   if (step.phase == Phase::kReduce || step.phase == Phase::kBroadcast) {
     // Roots take turns, so that no rank sums everything.
     const int root = step.bucket % world_size_;
@@ -385,6 +419,26 @@ Status Reduction::RunStep(CollectiveBackend* backend, const ReductionLayout::Ste
     default:
       return backend->AllReduce(data, shards, type, signature, sequence);
   }
+}
+
+Status Reduction::ExchangeSparse(CollectiveBackend* backend, const ReductionLayout::Step& step,
+                                 const Signature& signature, uint64_t sequence, size_t* bytes) {
+  CompressionState* const state = compression_.state.get();
+  if (state == nullptr) {
+    return Status(StatusCode::kInternal,
+                  signature.text() + ": the plan compresses a bucket, but compression is off");
+  }
+  auto* const data = reinterpret_cast<float*>(buckets_[step.bucket].buffer->data());
+  const size_t count = buckets_[step.bucket].count;
+  const Range own = state->shard(step.bucket);
+  SparseExchange* const exchange = state->exchange(step.bucket);
+  if (compression_.density >= 1) {
+    exchange->Flush(data + own.begin, own.size());
+    *bytes = own.size() * sizeof(float);
+    return backend->AllReduce(data, ShardsOfStep(step), DataType::kFloat32, signature, sequence);
+  }
+  const size_t k = ElementsToSelect(compression_.density, count, state->places(), own.size());
+  return exchange->Run(backend, data + own.begin, own.size(), k, signature, sequence, bytes);
 }
 
 // The elements that each member of the step's group has or gets.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "custom_ops/engine/bucket.h"
+#include "custom_ops/engine/compression_state.h"
 #include "custom_ops/engine/event_record.h"
 #include "custom_ops/engine/fusion_buffer.h"
 #include "custom_ops/engine/lane.h"
@@ -33,6 +34,7 @@ struct ReductionLayout {
   struct Step : Plan::Step {
     std::shared_ptr<const Signature> signature;  // Null for buckets sized at run time.
     int after = -1;           // The step before it in its chain, if that runs in another group.
+    bool first = false;       // Whether it is the first step of its bucket.
     bool last = false;        // Whether it is of the phase that ends its chain.
     bool with_norms = false;  // The last of its bucket, and some of its tensors want norms.
   };
@@ -65,6 +67,14 @@ struct LevelGroups {
   ProcessGroup* inter = nullptr;
 };
 
+// How the sparse exchanges of one execution go.
+struct CompressionOfStep {
+  std::shared_ptr<CompressionState> state;  // Null: the layout is not compressed.
+  // Held back under another plan, and added to what is contributed now; or null.
+  std::shared_ptr<const CompressionState> flushed;
+  double density = 1;  // At least 1: everything is sent, dense.
+};
+
 // One execution of a layout: gradients come in in any order, sums go out.
 //
 // Life of a bucket: filling (contributions are copied into its fusion buffer by the threads that
@@ -76,7 +86,7 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
 
   Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, int world_size,
             std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* lane,
-            int max_delay_ms, LevelGroups levels = {});
+            int max_delay_ms, LevelGroups levels = {}, CompressionOfStep compression = {});
 
   // Adds this rank's share of a dense tensor. `data` null contributes zeros.
   Status Contribute(int tensor, const void* data, const std::vector<int64_t>& shape);
@@ -117,6 +127,8 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   Status Accept(int tensor);
   void Arrived(int tensor);
   std::shared_ptr<Work> Submit(ProcessGroup* world, const ReductionLayout::Step& step);
+  Status ExchangeSparse(CollectiveBackend* backend, const ReductionLayout::Step& step,
+                        const Signature& signature, uint64_t sequence, size_t* bytes);
   std::vector<Range> ShardsOfStep(const ReductionLayout::Step& step) const;
   Status RunStep(CollectiveBackend* backend, const ReductionLayout::Step& step,
                  const Signature& signature, uint64_t sequence, size_t* bytes);
@@ -135,6 +147,7 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   Lane* const lane_;
   const int max_delay_ms_;
   const LevelGroups levels_;
+  const CompressionOfStep compression_;
 
   std::mutex mutex_;  // Guards the buffers and the receivers of the buckets.
   std::vector<BucketState> buckets_;

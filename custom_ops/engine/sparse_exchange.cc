@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "custom_ops/engine/bisection_top_k.h"
+
 namespace tfdear {
 
 std::string SparseExchangeOptions::Describe() const {
@@ -12,6 +14,7 @@ std::string SparseExchangeOptions::Describe() const {
   text += values == ValueFormat::kBFloat16 ? " bfloat16" : " float32";
   if (!error_feedback) text += " without error feedback";
   if (momentum != 0) text += " momentum " + std::to_string(momentum);
+  if (samplings > 0) text += " samplings " + std::to_string(samplings);
   return text;
 }
 
@@ -103,10 +106,7 @@ Status SparseExchange::Reduce(CollectiveBackend* backend, float* data, size_t co
   // From the owners. The sums need no feedback of their own: what is left goes to the residual.
   const size_t selected = share(backend->rank());
   float* const sum = data + own.begin;
-  values_.resize(selected);
-  indices_.resize(selected);
-  selectors_[members]->Select(DataType::kFloat32, sum, own.size(), selected, values_.data(),
-                              indices_.data());
+  Largest(selectors_[members].get(), sum, own.size(), selected);
   if (options_.error_feedback) {
     for (uint32_t index : indices_) sum[index] = 0;
     for (size_t i = 0; i < own.size(); ++i) residual[own.begin + i] += sum[i];
@@ -118,17 +118,31 @@ Status SparseExchange::Reduce(CollectiveBackend* backend, float* data, size_t co
   return GatherAndAdd(backend, data, regions, signature, sequence);
 }
 
-void SparseExchange::Select(TopK* selector, const float* data, const Range& range, size_t k) {
+// The k largest of x[0 .. count).
+void SparseExchange::Largest(TopK* selector, const float* x, size_t count, size_t k) {
   values_.resize(k);
   indices_.resize(k);
-  if (!options_.error_feedback) {
-    selector->Select(DataType::kFloat32, data + range.begin, range.size(), k, values_.data(),
-                     indices_.data());
-    return;
+  if (options_.samplings > 0) {
+    BisectionTopK(DataType::kFloat32, x, count, k, options_.samplings, /*seed=*/0, /*threads=*/1,
+                  /*parallel_for=*/{}, values_.data(), indices_.data());
+  } else {
+    selector->Select(DataType::kFloat32, x, count, k, values_.data(), indices_.data());
   }
-  const float* const added = velocity.empty() ? data : velocity.data();
-  selector->SelectWithFeedback(added + range.begin, residual.data() + range.begin, range.size(), k,
-                               values_.data(), indices_.data());
+}
+
+void SparseExchange::Select(TopK* selector, const float* data, const Range& range, size_t k) {
+  if (!options_.error_feedback) return Largest(selector, data + range.begin, range.size(), k);
+  const float* const added = (velocity.empty() ? data : velocity.data()) + range.begin;
+  float* const held = residual.data() + range.begin;
+  if (options_.samplings > 0) {
+    for (size_t i = 0; i < range.size(); ++i) held[i] += added[i];
+    Largest(selector, held, range.size(), k);
+    for (uint32_t index : indices_) held[index] = 0;
+  } else {
+    values_.resize(k);
+    indices_.resize(k);
+    selector->SelectWithFeedback(added, held, range.size(), k, values_.data(), indices_.data());
+  }
   if (velocity.empty()) return;
   for (uint32_t index : indices_) velocity[range.begin + index] = 0;
 }

@@ -26,6 +26,7 @@ struct SparseExchangeOptions {
   ValueFormat values = ValueFormat::kFloat32;
   bool error_feedback = true;  // What is not sent is added to the next step's vector.
   float momentum = 0;          // Of momentum correction; needs error feedback.
+  int samplings = 0;           // Above 0: selects with the published bisection, for comparison.
 
   // For signatures: ranks that differ in it must not exchange anything.
   std::string Describe() const;
@@ -71,6 +72,8 @@ class SparseExchange {
   // Adds everything that was held back to `data[0 .. count)`, which is sent dense.
   void Flush(float* data, size_t count);
 
+  std::string Describe() const { return options_.Describe(); }
+
   // What is held back: nothing if empty, else as many elements as the vector has. Only while no
   // exchange runs.
   std::vector<float> residual;
@@ -82,6 +85,7 @@ class SparseExchange {
   Status Reduce(CollectiveBackend* backend, float* data, size_t count, size_t k,
                 const Signature& signature, uint64_t sequence, size_t* bytes);
 
+  void Largest(TopK* selector, const float* x, size_t count, size_t k);
   // Selects from data[range] with what was held back there; indices count from range.begin.
   void Select(TopK* selector, const float* data, const Range& range, size_t k);
   // Appends the selection's code; keeps what rounding takes away.

@@ -118,6 +118,35 @@ TEST(Plan, NoLevelIsLeftOut) {
                      {true, true}));
 }
 
+TEST(Plan, LargeFloatBucketsAreExchangedSparsely) {
+  const std::vector<TensorSpec> tensors = {Dense(4000), Dense(4000, DataType::kFloat64), Dense(4),
+                                           Dense(3000)};
+  auto steps = [&](Schedule schedule, Levels levels, bool hierarchical = true) {
+    const Plan plan = Plan::Make(tensors, 1, schedule, Algorithm::kShards, levels,
+                                 SparseBuckets{1000, hierarchical});
+    TFDEAR_EXPECT_OK(plan.Check(tensors, levels));
+    return StepsOf(plan);
+  };
+  // Bucket 0 is of the last tensor; that of four elements and that of float64 stay dense.
+  EXPECT_EQ(steps(Schedule::kWfbp, {true, true}),
+            "intra_reduce_scatter0 sparse_exchange0 all_reduce1 all_reduce2 "
+            "intra_reduce_scatter3 intra_all_gather0 sparse_exchange3 intra_all_gather3");
+  EXPECT_EQ(steps(Schedule::kDear, {true, true}),
+            "intra_reduce_scatter0 sparse_exchange0 reduce_scatter1 reduce_scatter2 "
+            "intra_reduce_scatter3 sparse_exchange3 intra_all_gather3 all_gather2 all_gather1 "
+            "intra_all_gather0");
+  EXPECT_EQ(steps(Schedule::kDear, {false, true}),
+            "sparse_exchange0 reduce_scatter1 reduce_scatter2 sparse_exchange3 all_gather2 "
+            "all_gather1");
+  EXPECT_EQ(steps(Schedule::kWfbp, {true, false}),
+            "all_reduce0 all_reduce1 all_reduce2 all_reduce3");
+  EXPECT_EQ(steps(Schedule::kWfbp, {true, true}, /*hierarchical=*/false),
+            "sparse_all_gather0 all_reduce1 all_reduce2 sparse_all_gather3");
+  Plan plan = Plan::Make(tensors, 1, Schedule::kWfbp, Algorithm::kShards);
+  for (Plan::Step& step : plan.steps) step.phase = Phase::kSparseAllGather;
+  EXPECT_FALSE(plan.Check(tensors).ok());  // Of float64, too.
+}
+
 TEST(Plan, SurvivesItsFormAsNumbers) {
   Plan plan;
   plan.buckets = {{3, 1}, {0}, {2}};

@@ -144,9 +144,9 @@ TEST(SparseExchangeTest, EqualsTheModelBitForBit) {
       for (int members = 1; members <= 4; ++members) {
         for (const size_t count : {1, 5, 1003}) {
           const size_t k = ElementsToSelect(0.02, count, 1, count);
-          CompareWithModel(members, count, k, {kind, values, true, 0.0f});
-          CompareWithModel(members, count, k, {kind, values, true, 0.9f});
-          CompareWithModel(members, count, k, {kind, values, false, 0.0f});
+          CompareWithModel(members, count, k, {kind, values, true, 0.0f, 0});
+          CompareWithModel(members, count, k, {kind, values, true, 0.9f, 0});
+          CompareWithModel(members, count, k, {kind, values, false, 0.0f, 0});
         }
       }
     }
@@ -161,7 +161,7 @@ TEST(SparseExchangeTest, NothingIsLost) {
       std::vector<double> contributed(kCount), delivered(kCount), held(kCount);
       std::mutex mutex;
       RunRanks(kMembers, [&](std::unique_ptr<GlooBackend> backend) {
-        SparseExchange exchange({kind, values, true, 0.0f});
+        SparseExchange exchange({kind, values, true, 0.0f, 0});
         for (int step = 0; step < 6; ++step) {
           Vector data = Gradient(backend->rank(), step, kCount);
           {
@@ -192,7 +192,7 @@ TEST(SparseExchangeTest, BytesAreThoseOfTheAlgorithm) {
   constexpr size_t kCount = 400000, kSelected = 4000;
   for (const ExchangeKind kind : {ExchangeKind::kAllGather, ExchangeKind::kReduce}) {
     RunRanks(kMembers, [&](std::unique_ptr<GlooBackend> backend) {
-      SparseExchange exchange({kind, ValueFormat::kFloat32, true, 0.0f});
+      SparseExchange exchange({kind, ValueFormat::kFloat32, true, 0.0f, 0});
       Vector data = Gradient(backend->rank(), 0, kCount);
       size_t bytes = 0;
       const uint64_t before = backend->bytes_sent();
@@ -212,7 +212,7 @@ TEST(SparseExchangeTest, NanTravelsFirstAndDoesNotStay) {
   for (const ExchangeKind kind : {ExchangeKind::kAllGather, ExchangeKind::kReduce}) {
     for (const ValueFormat values : {ValueFormat::kFloat32, ValueFormat::kBFloat16}) {
       RunRanks(2, [&](std::unique_ptr<GlooBackend> backend) {
-        SparseExchange exchange({kind, values, true, 0.9f});
+        SparseExchange exchange({kind, values, true, 0.9f, 0});
         for (int step = 0; step < 3; ++step) {
           Vector data = Gradient(backend->rank(), step, 100);
           if (step == 0 && backend->rank() == 1) {
@@ -229,6 +229,24 @@ TEST(SparseExchangeTest, NanTravelsFirstAndDoesNotStay) {
       });
     }
   }
+}
+
+TEST(SparseExchangeTest, PublishedSelectionOfWellBehavedGradientsIsTheSame) {
+  RunRanks(2, [&](std::unique_ptr<GlooBackend> backend) {
+    SparseExchangeOptions published;
+    published.samplings = 40;
+    SparseExchange exact(SparseExchangeOptions{}), bisecting(published);
+    for (int step = 0; step < 3; ++step) {
+      Vector expected = Gradient(backend->rank(), step, 5000), sum = expected;
+      size_t bytes = 0;
+      TFDEAR_EXPECT_OK(exact.Run(backend.get(), expected.data(), 5000, 50, Signature("exact"),
+                                 2 * step, &bytes));
+      TFDEAR_EXPECT_OK(bisecting.Run(backend.get(), sum.data(), 5000, 50, Signature("published"),
+                                     2 * step + 1, &bytes));
+      EXPECT_TRUE(SameBits(sum, expected));
+      EXPECT_TRUE(SameBits(exact.residual, bisecting.residual));
+    }
+  });
 }
 
 TEST(SparseExchangeTest, NumberOfElements) {

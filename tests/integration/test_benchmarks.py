@@ -137,3 +137,18 @@ def test_wrong_arguments_are_refused_in_words(arguments, words, tmp_path):
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.timeout(240)
+def test_sparse(tmp_path):
+    printed, numbers = benchmark(
+        tmp_path, "sparse", "--rate", "100mbit", "--elements", "1000000", "--repeats", "2",
+        "--sums", "dense hierarchical", "HiTopKComm",
+    )  # fmt: skip
+    assert "of Eqs. 7-10" in printed
+    dense, sparse = numbers["rows"]
+    # What leaves a node, in pairs of eight bytes: (m - 1) k with m = 2 nodes.
+    pairs = 8 * 0.01 * numbers["elements"]
+    assert sparse["sent"] <= 0.6 * pairs  # Headers are a part of so little.
+    assert dense["sent"] >= 4 * numbers["elements"]
+    assert set(sparse["phases"]) == {"intra_reduce_scatter", "sparse_exchange", "intra_all_gather"}

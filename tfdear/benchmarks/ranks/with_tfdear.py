@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import os
 import socket
+import time
 
 import numpy as np
 import sleeping  # type: ignore[import-not-found]
@@ -12,7 +13,7 @@ import sleeping  # type: ignore[import-not-found]
 import tfdear
 from tfdear import engine as engine_module
 from tfdear import job as job_module
-from tfdear import link_costs, planner
+from tfdear import link_costs, planner, statistics
 from tfdear import options as options_module
 
 _LANE = engine_module.Lane.GRADIENTS
@@ -30,12 +31,13 @@ def prepare(hostnames: list[str]) -> dict:
 
 def start(rank: int, addresses: list[str], hostnames: list[str], prepared: dict) -> str:
     """Tells this process its place in the job, which the first call that needs it joins."""
+    own = addresses[rank]
     os.environ.update(
         TFDEAR_RANK=str(rank),
         TFDEAR_WORLD_SIZE=str(len(addresses)),
-        TFDEAR_LOCAL_RANK="0",
-        TFDEAR_LOCAL_SIZE="1",
-        TFDEAR_NODE_RANK=str(rank),
+        TFDEAR_LOCAL_RANK=str(addresses[:rank].count(own)),
+        TFDEAR_LOCAL_SIZE=str(addresses.count(own)),
+        TFDEAR_NODE_RANK=str(list(dict.fromkeys(addresses)).index(own)),
         TFDEAR_COORDINATOR=f"{addresses[0]}:{prepared['port']}",
     )
     return f"tfdear {tfdear.__version__}"
@@ -43,7 +45,7 @@ def start(rank: int, addresses: list[str], hostnames: list[str], prepared: dict)
 
 @functools.cache
 def _job() -> job_module.Job:
-    return job_module.Job(options_module.DearOptions())
+    return job_module.Job(options_module.resolve({}))
 
 
 def collective(name: str, nbytes: int, repeats: int) -> float:
@@ -66,6 +68,66 @@ def collective(name: str, nbytes: int, repeats: int) -> float:
 def costs() -> dict[str, dict[str, float]]:
     """What the collectives cost this rank: a and b of each."""
     return dataclasses.asdict(link_costs.measure(_job().engine, _LANE))
+
+
+def link_classes() -> dict[str, dict]:
+    """What the collectives of every class of links cost this rank."""
+    costs_of_class = _job().link_costs
+    return {name: dataclasses.asdict(costs) for name, costs in costs_of_class.items()}
+
+
+def gradient_sum(count: int, repeats: int) -> dict:
+    """Sums a gradient of `count` elements, back to back.
+
+    Returns:
+        `seconds` of each repeat, after one that is not counted, and of its collectives by `phase`
+        (means); `bytes`, coded by this rank in a repeat.
+    """
+    engine = _job().engine
+    layout = engine.create_layout(f"gradient {count}", _LANE)
+    engine.add_tensor(layout, engine_module.DATA_TYPES["float32"], count, sparse=False)
+    generator = np.random.default_rng(_job().rank)
+    gradient = generator.standard_normal(count, np.float32)
+    total = np.empty(count, np.float32)
+    reader = engine_module.EventReader()
+    seconds = []
+    for repeat in range(repeats + 1):
+        if repeat <= 1:
+            reader.read_rows()
+            engine.run_collective(
+                _LANE, engine_module.Phase.ALL_REDUCE, np.zeros(_DRAIN_BYTES // 4, np.float32)
+            )
+        begin = time.perf_counter()
+        reduction = engine.open_reduction(layout)
+        reduction.contribute(0, gradient)
+        reduction.wait(0, _WAIT_SECONDS, total)
+        reduction.close()
+        seconds.append(time.perf_counter() - begin)
+    phases: dict[str, float] = {}
+    coded = 0
+    for event in reader.read():
+        if event.kind in statistics.PHASES:
+            phases[event.kind] = phases.get(event.kind, 0.0) + (event.end - event.begin) / repeats
+            coded += event.detail if event.kind in statistics.SPARSE_PHASES else 0
+    return {"seconds": seconds[1:], "phases": phases, "bytes": coded // repeats}
+
+
+def selection(count: int, k: int, repeats: int) -> float:
+    """Seconds that the k largest of `count` elements take to select, warm."""
+    import tensorflow as tf
+
+    x = tf.constant(np.random.default_rng(0).standard_normal(count, np.float32))
+
+    @tf.function
+    def select(x):
+        return tfdear.ops.mstopk(x, k)[1]
+
+    times = []
+    for _ in range(repeats + 2):
+        begin = time.perf_counter()
+        select(x).numpy()
+        times.append(time.perf_counter() - begin)
+    return min(times)
 
 
 def replay(
@@ -148,6 +210,9 @@ METHODS = {
     "start": start,
     "collective": collective,
     "costs": costs,
+    "gradient_sum": gradient_sum,
+    "link_classes": link_classes,
+    "selection": selection,
     "replay": replay,
     "build": build,
     "train": train,

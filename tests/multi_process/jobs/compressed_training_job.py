@@ -1,0 +1,125 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""A training under the compression that TFDEAR_COMPRESSION names, which may crash and go on."""
+
+import os
+import pathlib
+import sys
+import warnings
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdear
+
+DIRECTORY = pathlib.Path(sys.argv[1])
+# What to do: "train", "crash" (after two of four epochs), "resume", with Keras's backups; "save"
+# and "load" with weights in files, in the middle; "checkpoint" and "restore" in a custom loop.
+TASK = os.environ.get("CASE_TASK", "train")
+EPOCHS, STEPS, BATCH = 4, 5, 16
+RANDOM = np.random.RandomState(7)
+X = RANDOM.randn(BATCH * STEPS, 24).astype("float32")
+Y = RANDOM.randn(BATCH * STEPS, 3).astype("float32")
+
+
+def make(strategy):
+    with strategy.scope():
+        layers = [keras.layers.Dense(48, activation="tanh") for _ in range(3)]
+        model = keras.Sequential([keras.layers.Input((24,)), *layers, keras.layers.Dense(3)])
+        model.compile(keras.optimizers.SGD(0.05, momentum=0.5), "mse")
+    return model
+
+
+class Crash(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == EPOCHS // 2:
+            sys.stdout.flush()
+            os._exit(0)
+
+
+def with_fit(strategy):
+    model = make(strategy)
+    arguments = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
+    callbacks = []
+    if schedule := os.environ.get("CASE_SCHEDULE"):
+        callbacks.append(tfdear.callbacks.CompressionSchedule(eval(schedule)))
+    if TASK in ("crash", "resume"):
+        callbacks.append(keras.callbacks.BackupAndRestore(str(DIRECTORY / "backup")))
+    if TASK == "crash":
+        callbacks.append(Crash())
+    if TASK == "load":
+        with strategy.scope():
+            model.optimizer.build(model.trainable_variables)  # Else its state is not loaded.
+        model.load_weights(DIRECTORY / "half.weights.h5")
+        model.fit(X, Y, epochs=EPOCHS, initial_epoch=EPOCHS // 2, callbacks=callbacks, **arguments)
+        return model.get_weights()
+    if TASK == "save":
+        saver = keras.callbacks.ModelCheckpoint(
+            str(DIRECTORY / "half.weights.h5"), save_weights_only=True
+        )
+        model.fit(X, Y, epochs=EPOCHS // 2, callbacks=[*callbacks, saver], **arguments)
+    else:
+        model.fit(X, Y, epochs=EPOCHS, callbacks=callbacks, **arguments)
+    return model.get_weights()
+
+
+def with_a_loop(strategy):
+    model = make(strategy)
+    optimizer = model.optimizer
+    checkpoint = tf.train.Checkpoint(
+        model=model, optimizer=optimizer, residual=strategy.compression_state
+    )
+
+    @tf.function
+    def step(batch):
+        def replica(x, y):
+            with tf.GradientTape() as tape:
+                loss = tf.nn.compute_average_loss(
+                    tf.reduce_mean((model(x, training=True) - y) ** 2, -1),
+                    global_batch_size=BATCH,
+                )
+            optimizer.apply_gradients(
+                zip(
+                    tape.gradient(loss, model.trainable_variables),
+                    model.trainable_variables,
+                    strict=True,
+                )
+            )
+
+        strategy.run(replica, batch)
+
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH)
+    dataset = strategy.experimental_distribute_dataset(dataset)
+    epochs = EPOCHS
+    if TASK == "restore":
+        with strategy.scope():
+            optimizer.build(model.trainable_variables)
+        checkpoint.read(str(DIRECTORY / f"rank_{strategy.rank}" / "loop")).assert_consumed()
+        epochs = EPOCHS // 2
+    if TASK == "checkpoint":
+        epochs = EPOCHS // 2
+    for _ in range(epochs):
+        for batch in dataset:
+            step(batch)
+    if TASK == "checkpoint":
+        checkpoint.write(str(DIRECTORY / f"rank_{strategy.rank}" / "loop"))
+    return model.get_weights()
+
+
+if __name__ == "__main__":
+    keras.utils.set_random_seed(3)
+    strategy = tfdear.DearStrategy(timeout=30.0)
+    looped = TASK in ("loop", "checkpoint", "restore")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        weights = (with_a_loop if looped else with_fit)(strategy)
+    events = strategy.events()
+    statistics = strategy.statistics()
+    np.savez(
+        DIRECTORY / f"{TASK}_{strategy.rank}.npz",
+        kinds=[event.kind for event in events],
+        numbers=[(e.ticket, e.subject, e.detail, e.begin, e.end) for e in events],
+        warnings=[str(w.message) for w in caught if "held back" in str(w.message)],
+        payload=repr(statistics.get("payload", {})),
+        **{f"w{i}": weight for i, weight in enumerate(weights)},
+    )

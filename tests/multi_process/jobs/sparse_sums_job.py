@@ -1,0 +1,68 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Sums of gradients under compression, step by step, for comparison with a model of them."""
+
+import os
+import pathlib
+import sys
+
+import numpy as np
+
+import tfdear
+from tfdear import engine as engine_module
+from tfdear import engine_plan, schedules
+from tfdear.trace import Layer, Trace
+
+DIRECTORY = pathlib.Path(sys.argv[1])
+COUNTS = (5, 3001, 64, 1, 777, 2048)
+STEPS = 6
+
+
+def gradient(rank: int, step: int, tensor: int) -> np.ndarray:
+    random = np.random.RandomState(1000 * step + 100 * tensor + rank)
+    return random.randn(COUNTS[tensor]).astype(np.float32)
+
+
+def other_plan(strategy) -> list[int]:
+    """Other buckets than those of the engine's first plan."""
+    layers = tuple(Layer(str(count), 4 * count, 1.0, 1.0) for count in COUNTS)
+    plan = schedules.make_plan("dear", [[5, 4, 3], [2, 1], [0]], Trace("sums", layers))
+    tensors = [engine_plan.TensorSpec(2, count, False, 4 * count) for count in COUNTS]
+    sparse_buckets = strategy._job._sparse_buckets
+    return engine_plan.encode(
+        plan, tensors, list(range(len(COUNTS))), sparse_buckets=sparse_buckets
+    )
+
+
+if __name__ == "__main__":
+    strategy = tfdear.DearStrategy(timeout=20.0, heartbeat=5.0)
+    engine = strategy._job.engine
+    layout = engine.create_layout("gradients", engine_module.Lane.GRADIENTS)
+    for count in COUNTS:
+        engine.add_tensor(layout, engine_module.DATA_TYPES["float32"], count, False)
+    densities = os.environ.get("CASE_DENSITIES", "")
+    densities = [float(text) for text in densities.split()]
+    first_plan, sums = [], {}
+    for step in range(STEPS):
+        if step == 1:
+            first_plan = engine.plan(layout)[0]
+            if os.environ.get("CASE_NEW_PLAN") and strategy.rank == 0:
+                engine.propose(layout, other_plan(strategy), 1 << 20)
+        if step < len(densities):
+            strategy.set_density(densities[step])
+        reduction = engine.open_reduction(layout)
+        for tensor in range(len(COUNTS)):
+            reduction.contribute(tensor, gradient(strategy.rank, step, tensor))
+        for tensor, count in enumerate(COUNTS):
+            out = np.empty(count, np.float32)
+            reduction.wait(tensor, 30.0, out)
+            sums[f"sum|{step}|{tensor}"] = out
+        reduction.close()
+    events = strategy.events()
+    np.savez(
+        DIRECTORY / f"rank_{strategy.rank}.npz",
+        plan=engine.plan(layout)[0],
+        first_plan=first_plan,
+        kinds=[event.kind for event in events],
+        costs=repr(strategy._job.costs),
+        **sums,
+    )

@@ -1,0 +1,127 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Trainings with compressed gradients: what they compute, when, and how they go on."""
+
+import collections
+import pathlib
+
+import numpy as np
+import pytest
+from ranks import Ranks
+
+pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+
+_JOB = str(pathlib.Path(__file__).parent / "jobs" / "compressed_training_job.py")
+COMPRESSION = "MSTopK(0.05, dense_below=0)"
+
+
+def run(directory, task="train", compression=COMPRESSION, **variables):
+    """Four ranks on two nodes; what each stored."""
+
+    def environment(rank):
+        return {
+            "TFDEAR_NODE_RANK": str(rank // 2),
+            "TFDEAR_COMPRESSION": compression,
+            "TFDEAR_BUCKET_BYTES": "8192",
+            "CASE_TASK": task,
+            **variables,
+        }
+
+    directory.mkdir(exist_ok=True)
+    with Ranks(4, _JOB, environment, (str(directory),)) as ranks:
+        codes = ranks.wait(timeout=200)
+        outputs = "\n".join(ranks.output(rank)[-4000:] for rank in range(4))
+        assert codes == [0] * 4, outputs
+    if task == "crash":
+        return None
+    return [np.load(directory / f"{task}_{rank}.npz") for rank in range(4)]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("job"))
+
+
+def weights(report):
+    keys = sorted((k for k in report.files if k[0] == "w" and k[1:].isdigit()), key=len)
+    return np.concatenate([report[key].ravel() for key in keys])
+
+
+def check_same(reports, reference):
+    """All ranks hold the same bits, and those of the reference."""
+    for report in reports:
+        np.testing.assert_array_equal(weights(report), weights(reference[0]))
+
+
+def test_phases_run_where_they_belong(uninterrupted):
+    check_same(uninterrupted, uninterrupted)
+    for report in uninterrupted:
+        by_step = collections.defaultdict(lambda: collections.defaultdict(list))
+        for kind, (ticket, subject, _, begin, end) in zip(
+            report["kinds"], report["numbers"], strict=True
+        ):
+            by_step[ticket][str(kind)].append((begin, end, subject))
+        steps = [step for step in by_step.values() if step["sparse_exchange"]]
+        assert len(steps) == 20
+        under_backward = 0
+        for step in steps:
+            exchanged = {bucket: end for _, end, bucket in step["sparse_exchange"]}
+            scattered = {bucket: end for _, end, bucket in step["intra_reduce_scatter"]}
+            gathered = {bucket: begin for begin, _, bucket in step["intra_all_gather"]}
+            assert exchanged.keys() == scattered.keys() == gathered.keys()
+            for bucket, end in exchanged.items():
+                assert scattered[bucket] <= end <= gathered[bucket]
+            last_gradient = max(end for _, end, _ in step["contribute"])
+            under_backward += min(b for b, _, _ in step["intra_reduce_scatter"]) < last_gradient
+            # What the next forward pass needs is gathered after the last exchange was begun.
+            assert min(gathered.values()) >= last_gradient
+        assert under_backward >= len(steps) // 2
+
+
+def test_density_one_is_dense(tmp_path):
+    dense = run(tmp_path / "dense", compression="None")
+    full = run(tmp_path / "full", compression="MSTopK(1.0, dense_below=0)")
+    check_same(full, full)
+    np.testing.assert_allclose(weights(full[0]), weights(dense[0]), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", ["", ", momentum=0.9, warm_up_steps=15"])
+def test_crash_and_resume_is_the_uninterrupted_run(tmp_path, options, uninterrupted):
+    compression = COMPRESSION.replace(")", f"{options})")
+    reference = run(tmp_path / "whole", compression=compression) if options else uninterrupted
+    run(tmp_path / "job", "crash", compression)
+    reports = run(tmp_path / "job", "resume", compression)
+    check_same(reports, reference)
+    assert not (tmp_path / "job" / "backup").exists()
+
+
+def test_weights_in_files_and_a_missing_residual(tmp_path, uninterrupted):
+    run(tmp_path, "save")
+    check_same(run(tmp_path, "load"), uninterrupted)
+    for report in run(tmp_path, "load"):
+        assert not report["warnings"].size
+    files = list(tmp_path.glob(".half.weights.h5.rank*.residual"))
+    assert len(files) == 8  # Of the last two epochs.
+    next(file for file in files if "rank2" in file.name and "step10" in file.name).unlink()
+    reports = run(tmp_path, "load")
+    check_same(reports, reports)
+    assert not np.array_equal(weights(reports[0]), weights(uninterrupted[0]))
+    for report in reports:
+        assert "rank 2: there is no file" in report["warnings"][0]
+
+
+def test_custom_loop_with_a_checkpoint(tmp_path):
+    reference = run(tmp_path, "loop")
+    run(tmp_path, "checkpoint")
+    check_same(run(tmp_path, "restore"), reference)
+
+
+def test_switching_at_epochs(tmp_path, uninterrupted):
+    same = run(tmp_path / "same", CASE_SCHEDULE="{0: 0.05}")
+    check_same(same, uninterrupted)
+    # A last dense step sends everything that was held back.
+    dense = run(tmp_path / "dense", compression="None")
+    switched = run(tmp_path / "switched", CASE_SCHEDULE="{0: None, 1: 0.05, 2: None}")
+    check_same(switched, switched)
+    far = np.abs(weights(uninterrupted[0]) - weights(dense[0])).max()
+    near = np.abs(weights(switched[0]) - weights(dense[0])).max()
+    assert 0 < near < far

@@ -1,0 +1,146 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""What compression holds back, in files beside Keras's checkpoints.
+
+[Note: Files of residuals]
+All ranks write the same checkpoint to one path, but each holds back gradients of its own. So each
+writes a file beside the checkpoint, before the checkpoint is renamed into place; its name has the
+rank and the optimizer's step. Who loads a checkpoint takes the file of the checkpoint's step. The
+files of the step before are kept, because a job may end when some ranks have written and the
+checkpoint is not there yet. If any rank lacks its file, all ranks start with nothing held back:
+sums stay right, but the training is not the uninterrupted one bit for bit, and a warning says so.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import warnings
+
+import tensorflow as tf
+
+_FORMAT = 1
+_KEPT = 2
+
+
+def write(model, target: pathlib.Path) -> None:
+    """Writes this rank's file for a checkpoint that is about to appear at `target`."""
+    job = _compressing_job(model)
+    if job is None:
+        return
+    job.engine.synchronize(job.options.timeout)
+    step = _step(model)
+    path = _path(job, target, step)
+    own = path.with_name(path.name + ".new")
+    header = {"format": _FORMAT, "step": step, "rank": job.rank, "world_size": job.world_size}
+    state = job.engine.save_compression()
+    try:
+        # Records have checksums.
+        with tf.io.TFRecordWriter(str(own)) as writer:
+            writer.write(json.dumps(header).encode())
+            writer.write(state)
+    except tf.errors.NotFoundError as error:
+        # As Python's own files say it; a folder of backups may go while another rank writes.
+        raise FileNotFoundError(str(error)) from error
+    os.replace(own, path)
+    steps = {_step_of(file): file for file in _files(job, target)}
+    for old in sorted(steps)[:-_KEPT]:
+        if old != step:
+            steps[old].unlink(missing_ok=True)
+
+
+def read(model, source: pathlib.Path) -> None:
+    """Takes up what was held back when the checkpoint at `source`, just loaded, was written."""
+    job = _compressing_job(model)
+    if job is None:
+        return
+    job.engine.synchronize(job.options.timeout)
+    state, problem = b"", ""
+    try:
+        state = _read(job, _path(job, source, _step(model)))
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        problem = f"rank {job.rank}: {error}"
+    # Together or not at all: what some ranks hold back belongs to what the others do.
+    problems = [text for text in job.exchange(problem) if text]
+    job.engine.load_compression(b"" if problems else state)
+    if problems:
+        warnings.warn(
+            f"Weights were loaded from {str(source)!r}, but not what compression held back when "
+            "they were saved; every rank starts with nothing held back. Gradients of about "
+            "1 / density steps are lost. Keep the files '.*.residual' beside a checkpoint, and "
+            f"load it with as many ranks per node. Received: {'; '.join(problems)}",
+            stacklevel=2,
+        )
+
+
+class CompressionState(tf.train.experimental.PythonState):
+    """What compression holds back on this rank, as part of a `tf.train.Checkpoint`.
+
+    Args:
+        job: The strategy's job.
+    """
+
+    def __init__(self, job):
+        super().__init__()
+        self._job = job
+
+    def serialize(self) -> bytes:
+        """The state, for the checkpoint that is being written."""
+        if not self._job.compresses:
+            return b""
+        self._job.engine.synchronize(self._job.options.timeout)
+        return self._job.engine.save_compression()
+
+    def deserialize(self, string_value: bytes) -> None:
+        """Takes up the state of a checkpoint."""
+        if self._job.compresses:
+            self._job.engine.synchronize(self._job.options.timeout)
+            self._job.engine.load_compression(string_value)
+
+
+def _read(job, path: pathlib.Path) -> bytes:
+    if not path.exists():
+        others = sorted(_step_of(file) for file in path.parent.glob(_pattern(job, path)))
+        raise ValueError(
+            f"there is no file {path.name!r}; steps of which there is one: {others or 'none'}"
+        )
+    records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
+    if len(records) != 2:
+        raise ValueError(f"{path.name!r} has {len(records)} records instead of 2: it is cut off")
+    header = json.loads(records[0])
+    if (header["format"], header["rank"], header["world_size"]) != (
+        _FORMAT,
+        job.rank,
+        job.world_size,
+    ):
+        raise ValueError(f"{path.name!r} was written as {header}")
+    return records[1]
+
+
+def _compressing_job(model):
+    job = getattr(getattr(model, "distribute_strategy", None), "_job", None)
+    return job if job is not None and job.compresses else None
+
+
+def _step(model) -> int:
+    iterations = getattr(getattr(model, "optimizer", None), "iterations", None)
+    return 0 if iterations is None else int(iterations)
+
+
+def _path(job, target: pathlib.Path, step: int) -> pathlib.Path:
+    name = f".{target.name}.rank{job.rank}of{job.world_size}.step{step}.residual"
+    return target.with_name(name)
+
+
+def _files(job, target: pathlib.Path) -> list[pathlib.Path]:
+    return list(target.parent.glob(_pattern(job, _path(job, target, 0))))
+
+
+def _pattern(job, path: pathlib.Path) -> str:
+    stem = path.name[: path.name.rindex(".step")]
+    return "".join(f"[{c}]" if c in "*?[" else c for c in stem) + ".step*.residual"
+
+
+def _step_of(path: pathlib.Path) -> int:
+    with contextlib.suppress(ValueError):
+        return int(path.name[path.name.rindex(".step") + 5 : -len(".residual")])
+    return -1
