@@ -2,9 +2,10 @@
 """What the norms of LARS and LAMB take: fused in one pass, and shared by the ranks.
 
 First table: the fused kernel over all layers of a model on one core, over the time to read the same
-bytes once (`memcmp` of two equal arrays). Second table: processor time of the norms per rank and
-step with 1 to 4 ranks, from the event record of real steps; with 1 rank it is the kernel's. With
---json FILE, writes the numbers.
+bytes once (`memcmp` of two equal arrays). Second table: processor time of the norms per rank, over
+1/P of that of one rank: of the shards of P ranks one after another, and in real steps of P ranks,
+from their event record, which share this machine's memory with each other and with everything else
+that a step does. With --json FILE, writes the numbers.
 """
 
 import argparse
@@ -70,16 +71,40 @@ def kernel(model: str, kind: str, repeats: int = 9) -> dict[str, float]:
     left[:] = right[:] = 1
     compare = ctypes.CDLL(None).memcmp
     pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (left, right)]
-    seconds: dict[str, list[float]] = {"norms": [], "read": [], "cpu": []}
+    seconds: dict[str, list[float]] = {"norms": [], "read": []}
+    shards = {size: shards_of(layers, offsets, size) for size in range(1, 5)}
+    seconds.update({f"cpu_{size}": [] for size in shards})
     for _ in range(repeats):
         begin = time.perf_counter()
         compare(*pointers, ctypes.c_size_t(left.nbytes))
         seconds["read"].append(time.perf_counter() - begin)
-        begin, cpu = time.perf_counter(), time.thread_time()
+        begin = time.perf_counter()
         engine.sums_of_squares(kind, layers)
         seconds["norms"].append(time.perf_counter() - begin)
-        seconds["cpu"].append(time.thread_time() - cpu)
+        for size, parts in shards.items():
+            # The slowest rank counts.
+            times = []
+            for part in parts:
+                cpu = time.thread_time()
+                engine.sums_of_squares(kind, part)
+                times.append(time.thread_time() - cpu)
+            seconds[f"cpu_{size}"].append(max(times))
     return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def shards_of(layers, offsets, world_size: int) -> list[list[list[np.ndarray]]]:
+    """The pieces of layers in every rank's shard of one bucket of all layers."""
+    total = int(offsets[-1])
+    shards = []
+    for rank in range(world_size):
+        low, high = rank * total // world_size, (rank + 1) * total // world_size
+        pieces = []
+        for layer, begin, end in zip(layers, offsets, offsets[1:], strict=False):
+            first, last = max(low, begin) - begin, min(high, end) - begin
+            if first < last:
+                pieces.append([array[first:last] for array in layer])
+        shards.append(pieces)
+    return shards
 
 
 def rank_job(model: str, kind: str, parallel: bool, directory: pathlib.Path) -> None:
@@ -103,8 +128,7 @@ def rank_job(model: str, kind: str, parallel: bool, directory: pathlib.Path) -> 
 
     step()
     strategy.synchronize()
-    before = len([event for event in strategy.events() if event.kind == "norms"])
-    del before  # Events are read once: those of the first step are gone now.
+    strategy.events()  # Of the first step, which traces.
     cpu = time.process_time()
     for _ in range(_STEPS):
         step()
@@ -153,18 +177,17 @@ def main() -> None:
                 f"{1e3 * row['read']:6.1f} ms {row['norms'] / row['read']:6.2f}",
                 flush=True,
             )
-    print(f"\n{'model':12s} {'norms':5s} {'ranks':>5s} {'CPU per rank':>13s} {'of 1/P':>7s}")
+    print(f"\n{'model':12s} {'norms':5s} {'ranks':>5s} {'shard':>9s} {'over 1/P':>9s}  in steps")
     for row in rows:
-        print(f"{row['model']:12s} {row['kind']:5s} {1:5d} {1e3 * row['cpu']:10.2f} ms {1:7.2f}")
-        for world_size in arguments.world_sizes:
-            result = ranks(row["model"], row["kind"], world_size, True)
-            row["ranks"][world_size] = result
-            cpu = statistics.mean(each["cpu"] for each in result)
-            print(
-                f"{row['model']:12s} {row['kind']:5s} {world_size:5d} {1e3 * cpu:10.2f} ms "
-                f"{cpu * world_size / row['cpu']:7.2f}",
-                flush=True,
-            )
+        for world_size in range(1, 5):
+            cpu = row[f"cpu_{world_size}"]
+            words = f"{1e3 * cpu:6.2f} ms {cpu * world_size / row['cpu_1']:9.2f}"
+            if world_size in arguments.world_sizes:
+                result = ranks(row["model"], row["kind"], world_size, True)
+                row["ranks"][world_size] = result
+                cpu = statistics.mean(each["cpu"] for each in result)
+                words += f"  {1e3 * cpu:.2f} ms {cpu * world_size / row['cpu_1']:.2f}"
+            print(f"{row['model']:12s} {row['kind']:5s} {world_size:5d} {words}", flush=True)
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(rows, file, indent=1)
