@@ -31,7 +31,7 @@ NVCC_FLAGS = -x cu -std=c++17 -O3 -I. -Xcompiler -Wall $(foreach a,$(CUDA_ARCHIT
     -gencode arch=compute_$(a),code=sm_$(a)) -gencode \
     arch=compute_$(lastword $(CUDA_ARCHITECTURES)),code=compute_$(lastword $(CUDA_ARCHITECTURES))
 
-.PHONY: install system train test test-cc test-python lint format sanitize cuda nvcc clean help
+.PHONY: install system train test test-cc test-python lint format sanitize cuda cuda-ops nvcc clean help
 
 install: system $(DEPENDENCIES)  ## set everything up: system packages, environment, library, package
 	$(BAZEL) build //...
@@ -92,6 +92,20 @@ sanitize: system  ## run the C++ tests under the thread and the address sanitize
 
 cuda: build/top_k_standalone_test  ## compile the kernels for GPUs, and their test (needs nvcc)
 
+# TensorFlow's flags, without the language standard, which NVCC_FLAGS has.
+TF_FLAGS = $(shell CUDA_VISIBLE_DEVICES= TF_CPP_MIN_LOG_LEVEL=3 $(VENV)/bin/python -c 'import \
+    tensorflow as tf; print(*(f.replace("--std=c++17", "") for f in tf.sysconfig.$(1)()))' 2>/dev/null)
+
+cuda-ops: tfdear/_tfdear_cuda_ops.so  ## build the ops for GPUs (needs nvcc and `make install`)
+
+tfdear/_tfdear_cuda_ops.so: custom_ops/kernels/mstopk_kernels.cu.cc \
+    custom_ops/kernels/top_k_cuda.cu.h custom_ops/engine/data_type.cc \
+    custom_ops/engine/data_type.h | nvcc $(DEPENDENCIES)
+	$(NVCC) $(NVCC_FLAGS) --expt-relaxed-constexpr \
+	    -diag-suppress 20012,20013,20014,20015 -Xcompiler -fPIC -shared -o $@ \
+	    $(patsubst -I%,-isystem %,$(call TF_FLAGS,get_compile_flags)) $(filter %.cc,$^) \
+	    $(call TF_FLAGS,get_link_flags)
+
 nvcc:
 	@command -v $(NVCC) >/dev/null || { echo "make: there is no $(NVCC). Install the CUDA toolkit," \
 	    "12.0 or newer, or say where it is: make cuda NVCC=/usr/local/cuda/bin/nvcc" >&2; exit 1; }
@@ -104,7 +118,7 @@ build/top_k_standalone_test: custom_ops/kernels/top_k_standalone_test.cu.cc \
 
 clean:  ## remove the environment and everything built
 	-$(BAZEL) clean
-	rm -rf $(VENV) build dist tfdear.egg-info tfdear/_tfdear_ops.so tfdear/_build_info.py
+	rm -rf $(VENV) build dist tfdear.egg-info tfdear/_tfdear_*ops.so tfdear/_build_info.py
 
 help:
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST)

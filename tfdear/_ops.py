@@ -13,6 +13,8 @@ import tensorflow as tf
 from tfdear import _build_check
 
 _LIBRARY = "_tfdear_ops.so"
+# Kernels for GPUs of ops in the library above. Optional: `make cuda-ops` builds it.
+_CUDA_LIBRARY = "_tfdear_cuda_ops.so"
 
 _MISSING = """tfdear's custom-op library is not built: there is no {path}.
 It is made by Bazel from the source tree of tfdear, and installed with the package. {rebuild}
@@ -75,7 +77,11 @@ def load() -> types.ModuleType:
     _build_check.check_tensorflow(built.TENSORFLOW_VERSION, tf.__version__)
     path = library_path()
     try:
-        return tf.load_op_library(str(path))
+        ops = tf.load_op_library(str(path))
+        path = path.with_name(_CUDA_LIBRARY)
+        if path.exists():
+            tf.load_library(str(path))
+        return ops
     except tf.errors.NotFoundError as error:
         message = _NOT_LOADABLE.format(
             running=tf.__version__,
