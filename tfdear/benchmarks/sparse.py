@@ -12,15 +12,16 @@ alone.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfdear import netlab
+from tfdear import cost_model, netlab
 from tfdear.benchmarks import report
 from tfdear.benchmarks.group import Group
-from tfdear.cost_model import CommunicationCosts, LinearCost
+from tfdear.cost_model import LinearCost
 
 _TIMEOUT = 300.0
 _PAIR_BYTES = 8
@@ -47,7 +48,8 @@ class Row:
     """One way to sum; times in seconds."""
 
     name: str
-    seconds: float
+    seconds: float  # Of a step, with the copies into and out of the engine.
+    exchange: float  # Of its communication, from the moment when all ranks have a gradient.
     sent: float  # Bytes that leave a node in a step, headers included.
     phases: dict[str, float]
     predicted: dict[str, float] | None = None
@@ -91,16 +93,33 @@ def measure(
     rows = []
     for name in sums or ways:
         with Group("with_tfdear", sys.executable, ranks, pin, ways[name]) as group:
-            # Once before: memory that was never written, and connections that are young, are slow.
+            # Starts the job, which measures its links; young connections and memory are slow.
             group.call("gradient_sum", _TIMEOUT, count=count, repeats=1)
-            before = [node.bytes_sent() for node in lab.nodes]
-            answers = group.call("gradient_sum", _TIMEOUT, count=count, repeats=repeats)
-            after = [node.bytes_sent() for node in lab.nodes]
-            steps = [max(times) for times in zip(*(a["seconds"] for a in answers), strict=True)]
-            # What goes before the first step and drains the link is not the step's.
-            drained = 2 * 2 * (1 << 20) * 1514 / 1448
-            sent = max(b - a for a, b in zip(before, after, strict=True)) - drained
-            row = Row(name, statistics.median(steps), sent / (repeats + 1), answers[0]["phases"])
+            # Bytes of steps are what more steps send more: every call drains the links, too.
+            counted = [_sent(lab)]
+            for steps in (1, 1 + repeats):
+                answers = group.call("gradient_sum", _TIMEOUT, count=count, repeats=steps)
+                counted.append(_sent(lab))
+            first, second = (
+                [b - a for a, b in zip(before, after, strict=True)]
+                for before, after in itertools.pairwise(counted)
+            )
+            sent = max(b - a for a, b in zip(first, second, strict=True)) / repeats
+            # The slowest rank counts. Communication begins when the last rank has its gradient.
+            seconds = [max(of_step) for of_step in _by_step(answers, "seconds")]
+            exchange = [
+                max(ends) - max(begins)
+                for begins, ends in zip(
+                    _by_step(answers, "begins"), _by_step(answers, "ends"), strict=True
+                )
+            ]
+            row = Row(
+                name,
+                statistics.median(seconds),
+                statistics.median(exchange),
+                sent,
+                answers[0]["phases"],
+            )
             if name.startswith("HiTopKComm"):
                 row.predicted = _predict(group, answers[0]["bytes"], count, density, ranks_per_node)
             rows.append(row)
@@ -116,27 +135,42 @@ def measure(
     }
 
 
+def _sent(lab: netlab.Lab) -> list[int]:
+    return [node.bytes_sent() for node in lab.nodes]
+
+
+def _by_step(answers: list[dict], name: str) -> list[tuple[float, ...]]:
+    """Of each step, what the ranks said."""
+    return list(zip(*(answer[name] for answer in answers), strict=True))
+
+
 def _predict(
     group: Group, coded: int, count: int, density: float, ranks_per_node: int
 ) -> dict[str, float]:
     """Equations 7 to 10, in seconds."""
     nodes = len(group.lab.nodes) // ranks_per_node
-    links = {
-        name: CommunicationCosts(**{phase: LinearCost(**cost) for phase, cost in costs.items()})
-        for name, costs in group.call("link_classes", _TIMEOUT)[0].items()
-    }
-    outer = links.get("inter_node", links["world"])
+    shard = count // ranks_per_node
     terms = {}
     if ranks_per_node > 1:
-        terms["7: reduce-scatter"] = links["intra_node"].reduce_scatter.seconds(4 * count)
-    shard = count // ranks_per_node
-    terms["8: selection"] = max(
-        group.call("selection", _TIMEOUT, count=shard, k=max(1, round(density * shard)), repeats=5)
-    )
-    terms["9: all-gather between nodes"] = outer.all_gather.seconds(nodes * coded)
+        cost = _fit(group, "within", "reduce_scatter", 4 * count)
+        terms["7: reduce-scatter"] = cost.seconds(4 * count)
+    k = max(1, round(density * shard))
+    terms["8: selection"] = max(group.call("selection", _TIMEOUT, count=shard, k=k, repeats=5))
+    cost = _fit(group, "between", "all_gather", 4 * nodes * coded)
+    terms["9: all-gather between nodes"] = cost.seconds(nodes * coded)
     if ranks_per_node > 1:
-        terms["10: all-gather"] = links["intra_node"].all_gather.seconds(4 * count)
+        cost = _fit(group, "within", "all_gather", 4 * count)
+        terms["10: all-gather"] = cost.seconds(4 * count)
     return terms
+
+
+def _fit(group: Group, level: str, phase: str, largest: int) -> LinearCost:
+    """Start-up and time per byte, measured up to a size: small messages stay in a cache."""
+    sizes = [1 << 14, 1 << 16, largest // 4 // 64 * 64, largest // 64 * 64]
+    answers = group.call(
+        "level_seconds", _TIMEOUT, level=level, phase=phase, sizes=sizes, repeats=4
+    )
+    return cost_model.fit(sizes, [max(seconds) for seconds in zip(*answers, strict=True)])
 
 
 def _print(
@@ -148,10 +182,11 @@ def _print(
     tell: Callable[[str], None],
 ) -> None:
     pairs = (nodes - 1) * _PAIR_BYTES * density * count
-    first = rows[0].seconds
+    first = rows[0].exchange
     header = [
         "sum",
-        "time ms",
+        "step ms",
+        "exchange ms",
         f"{rows[0].name} / this",
         "sent by a node",
         "of (m-1) 8 k",
@@ -164,10 +199,11 @@ def _print(
             [
                 row.name,
                 f"{row.seconds * 1e3:.1f}",
-                f"{first / row.seconds:.2f}",
+                f"{row.exchange * 1e3:.1f}",
+                f"{first / row.exchange:.2f}",
                 f"{row.sent / 1e6:.3f} MB",
                 f"{row.sent / pairs:.3f}",
-                "-" if predicted is None else f"{row.seconds / predicted:.3f}",
+                "-" if predicted is None else f"{row.exchange / predicted:.3f}",
             ]
         )
     tell(f"{nodes} nodes x {ranks_per_node} ranks, {count} elements, density {density:g}")

@@ -1,6 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """A rank that uses tfdear: its engine alone, or Keras under its strategy."""
 
+import ctypes
 import dataclasses
 import functools
 import os
@@ -11,9 +12,9 @@ import numpy as np
 import sleeping  # type: ignore[import-not-found]
 
 import tfdear
+from tfdear import _ops, link_costs, planner, statistics
 from tfdear import engine as engine_module
 from tfdear import job as job_module
-from tfdear import link_costs, planner, statistics
 from tfdear import options as options_module
 
 _LANE = engine_module.Lane.GRADIENTS
@@ -70,18 +71,25 @@ def costs() -> dict[str, dict[str, float]]:
     return dataclasses.asdict(link_costs.measure(_job().engine, _LANE))
 
 
-def link_classes() -> dict[str, dict]:
-    """What the collectives of every class of links cost this rank."""
-    costs_of_class = _job().link_costs
-    return {name: dataclasses.asdict(costs) for name, costs in costs_of_class.items()}
+def level_seconds(level: str, phase: str, sizes: list[int], repeats: int) -> list[float]:
+    """Seconds of a collective of gradients "within" or "between" nodes, by size in bytes."""
+    engine, lanes = _job().engine, engine_module.Lane
+    lane = {"within": lanes.GRADIENTS_INTRA, "between": lanes.GRADIENTS_INTER}[level]
+    seconds = []
+    for nbytes in sizes:
+        data = np.zeros(nbytes // 4, np.float32)
+        run = functools.partial(engine.run_collective, lane, engine_module.Phase[phase.upper()])
+        seconds.append(run(data, warm_up=2, repeats=repeats) / repeats)
+    return seconds
 
 
 def gradient_sum(count: int, repeats: int) -> dict:
     """Sums a gradient of `count` elements, back to back.
 
     Returns:
-        `seconds` of each repeat, after one that is not counted, and of its collectives by `phase`
-        (means); `bytes`, coded by this rank in a repeat.
+        `seconds` of each repeat, after one that is not counted; when its first collective `begins`
+        and its last one `ends`, on a clock that all ranks of this machine share; seconds of its
+        collectives by `phase` (means); `bytes` that this rank coded.
     """
     engine = _job().engine
     layout = engine.create_layout(f"gradient {count}", _LANE)
@@ -105,29 +113,40 @@ def gradient_sum(count: int, repeats: int) -> dict:
         seconds.append(time.perf_counter() - begin)
     phases: dict[str, float] = {}
     coded = 0
+    begins: dict[int, float] = {}
+    ends: dict[int, float] = {}
     for event in reader.read():
         if event.kind in statistics.PHASES:
             phases[event.kind] = phases.get(event.kind, 0.0) + (event.end - event.begin) / repeats
             coded += event.detail if event.kind in statistics.SPARSE_PHASES else 0
-    return {"seconds": seconds[1:], "phases": phases, "bytes": coded // repeats}
+            begins[event.ticket] = min(begins.get(event.ticket, event.begin), event.begin)
+            ends[event.ticket] = max(ends.get(event.ticket, event.end), event.end)
+    return {
+        "seconds": seconds[1:],
+        "begins": [begins[ticket] for ticket in sorted(begins)],
+        "ends": [ends[ticket] for ticket in sorted(ends)],
+        "phases": phases,
+        "bytes": coded // repeats,
+    }
 
 
 def selection(count: int, k: int, repeats: int) -> float:
-    """Seconds that the k largest of `count` elements take to select, warm."""
-    import tensorflow as tf
-
-    x = tf.constant(np.random.default_rng(0).standard_normal(count, np.float32))
-
-    @tf.function
-    def select(x):
-        return tfdear.ops.mstopk(x, k)[1]
-
+    """Seconds that error feedback and the selection of `k` of `count` elements take, warm."""
+    library = ctypes.CDLL(str(_ops.library_path()))
+    library.tfdear_top_k_create.restype = ctypes.c_void_p
+    top_k = ctypes.c_void_p(library.tfdear_top_k_create(1))
+    gradient = np.random.default_rng(0).standard_normal(count, np.float32)
+    arrays = [gradient, np.zeros_like(gradient), np.empty(k, np.float32), np.empty(k, np.uint32)]
+    x, residual, values, indices = (array.ctypes.data_as(ctypes.c_void_p) for array in arrays)
     times = []
     for _ in range(repeats + 2):
         begin = time.perf_counter()
-        select(x).numpy()
+        library.tfdear_top_k_select_with_feedback(
+            top_k, x, residual, ctypes.c_int64(count), ctypes.c_int64(k), values, indices
+        )
         times.append(time.perf_counter() - begin)
-    return min(times)
+    library.tfdear_top_k_destroy(top_k)
+    return sorted(times[2:])[repeats // 2]
 
 
 def replay(
@@ -211,7 +230,7 @@ METHODS = {
     "collective": collective,
     "costs": costs,
     "gradient_sum": gradient_sum,
-    "link_classes": link_classes,
+    "level_seconds": level_seconds,
     "selection": selection,
     "replay": replay,
     "build": build,
