@@ -361,9 +361,11 @@ class _Meeting:
 
     def _agree(self) -> bool:
         """True when all ranks start. The first to write the key "start/verdict" decides."""
+        timeout = min(_CALL_SECONDS, self._deadline.remaining())
+        # In this order: when the verdict is there, so is everybody it is about.
+        verdict = self.store.try_get("start/verdict", timeout=timeout)
         self._look_who_came()
         timeout = min(_CALL_SECONDS, self._deadline.remaining())
-        verdict = self.store.try_get("start/verdict", timeout=timeout)
         if verdict is None and self._cluster.rank == 0:
             if len(self._came) == self._cluster.world_size:
                 self.store.insert("start/verdict", _GO, timeout=timeout)
