@@ -21,6 +21,7 @@ ROOT = pathlib.Path(tfdear.__file__).resolve().parents[1]
 # Only ends a job that hangs.
 DEADLINE = 240.0
 DIGITS = str(ROOT / "examples" / "digits.py")
+SPARSE_DIGITS = str(ROOT / "examples" / "sparse_digits.py")
 CUSTOM_LOOP = str(ROOT / "examples" / "custom_loop.py")
 # Guessing gives 0.10; four epochs give 0.96 and more.
 ACCURACY = 0.85
@@ -111,6 +112,16 @@ def test_digits_under_tf_config(start):
     chief, other = map(output_of, ranks)
     check_summary(chief, workers=2)
     assert "Epoch" not in other and "workers" not in other
+
+
+def test_sparse_digits(start, tmp_path):
+    flags = ("-m", "tfdear", "run", "-n", "4", "--nodes", "2", SPARSE_DIGITS, "--epochs", "5")
+    text = output_of(start(*flags))
+    pattern = r"^(dense|density 0.01) +validation accuracy ([\d.]+)%$"
+    accuracy = dict(re.findall(pattern, text, re.MULTILINE))
+    assert set(accuracy) == {"dense", "density 0.01"}
+    assert all(float(percent) / 100 >= ACCURACY for percent in accuracy.values())
+    assert (tmp_path / "sparse_digits.png").stat().st_size > 1000
 
 
 def test_custom_loop(start):

@@ -1,0 +1,187 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Does compressed training learn as well? A small Transformer on English text, compressed or not.
+
+    python benchmarks/convergence.py --json convergence.json --plot convergence.png
+
+The text is what Python itself explains about its language (`pydoc_data.topics`, 465 thousand
+characters); the model predicts the next character. Four ranks, as two nodes of two, train it four
+times from the same start: dense, with MSTopK and error feedback, without error feedback, and with
+error feedback and a warm-up of the density. The last tenth of the text is for validation.
+"""
+
+import argparse
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+_CONTEXT = 64
+_WIDTH = 128
+_HEADS = 4
+_BLOCKS = 2
+_VALIDATION_WINDOWS = 512
+
+
+def load_text():
+    """Characters of the text as numbers: (training, validation, size of the alphabet)."""
+    from pydoc_data import topics
+
+    import numpy as np
+
+    text = "\n".join(topics.topics[name] for name in sorted(topics.topics))
+    alphabet = sorted(set(text))
+    numbers = np.array([alphabet.index(character) for character in text], np.int32)
+    border = len(numbers) * 9 // 10
+    return numbers[:border], numbers[border:], len(alphabet)
+
+
+def windows(numbers, starts):
+    """Inputs and the characters that follow them: two arrays of [windows, context]."""
+    import numpy as np
+
+    rows = np.stack([numbers[start : start + _CONTEXT + 1] for start in starts])
+    return rows[:, :-1], rows[:, 1:]
+
+
+def make_model(alphabet: int):
+    """A decoder-only Transformer of half a million weights."""
+    import keras
+
+    layers = keras.layers
+    characters = keras.Input((_CONTEXT,), dtype="int32")
+    positions = keras.ops.arange(_CONTEXT)
+    x = layers.Embedding(alphabet, _WIDTH)(characters)
+    x = x + layers.Embedding(_CONTEXT, _WIDTH)(positions)
+    for _ in range(_BLOCKS):
+        normal = layers.LayerNormalization()(x)
+        attention = layers.MultiHeadAttention(_HEADS, _WIDTH // _HEADS)
+        x = x + attention(normal, normal, use_causal_mask=True)
+        normal = layers.LayerNormalization()(x)
+        x = x + layers.Dense(_WIDTH)(layers.Dense(4 * _WIDTH, activation="gelu")(normal))
+    return keras.Model(characters, layers.Dense(alphabet)(layers.LayerNormalization()(x)))
+
+
+def train(arguments) -> None:
+    """One rank's work; rank 0 writes the validation perplexity after every epoch."""
+    import keras
+    import numpy as np
+
+    import tfdear
+
+    strategy = tfdear.DearStrategy()
+    keras.utils.set_random_seed(1)
+    training, validation, alphabet = load_text()
+    random = np.random.RandomState(0)
+    examples = arguments.steps * arguments.batch_size * arguments.epochs
+    inputs, targets = windows(
+        training, random.randint(0, len(training) - _CONTEXT - 1, size=examples)
+    )
+    space = np.linspace(0, len(validation) - _CONTEXT - 2, _VALIDATION_WINDOWS).astype(int)
+    with strategy.scope():
+        model = make_model(alphabet)
+        rate = keras.optimizers.schedules.CosineDecay(
+            0.0,
+            arguments.steps * arguments.epochs,
+            warmup_target=arguments.learning_rate,
+            warmup_steps=arguments.steps // 4,
+        )
+        model.compile(
+            keras.optimizers.AdamW(rate, weight_decay=0.01),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+    perplexities = []
+    for epoch in range(arguments.epochs):
+        part = slice(
+            epoch * arguments.steps * arguments.batch_size,
+            (epoch + 1) * arguments.steps * arguments.batch_size,
+        )
+        model.fit(
+            inputs[part],
+            targets[part],
+            batch_size=arguments.batch_size,
+            shuffle=False,
+            verbose=2 if strategy.is_chief else 0,
+        )
+        loss = model.evaluate(*windows(validation, space), batch_size=64, verbose=0)
+        perplexities.append(math.exp(loss))
+    if strategy.is_chief:
+        pathlib.Path(arguments.result).write_text(json.dumps(perplexities))
+
+
+# TFDEAR_COMPRESSION of each curve.
+_VARIANTS = {
+    "dense": None,
+    "MSTopK": "MSTopK(density={density}, dense_below=0)",
+    "MSTopK, warm-up": "MSTopK(density={density}, dense_below=0, warm_up_steps={warm_up})",
+    "without error feedback": "MSTopK(density={density}, dense_below=0, error_feedback=False)",
+}
+
+
+def run_variant(name: str, arguments: argparse.Namespace) -> list[float]:
+    """Trains one variant on four ranks; returns the perplexity after every epoch."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = pathlib.Path(folder) / "perplexities.json"
+        environment = {key: value for key, value in os.environ.items() if "COMPRESSION" not in key}
+        compression = _VARIANTS[name]
+        if compression is not None:
+            environment["TFDEAR_COMPRESSION"] = compression.format(
+                density=arguments.density, warm_up=arguments.steps
+            )
+        command = [sys.executable, "-m", "tfdear", "run", "-n", "4", "--nodes", "2", "--"]
+        command += [__file__, "--result", str(result)]
+        for option in ("steps", "epochs", "batch_size", "learning_rate"):
+            command += [f"--{option.replace('_', '-')}", str(getattr(arguments, option))]
+        subprocess.run(command, env=environment, check=True)
+        return json.loads(result.read_text())
+
+
+def draw(curves: dict[str, list[float]], density: float, path: str) -> None:
+    """Draws perplexity over epochs."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
+    for name, perplexities in curves.items():
+        axes.plot(range(1, len(perplexities) + 1), perplexities, label=name)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("validation perplexity")
+    axes.set_yscale("log")
+    axes.set_title(f"Small Transformer, 2 nodes x 2 ranks, density {density:g}")
+    axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=100, help="steps per epoch (default 100)")
+    parser.add_argument("--batch-size", type=int, default=64, help="of all ranks (default 64)")
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--density", type=float, default=0.01)
+    parser.add_argument("--json", help="file to write the numbers to")
+    parser.add_argument("--plot", help="picture to draw")
+    parser.add_argument("--result", help=argparse.SUPPRESS)  # One rank's work.
+    arguments = parser.parse_args()
+    if arguments.result:
+        train(arguments)
+        return
+    curves = {name: run_variant(name, arguments) for name in _VARIANTS}
+    dense = curves["dense"][-1]
+    print(f"{'':<24}{'perplexity':>12}{'over dense':>12}")
+    for name, perplexities in curves.items():
+        print(f"{name:<24}{perplexities[-1]:>12.3f}{perplexities[-1] / dense:>12.3f}")
+    if arguments.json:
+        pathlib.Path(arguments.json).write_text(
+            json.dumps({"density": arguments.density, "perplexities": curves}, indent=1)
+        )
+    if arguments.plot:
+        draw(curves, arguments.density, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()
