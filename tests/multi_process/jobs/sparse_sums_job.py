@@ -12,7 +12,6 @@ from tfdear import engine as engine_module
 from tfdear import engine_plan, schedules
 from tfdear.trace import Layer, Trace
 
-DIRECTORY = pathlib.Path(sys.argv[1])
 COUNTS = (5, 3001, 64, 1, 777, 2048)
 STEPS = 6
 
@@ -59,7 +58,7 @@ if __name__ == "__main__":
         reduction.close()
     events = strategy.events()
     np.savez(
-        DIRECTORY / f"rank_{strategy.rank}.npz",
+        pathlib.Path(sys.argv[1]) / f"rank_{strategy.rank}.npz",
         plan=engine.plan(layout)[0],
         first_plan=first_plan,
         kinds=[event.kind for event in events],
