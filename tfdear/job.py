@@ -193,7 +193,8 @@ class Job:
     @property
     def _lanes_on_one_node(self) -> tuple[_Lane, ...]:
         """Lanes whose members share a node; the same on all ranks."""
-        rows = self.grid is not None and self.grid.nodes
+        grid = self.grid or self._sparse_grid
+        rows = grid is not None and grid.nodes
         return (_Lane.INTRA_NODE, _Lane.GRADIENTS_INTRA) if rows else (_Lane.INTRA_NODE,)
 
     def _connect_groups(self, bind_address: str) -> None:

@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
 import pathlib
-import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Mapping
+
+from fork_server import ForkedProcess, ForkServer
 
 _REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
@@ -54,7 +53,7 @@ class Ranks:
         self.port = free_port()
         self.coordinator = f"127.0.0.1:{self.port}"
         self._outputs = [directory / f"rank_{rank}.txt" for rank in range(world_size)]
-        self.processes: list[subprocess.Popen] = []
+        self.processes: list[ForkedProcess] = []
         for rank in range(world_size):
             variables = dict(_plain_environment())
             if launcher:
@@ -67,17 +66,10 @@ class Ranks:
                 )
             own = env(rank) if callable(env) else env
             variables.update(own or {})
-            with open(self._outputs[rank], "wb") as output:
-                self.processes.append(
-                    subprocess.Popen(
-                        [sys.executable, "-u", str(path), *arguments],
-                        env=variables,
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
-                )
+            self._outputs[rank].touch()
+            self.processes.append(
+                _fork_server().start(path, arguments, variables, self._outputs[rank])
+            )
 
     def __enter__(self) -> Ranks:
         return self
@@ -85,8 +77,7 @@ class Ranks:
     def __exit__(self, *_: object) -> None:
         for process in self.processes:
             # The whole session: a rank may have started processes of its own.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            process.kill_session()
             process.wait(10)
         self._directory.cleanup()
 
@@ -150,6 +141,12 @@ def run_ranks(
     with Ranks(world_size, script, env, arguments) as ranks:
         codes = ranks.wait(timeout=timeout)
         return [(code, ranks.output(rank)) for rank, code in enumerate(codes)]
+
+
+@functools.cache
+def _fork_server() -> ForkServer:
+    """One for all tests; it ends with this process, when its connection closes."""
+    return ForkServer(_plain_environment())
 
 
 def _plain_environment() -> dict[str, str]:
