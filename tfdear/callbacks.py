@@ -45,7 +45,6 @@ class CompressionSchedule(keras.callbacks.Callback):
             if density is not None:
                 compression.check_density(density)
         self._densities = dict(densities)
-        self._current: float | None | object = _UNCHANGED
 
     def set_model(self, model) -> None:
         super().set_model(model)
@@ -58,14 +57,8 @@ class CompressionSchedule(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None) -> None:
         begun = [first for first in self._densities if first <= epoch]
-        density = self._densities[max(begun)] if begun else _UNCHANGED
-        if density is not _UNCHANGED and density != self._current:
-            self.model.distribute_strategy.set_density(density)
-            self._current = density
-
-
-# The density that the strategy was made with.
-_UNCHANGED = object()
+        if begun:
+            self.model.distribute_strategy.set_density(self._densities[max(begun)])
 
 
 class StepStatistics(keras.callbacks.Callback):

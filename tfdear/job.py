@@ -341,7 +341,7 @@ class Job:
         for name, lane in zip(self._link_names, lanes, strict=True):
             if len(self._group_members.get(lane, ())) > 1:
                 # All columns of a grid use the nodes' links at once, and so they are measured.
-                together = None if self.grid is None else _Lane.CONTROL
+                together = _Lane.CONTROL if self.grid or self._sparse_grid else None
                 self.link_costs[name] = link_costs.measure(self.engine, lane, together)
 
     def _share_seed(self) -> None:

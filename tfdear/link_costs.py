@@ -21,8 +21,10 @@ _LARGE_SIZES = (256 << 10, 1 << 20, 4 << 20)
 # A collective that takes longer than this ends the sizes: larger ones would only cost time.
 _LONG_SECONDS = 0.05
 _TIMES_ALONE = 9
-_REPEATS_SECONDS = 0.01
-_MOST_REPEATS = 40
+_REPEATS_SECONDS = 0.005
+_MOST_REPEATS = 20
+# Of each large size; the median counts, so that one stall of a connection does not tilt the line.
+_TIMES_EACH = 3
 
 
 def measure(
@@ -66,10 +68,14 @@ def measure(
             part = data[: size // 4]
             once = engine.run_collective(lane, phase, part)
             repeats = agree(min(max(int(_REPEATS_SECONDS / max(once, 1e-6)), 1), _MOST_REPEATS))
-            # The first half is not measured: a link may let a burst through after a pause.
-            taken = engine.run_collective(lane, phase, part, warm_up=repeats, repeats=repeats)
+            # The first ones are not measured: a link may let a burst through after a pause.
+            engine.run_collective(lane, phase, part, repeats=repeats)
+            taken = [
+                engine.run_collective(lane, phase, part, repeats=repeats)
+                for _ in range(_TIMES_EACH)
+            ]
             sizes.append(size)
-            seconds.append(taken / repeats)
+            seconds.append(statistics.median(taken) / repeats)
             if agree(int(seconds[-1] > _LONG_SECONDS)):
                 break
         agree(0)  # Nothing large is under way any more.

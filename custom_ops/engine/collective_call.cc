@@ -4,6 +4,19 @@
 
 namespace tfdear {
 
+Status CheckMembership(int rank, int size, std::chrono::milliseconds timeout) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    return Status(StatusCode::kInvalidArgument, "expected 0 <= rank < size, received rank " +
+                                                    std::to_string(rank) + " of size " +
+                                                    std::to_string(size));
+  }
+  if (timeout.count() <= 0) {
+    return Status(StatusCode::kInvalidArgument, "expected a timeout above 0 ms, received " +
+                                                    std::to_string(timeout.count()) + " ms");
+  }
+  return Status();
+}
+
 Status CheckElements(const void* data, size_t count, DataType type) {
   if (SizeOf(type) == 0) {
     return Status(StatusCode::kInvalidArgument,

@@ -3,6 +3,7 @@
 #ifndef TFDEAR_ENGINE_COLLECTIVE_CALL_H_
 #define TFDEAR_ENGINE_COLLECTIVE_CALL_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -16,8 +17,9 @@
 
 namespace tfdear {
 
-// What every backend does with the arguments of a collective: checks, names, byte ranges.
+// What every backend does with its arguments and those of a collective: checks, names, byte ranges.
 
+Status CheckMembership(int rank, int size, std::chrono::milliseconds timeout);
 Status CheckElements(const void* data, size_t count, DataType type);
 Status CheckRoot(int root, int size);
 Status CheckLength(const char* name, size_t length, int size);

@@ -11,6 +11,7 @@
 #include <exception>
 #include <utility>
 
+#include "custom_ops/engine/collective_call.h"
 #include "custom_ops/engine/gloo_address.h"
 #include "custom_ops/engine/gloo_poster.h"
 #include "custom_ops/engine/signal_mask.h"
@@ -22,15 +23,7 @@ using Clock = std::chrono::steady_clock;
 Status GlooTransport::Create(int rank, int size, const std::string& bind_address,
                              std::chrono::milliseconds timeout,
                              std::unique_ptr<GlooTransport>* result) {
-  if (size < 1 || rank < 0 || rank >= size) {
-    return Status(StatusCode::kInvalidArgument, "expected 0 <= rank < size, received rank " +
-                                                    std::to_string(rank) + " of size " +
-                                                    std::to_string(size));
-  }
-  if (timeout.count() <= 0) {
-    return Status(StatusCode::kInvalidArgument, "expected a timeout above 0 ms, received " +
-                                                    std::to_string(timeout.count()) + " ms");
-  }
+  TFDEAR_RETURN_IF_ERROR(CheckMembership(rank, size, timeout));
   // Here and not in the members' initialisers: the threads inherit this thread's signal mask.
   ScopedHelperThreadSignals signals;
   std::unique_ptr<GlooTransport> transport(new GlooTransport(rank, size, timeout));

@@ -16,6 +16,8 @@
 #include <thread>
 #include <utility>
 
+#include "custom_ops/engine/collective_call.h"
+
 namespace tfdear {
 
 using Clock = std::chrono::steady_clock;
@@ -118,15 +120,7 @@ SharedMemoryTransport::Layout::Layout(int size) {
 
 Status SharedMemoryTransport::Create(int rank, int size, std::chrono::milliseconds timeout,
                                      std::unique_ptr<SharedMemoryTransport>* result) {
-  if (size < 1 || rank < 0 || rank >= size) {
-    return Status(StatusCode::kInvalidArgument, "expected 0 <= rank < size, received rank " +
-                                                    std::to_string(rank) + " of size " +
-                                                    std::to_string(size));
-  }
-  if (timeout.count() <= 0) {
-    return Status(StatusCode::kInvalidArgument, "expected a timeout above 0 ms, received " +
-                                                    std::to_string(timeout.count()) + " ms");
-  }
+  TFDEAR_RETURN_IF_ERROR(CheckMembership(rank, size, timeout));
   std::unique_ptr<SharedMemoryTransport> transport(new SharedMemoryTransport(rank, size, timeout));
   TFDEAR_RETURN_IF_ERROR(
       SharedMemorySegment::Create(transport->layout_.total, &transport->segments_[rank]));

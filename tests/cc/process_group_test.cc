@@ -20,10 +20,6 @@ std::shared_ptr<const Signature> Sign(const std::string& text) {
   return std::make_shared<const Signature>(text);
 }
 
-bool Contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 std::unique_ptr<ProcessGroup> GroupOfOne() {
   std::unique_ptr<GlooBackend> backend;
   const Status created = GlooBackend::Create(0, 1, "127.0.0.1", kTestTimeout, &backend);

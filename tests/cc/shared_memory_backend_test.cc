@@ -26,10 +26,6 @@ void RunOverSharedMemory(int size, const Ranks& body, Milliseconds timeout = kTe
   RunRanksOver(MakeSharedMemoryBackend, size, body, timeout);
 }
 
-bool Contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 std::vector<std::string> NamesIn(const char* directory) {
   std::vector<std::string> names;
   DIR* const open = opendir(directory);

@@ -33,6 +33,10 @@ inline constexpr std::chrono::milliseconds kTestTimeout{60000};
     EXPECT_TRUE(status_to_check.ok()) << status_to_check.message(); \
   } while (false)
 
+inline bool Contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 // Ends the process if a test hangs. No test relies on it; each has deadlines of its own.
 class HardTimeout {
  public:

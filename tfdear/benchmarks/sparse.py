@@ -34,7 +34,9 @@ def configurations(density: float) -> dict[str, dict[str, str]]:
         "dense hierarchical": {"TFDEAR_COLLECTIVE": "hierarchical"},
         "dense 2D torus": {"TFDEAR_COLLECTIVE": "torus2d"},
         "naive sparse all-gather": {
-            "TFDEAR_COMPRESSION": f"MSTopK({density}, dense_below=0, hierarchical=False)"
+            "TFDEAR_COMPRESSION": (
+                f"MSTopK({density}, dense_below=0, hierarchical=False, exchange='all_gather')"
+            )
         },
         "HiTopKComm": {"TFDEAR_COMPRESSION": f"MSTopK({density}, dense_below=0)"},
         "HiTopKComm bfloat16": {
@@ -152,24 +154,22 @@ def _predict(
     shard = count // ranks_per_node
     terms = {}
     if ranks_per_node > 1:
-        cost = _fit(group, "within", "reduce_scatter", 4 * count)
+        cost = _fit_within(group, "reduce_scatter", 4 * count)
         terms["7: reduce-scatter"] = cost.seconds(4 * count)
     k = max(1, round(density * shard))
     terms["8: selection"] = max(group.call("selection", _TIMEOUT, count=shard, k=k, repeats=5))
-    cost = _fit(group, "between", "all_gather", 4 * nodes * coded)
+    cost = LinearCost(**group.call("costs_between_nodes", _TIMEOUT)[0]["all_gather"])
     terms["9: all-gather between nodes"] = cost.seconds(nodes * coded)
     if ranks_per_node > 1:
-        cost = _fit(group, "within", "all_gather", 4 * count)
+        cost = _fit_within(group, "all_gather", 4 * count)
         terms["10: all-gather"] = cost.seconds(4 * count)
     return terms
 
 
-def _fit(group: Group, level: str, phase: str, largest: int) -> LinearCost:
-    """Start-up and time per byte, measured up to a size: small messages stay in a cache."""
-    sizes = [1 << 14, 1 << 16, largest // 4 // 64 * 64, largest // 64 * 64]
-    answers = group.call(
-        "level_seconds", _TIMEOUT, level=level, phase=phase, sizes=sizes, repeats=4
-    )
+def _fit_within(group: Group, phase: str, largest: int) -> LinearCost:
+    """Start-up and time per byte, from sizes that no cache holds, as what they are asked for."""
+    sizes = [largest // part // 64 * 64 for part in (4, 2, 1)]
+    answers = group.call("seconds_within_nodes", _TIMEOUT, phase=phase, sizes=sizes, repeats=4)
     return cost_model.fit(sizes, [max(seconds) for seconds in zip(*answers, strict=True)])
 
 

@@ -71,16 +71,25 @@ def costs() -> dict[str, dict[str, float]]:
     return dataclasses.asdict(link_costs.measure(_job().engine, _LANE))
 
 
-def level_seconds(level: str, phase: str, sizes: list[int], repeats: int) -> list[float]:
-    """Seconds of a collective of gradients "within" or "between" nodes, by size in bytes."""
-    engine, lanes = _job().engine, engine_module.Lane
-    lane = {"within": lanes.GRADIENTS_INTRA, "between": lanes.GRADIENTS_INTER}[level]
-    seconds = []
-    for nbytes in sizes:
-        data = np.zeros(nbytes // 4, np.float32)
-        run = functools.partial(engine.run_collective, lane, engine_module.Phase[phase.upper()])
-        seconds.append(run(data, warm_up=2, repeats=repeats) / repeats)
-    return seconds
+def costs_between_nodes() -> dict:
+    """Fits a + b * bytes to collectives of all columns at once, as the job does at its start."""
+    lanes = engine_module.Lane
+    return dataclasses.asdict(
+        link_costs.measure(_job().engine, lanes.GRADIENTS_INTER, lanes.CONTROL)
+    )
+
+
+def seconds_within_nodes(phase: str, sizes: list[int], repeats: int) -> list[float]:
+    """Seconds of a collective within every node, by size in bytes."""
+    run = functools.partial(
+        _job().engine.run_collective,
+        engine_module.Lane.GRADIENTS_INTRA,
+        engine_module.Phase[phase.upper()],
+    )
+    return [
+        run(np.zeros(nbytes // 4, np.float32), warm_up=2, repeats=repeats) / repeats
+        for nbytes in sizes
+    ]
 
 
 def gradient_sum(count: int, repeats: int) -> dict:
@@ -230,7 +239,8 @@ METHODS = {
     "collective": collective,
     "costs": costs,
     "gradient_sum": gradient_sum,
-    "level_seconds": level_seconds,
+    "costs_between_nodes": costs_between_nodes,
+    "seconds_within_nodes": seconds_within_nodes,
     "selection": selection,
     "replay": replay,
     "build": build,
