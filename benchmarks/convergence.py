@@ -57,7 +57,8 @@ def make_model(alphabet: int):
 
     layers = keras.layers
     characters = keras.Input((_CONTEXT,), dtype="int32")
-    positions = keras.ops.arange(_CONTEXT)
+    # Of the input, not a constant: what a layer makes of a constant is one too, and never learns.
+    positions = keras.ops.cumsum(keras.ops.ones_like(characters), axis=-1) - 1
     x = layers.Embedding(alphabet, _WIDTH)(characters)
     x = x + layers.Embedding(_CONTEXT, _WIDTH)(positions)
     for _ in range(_BLOCKS):

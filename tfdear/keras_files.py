@@ -7,6 +7,7 @@ renames it.
 """
 
 import contextlib
+import errno
 import functools
 import os
 import pathlib
@@ -17,6 +18,8 @@ import keras
 from tfdear import residual_files
 
 _ATTEMPTS = 5
+# A folder may have several files of every rank, and each that another removes is an interruption.
+_MOST_INTERRUPTIONS = 10000
 
 _installed = False
 
@@ -117,11 +120,18 @@ def _is_shared_path(model, filepath) -> bool:
 
 
 def _again_if_removed(method):
+    """Calls again after another rank removed, or wrote, a file in the same folder meanwhile."""
+
     @functools.wraps(method)
     def call(self, *args, **kwargs):
-        for _ in range(_ATTEMPTS - 1):
-            with contextlib.suppress(FileNotFoundError):
+        for _ in range(_MOST_INTERRUPTIONS):
+            try:
                 return method(self, *args, **kwargs)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
         return method(self, *args, **kwargs)
 
     return call
