@@ -167,7 +167,6 @@ def draw(curves: dict[str, list[float]], density: float, path: str) -> None:
         axes.plot(range(1, len(perplexities) + 1), perplexities, label=name)
     axes.set_xlabel("epoch")
     axes.set_ylabel("validation perplexity")
-    axes.set_yscale("log")
     axes.set_title(f"Small Transformer, 2 nodes x 2 ranks, density {density:g}")
     axes.legend()
     figure.savefig(path, dpi=150)
