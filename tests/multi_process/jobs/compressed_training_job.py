@@ -39,7 +39,12 @@ class Crash(keras.callbacks.Callback):
             sys.stdout.flush()
             strategy = self.model.distribute_strategy
             (DIRECTORY / f"crash_{strategy.rank}").touch()
+            end = time.monotonic() + 60
             while len(list(DIRECTORY.glob("crash_*"))) < strategy.num_replicas_in_sync:
+                if time.monotonic() > end:
+                    raise TimeoutError(
+                        f"rank {strategy.rank} is alone: others did not come to crash"
+                    )
                 time.sleep(0.001)
             os._exit(0)
 
