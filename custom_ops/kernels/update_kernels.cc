@@ -28,10 +28,12 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
 // Threads of their own for updates: not those that move bytes, which must keep the line busy, and
-// not TensorFlow's, which may all be in the next forward pass.
+// not TensorFlow's, which may all be in the next forward pass. The first call must come from a
+// thread of ordinary priority, which they inherit: those that move bytes go before them.
 tensorflow::thread::ThreadPool* UpdateThreads() {
+  // The longest name that a thread can show, after the prefix that TensorFlow adds.
   static auto* threads =
-      new tensorflow::thread::ThreadPool(tensorflow::Env::Default(), "tfdear_updates", 2);
+      new tensorflow::thread::ThreadPool(tensorflow::Env::Default(), "dear_updates", 2);
   return threads;
 }
 
@@ -73,6 +75,7 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("T", &type_));
     OP_REQUIRES_OK(context, context->GetAttr("norms", &norms_));
     OP_REQUIRES_OK(context, context->GetAttr("norms_argument", &norms_argument_));
+    UpdateThreads();
   }
 
   // The runtime that updates run in belongs to the function that calls this op and goes with it,
