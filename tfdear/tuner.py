@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 # Executions before the first agreement; the first is left out of the measurement.
 FIRST_AGREEMENT = 4
+# By how much slower than measured plans expect computation to be. Times of real steps scatter: a
+# collective that is planned too late loses nothing, as another one has the line meanwhile, but one
+# that waits for a late gradient leaves the line idle.
+_HEADROOM = 1.25
 _POLL_SECONDS = 0.02
 _IDLE_POLL_SECONDS = 0.5
 # A step that runs while plans change belongs to neither.
@@ -56,6 +60,7 @@ class _Layout:
     names: list[str]
     tensors: list[engine_plan.TensorSpec]
     planner: Planner
+    # What plans are made for: the measured times, with headroom.
     trace: Trace | None = None
     tensor_of_layer: list[int] | None = None
     # The plan that was proposed last, until all ranks have it, and the execution that began with.
@@ -173,7 +178,8 @@ class Tuner:
         measured = layer_times.measure(self._rows, layout.number, layout.names, sizes)
         if measured is None:
             return
-        layout.trace, layout.tensor_of_layer = measured
+        trace, layout.tensor_of_layer = measured
+        layout.trace = trace.scaled(_HEADROOM)
         self._propose(layout)
 
     def _propose(self, layout: _Layout) -> None:
