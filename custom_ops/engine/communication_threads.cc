@@ -39,6 +39,7 @@ void RegisterCommunicationThread() {
   thread_local bool registered = false;
   if (registered) return;
   registered = true;
+  pthread_setname_np(pthread_self(), "tfdear_transfer");
   // They need little time, but at once: while one waits for a processor, the line is idle. Where
   // the system does not allow it (to other users than root, by default), all threads are alike.
   setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNiceness);

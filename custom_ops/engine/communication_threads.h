@@ -9,7 +9,8 @@ namespace tfdear {
 // Tells computation from communication by the processor time of threads: what the process used,
 // less what the threads that only move bytes used, is computation. All functions are thread safe.
 
-// Counts the calling thread as one that only moves bytes. Again and again is fine.
+// Counts the calling thread as one that only moves bytes, and gives it a name and a priority that
+// say so. Threads that it starts would inherit the priority. Again and again is fine.
 void RegisterCommunicationThread();
 
 // Processor time of this process outside those threads, in microseconds.

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
+import re
 import sys
 
 import pytest
@@ -21,6 +23,8 @@ pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 _JOB = pathlib.Path(__file__).parent / "jobs" / "measurement_job.py"
 _STEPS = 30
 _BUCKETS = 4
+# Of linux/capability.h.
+_CAP_SYS_NICE = 23
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +85,19 @@ def test_a_measured_clock_is_right_within_its_error(reports):
     assert reports[0]["clock offset"] == reports[0]["clock error"] == 0
     assert abs(reports[1]["clock offset"]) <= reports[1]["clock error"]
     assert reports[1]["clock error"] > 0
+
+
+def test_only_transfers_go_before_computation(reports):
+    # An update that competes with transfers leaves the line idle.
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    status = pathlib.Path("/proc/self/status").read_text()
+    capabilities = int(re.search(r"^CapEff:\s*(\w+)", status, re.MULTILINE)[1], 16)
+    may_raise = capabilities >> _CAP_SYS_NICE & 1
+    for report in reports:
+        niceness = report["niceness"]
+        assert set(niceness["tf_dear_updates"]) == set(niceness["tf_Compute"]) == {own}
+        transfers = set(niceness["tfdear_transfer"])
+        assert max(transfers) < own if may_raise else transfers == {own}
 
 
 def test_statistics_are_complete(reports):

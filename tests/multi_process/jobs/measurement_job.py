@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import sys
 
@@ -52,6 +53,21 @@ def outer():
     return inner() * 2.0
 
 
+def niceness_of_threads() -> dict[str, list[int]]:
+    """By the name that a thread shows."""
+    niceness: dict[str, list[int]] = {}
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        try:
+            name, value = (
+                (task / "comm").read_text(),
+                os.getpriority(os.PRIO_PROCESS, int(task.name)),
+            )
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # It has ended.
+        niceness.setdefault(name.strip(), []).append(value)
+    return niceness
+
+
 outer_ops = [op.type for op in outer.get_concrete_function().graph.get_operations()]
 report = {
     "first": first,
@@ -59,6 +75,7 @@ report = {
     "steps in events": sum(event.kind == "step" for event in events),
     "clock offset": offset.microseconds,
     "clock error": offset.error,
+    "niceness": niceness_of_threads(),
     "awaits outside the inner function": outer_ops.count("DearAwait"),
 }
 (DIRECTORY / f"report_{strategy.rank}.json").write_text(json.dumps(report))
