@@ -55,6 +55,7 @@ def check_same(reports, reference):
 def test_phases_run_where_they_belong(uninterrupted):
     check_same(uninterrupted, uninterrupted)
     for report in uninterrupted:
+        assert report["within_nodes"] == "shared_memory"
         by_step = collections.defaultdict(lambda: collections.defaultdict(list))
         for kind, (ticket, subject, _, begin, end) in zip(
             report["kinds"], report["numbers"], strict=True
@@ -82,6 +83,22 @@ def test_density_one_is_dense(tmp_path):
     full = run(tmp_path / "full", compression="MSTopK(1.0, dense_below=0)")
     check_same(full, full)
     np.testing.assert_allclose(weights(full[0]), weights(dense[0]), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["LARS", "LAMB"])
+def test_parallel_norms_are_of_the_compressed_sum(tmp_path, optimizer):
+    parallel, alone = (
+        run(
+            tmp_path / f"{parallel}",
+            CASE_OPTIMIZER=f"tfdear.optimizers.{optimizer}(0.02, {parallel=})",
+        )
+        for parallel in (True, False)
+    )
+    check_same(parallel, parallel)
+    check_same(alone, alone)
+    assert any("norms" in report["kinds"] for report in parallel)
+    assert not any("norms" in report["kinds"] for report in alone)
+    np.testing.assert_allclose(weights(parallel[0]), weights(alone[0]), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", ["", ", momentum=0.9, warm_up_steps=15"])

@@ -27,7 +27,8 @@ def make(strategy):
     with strategy.scope():
         layers = [keras.layers.Dense(48, activation="tanh") for _ in range(3)]
         model = keras.Sequential([keras.layers.Input((24,)), *layers, keras.layers.Dense(3)])
-        model.compile(keras.optimizers.SGD(0.05, momentum=0.5), "mse")
+        optimizer = os.environ.get("CASE_OPTIMIZER", "keras.optimizers.SGD(0.05, momentum=0.5)")
+        model.compile(eval(optimizer), "mse")
     return model
 
 
@@ -126,12 +127,11 @@ if __name__ == "__main__":
         warnings.simplefilter("always")
         weights = (with_a_loop if looped else with_fit)(strategy)
     events = strategy.events()
-    statistics = strategy.statistics()
     np.savez(
         DIRECTORY / f"{TASK}_{strategy.rank}.npz",
         kinds=[event.kind for event in events],
         numbers=[(e.ticket, e.subject, e.detail, e.begin, e.end) for e in events],
         warnings=[str(w.message) for w in caught if "held back" in str(w.message)],
-        payload=repr(statistics.get("payload", {})),
+        within_nodes=strategy.statistics()["transports"]["gradients_intra"],
         **{f"w{i}": weight for i, weight in enumerate(weights)},
     )
