@@ -54,6 +54,14 @@ touch(f"ready_{rank}")
 """
 
 
+@pytest.fixture(autouse=True, scope="module")
+def interrupts_arrive():
+    """A shell that starts pytest in the background makes it and all it starts ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Runner:
     """Starts launchers in a folder, finds what they started, and ends what is left."""
 
