@@ -47,6 +47,21 @@ def test_another_rank_still_writes(backup, monkeypatch):
     assert not folder.exists()
 
 
+def test_another_rank_makes_the_folder_first(tmp_path, monkeypatch):
+    keras_files.install()
+    callback = keras.callbacks.BackupAndRestore(tmp_path / "backup")
+    callback.set_model(keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)]))
+    makedirs = os.makedirs
+
+    def after_another_rank(*arguments, **keywords):
+        makedirs(*arguments, **keywords)
+        makedirs(*arguments, **keywords)
+
+    monkeypatch.setattr(os, "makedirs", after_another_rank)
+    callback.on_epoch_end(0)
+    assert (tmp_path / "backup" / "latest.weights.h5").exists()
+
+
 def test_other_errors_are_errors(backup, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError("the folder belongs to somebody else")

@@ -132,6 +132,6 @@ if __name__ == "__main__":
         kinds=[event.kind for event in events],
         numbers=[(e.ticket, e.subject, e.detail, e.begin, e.end) for e in events],
         warnings=[str(w.message) for w in caught if "held back" in str(w.message)],
-        within_nodes=strategy.statistics()["transports"]["gradients_intra"],
+        within_nodes=strategy.statistics()["transports"].get("gradients_intra", "nothing"),
         **{f"w{i}": weight for i, weight in enumerate(weights)},
     )
