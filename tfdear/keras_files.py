@@ -46,10 +46,13 @@ def install() -> None:
     from keras.src import export
 
     export.export_saved_model = _exported_into_place(export.export_saved_model)
+    from keras.src.utils import file_utils
+
+    file_utils.makedirs = _also_if_made(file_utils.makedirs)
     # Every rank backs up into one folder and removes it when training ends, while another may still
     # be writing its last backup.
     for name in ("_save_model", "on_train_end"):
-        setattr(BackupAndRestore, name, _again_after_others(getattr(BackupAndRestore, name)))
+        setattr(BackupAndRestore, name, _again_if_removed(getattr(BackupAndRestore, name)))
 
 
 def _renamed_into_place(save, one_file):
@@ -119,15 +122,26 @@ def _is_shared_path(model, filepath) -> bool:
     return is_dear and isinstance(filepath, (str, os.PathLike)) and "://" not in str(filepath)
 
 
-def _again_after_others(method):
-    """Calls again after another rank removed or made something in the same folder meanwhile."""
+def _also_if_made(makedirs):
+    """Callbacks of all ranks find at the same time that a folder is missing, and make it."""
+
+    @functools.wraps(makedirs)
+    def make(path):
+        with contextlib.suppress(FileExistsError):
+            makedirs(path)
+
+    return make
+
+
+def _again_if_removed(method):
+    """Calls again after another rank removed, or wrote, a file in the same folder meanwhile."""
 
     @functools.wraps(method)
     def call(self, *args, **kwargs):
         for _ in range(_MOST_INTERRUPTIONS):
             try:
                 return method(self, *args, **kwargs)
-            except (FileNotFoundError, FileExistsError):
+            except FileNotFoundError:
                 continue
             except OSError as error:
                 if error.errno != errno.ENOTEMPTY:

@@ -47,10 +47,19 @@ def test_another_rank_still_writes(backup, monkeypatch):
     assert not folder.exists()
 
 
-def test_another_rank_makes_the_folder_first(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["BackupAndRestore", "ModelCheckpoint"])
+def test_another_rank_makes_the_folder_first(tmp_path, monkeypatch, name):
     keras_files.install()
-    callback = keras.callbacks.BackupAndRestore(tmp_path / "backup")
-    callback.set_model(keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)]))
+    folder = tmp_path / "new" / "folder"
+    callback = {
+        "BackupAndRestore": lambda: keras.callbacks.BackupAndRestore(folder),
+        "ModelCheckpoint": lambda: keras.callbacks.ModelCheckpoint(
+            folder / "best.keras", monitor="loss", save_best_only=True
+        ),
+    }[name]()
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    callback.set_model(model)
     makedirs = os.makedirs
 
     def after_another_rank(*arguments, **keywords):
@@ -58,8 +67,9 @@ def test_another_rank_makes_the_folder_first(tmp_path, monkeypatch):
         makedirs(*arguments, **keywords)
 
     monkeypatch.setattr(os, "makedirs", after_another_rank)
-    callback.on_epoch_end(0)
-    assert (tmp_path / "backup" / "latest.weights.h5").exists()
+    callback.on_epoch_begin(0)
+    callback.on_epoch_end(0, {"loss": 1.0})
+    assert list(folder.iterdir())
 
 
 def test_other_errors_are_errors(backup, monkeypatch):
