@@ -49,11 +49,21 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     kinds = parser.add_subparsers(required=True, metavar="benchmark")
-    _add(kinds, "collectives", "time and bandwidth of the collectives", _collectives).add_argument(
+    collectives = _add(kinds, "collectives", "time and bandwidth of the collectives", _collectives)
+    collectives.add_argument(
         "--sizes",
         type=_sizes,
         default=_sizes("64K,256K,1M,4M,16M"),
         help="sizes, such as 64K,4M (default: 64K,256K,1M,4M,16M)",
+    )
+    collectives.add_argument(
+        "--connections",
+        type=_list(int),
+        default=[],
+        help="also with so many connections to each rank, such as 2,4 (default: only with one)",
+    )
+    collectives.add_argument(
+        "--paths", type=int, default=1, help="as of `tfdear netlab up` (default: 1)"
     )
     replay = _add(kinds, "replay", "schedules and planners, with sleep as computation", _replay)
     replay.add_argument(
@@ -206,9 +216,9 @@ def _tell(line: str) -> None:
     print(line, flush=True)
 
 
-def _lab(options: argparse.Namespace):
+def _lab(options: argparse.Namespace, paths: int = 1):
     rate = None if options.rate == "none" else options.rate
-    return netlab.temporary(options.ranks, rate)
+    return netlab.temporary(options.ranks, rate, paths)
 
 
 def _finish(options: argparse.Namespace, document: dict) -> int:
@@ -305,11 +315,11 @@ def _collectives(options: argparse.Namespace) -> int:
     from tfdear.benchmarks import collectives, peers
 
     frameworks = [
-        peers.tfdear(),
+        *(peers.tfdear(count) for count in [1, *options.connections]),
         peers.torch(options.torch_python),
         peers.horovod(options.horovod_python),
     ]
-    with _lab(options) as lab:
+    with _lab(options, options.paths) as lab:
         document = collectives.measure(
             lab, frameworks, options.sizes, options.repeats, options.pin, _tell
         )

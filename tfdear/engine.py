@@ -224,6 +224,7 @@ class Engine:
         bind_address: str,
         timeout: float,
         direct: bool,
+        connections: int,
         transport: Transport = Transport.GLOO,
     ) -> bytes:
         """Creates a lane's process group and returns the address blob to publish.
@@ -232,6 +233,7 @@ class Engine:
 
         `direct`: whether ranks may exchange shards with all others at once; where several ranks
         share a node's network and reach other nodes through it, a ring moves fewer bytes there.
+        `connections`: to each member, for Gloo.
         """
         library = _library()
         members = (ctypes.c_int * len(ranks))(*ranks)
@@ -246,6 +248,7 @@ class Engine:
             ctypes.c_double(timeout),
             -1 if direct else 0,
             int(transport),
+            int(connections),
         )
         blob = ctypes.create_string_buffer(_LARGEST_ADDRESS_BLOB)
         length = library.tfdear_group_listen(int(lane), blob, _LARGEST_ADDRESS_BLOB)

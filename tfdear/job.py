@@ -50,6 +50,8 @@ _ALGORITHM = {
 }
 # The groups of the levels, in the order of `topology.Grid`: rows and columns.
 _LEVELS = (_Lane.GRADIENTS_INTRA, _Lane.GRADIENTS_INTER)
+# All that gradients travel in.
+_GRADIENT_LANES = (_Lane.GRADIENTS, *_LEVELS)
 
 
 class Job:
@@ -97,6 +99,7 @@ class Job:
                 "backend": "gloo",
                 "device": "CPU",
                 "compression": repr(options.compression),
+                "connections": str(options.connections),
                 # Ranks that record one measure their clocks together.
                 timeline_recorder.VARIABLE: (
                     "set" if timeline_recorder.requested_file() else "not set"
@@ -211,6 +214,8 @@ class Job:
                 bind_address,
                 self.options.timeout,
                 direct=not ring and len({nodes[r] for r in ranks}) in (1, len(ranks)),
+                # What the others carry is too short to be spread.
+                connections=self.options.connections if lane in _GRADIENT_LANES else 1,
             )
             if lane in self._lanes_on_one_node:
                 self._connect_on_one_node(lane, ranks, open_group)

@@ -33,7 +33,8 @@ _HOSTS_FILES = pathlib.Path("/etc/netns")
 # A token bucket must hold more than one 64 KiB segment that the kernel cuts late, or the link stays
 # below its rate; with 256 KiB the payload reaches 1448 / 1514 of it.
 _BURST = "256kb"
-_QUEUE = "20ms"
+_QUEUE_MS = 20
+_BUNDLES = (1, 2, 4, 8, 16)
 _CONGESTION_CONTROL = "cubic"
 # What the discovery of neighbours sends would blur the byte counters.
 _NO_IPV6 = ("addrgenmode", "none")
@@ -91,11 +92,13 @@ class Lab:
         name: Name of the lab.
         nodes: Its nodes.
         rate: What each node may send, such as "1gbit"; None: as fast as the machine can.
+        paths: How many equal parts the rate is in, of which one connection gets one.
     """
 
     name: str
     nodes: tuple[Node, ...]
     rate: str | None
+    paths: int = 1
 
     @property
     def bits_per_second(self) -> float | None:
@@ -118,7 +121,7 @@ def parse_rate(rate: str) -> float:
     return float(number.rstrip("kmgt")) * factor
 
 
-def up(nodes: int, rate: str | None = "1gbit", name: str = "lab") -> Lab:
+def up(nodes: int, rate: str | None = "1gbit", name: str = "lab", paths: int = 1) -> Lab:
     """Makes a lab.
 
     Use it to try on one machine what several would do. Every node sends at most `rate` (a token
@@ -129,6 +132,9 @@ def up(nodes: int, rate: str | None = "1gbit", name: str = "lab") -> Lab:
         nodes: Number of nodes, at least 1.
         rate: Rate of each node's link, such as "1gbit"; None: not shaped. Defaults to "1gbit".
         name: Name of the lab; small letters, digits and dashes. Defaults to "lab".
+        paths: 2, 4, 8 or 16 make each node's link a bundle of so many with equal shares of its
+            rate. The ports of a connection say which one it takes, so that one connection gets a
+            share of the rate and several may meet. Defaults to 1.
 
     Returns:
         The `Lab`.
@@ -142,6 +148,11 @@ def up(nodes: int, rate: str | None = "1gbit", name: str = "lab") -> Lab:
         raise LabError(f"a lab has 1 to {_LARGEST_LAB} nodes. Received: {nodes!r}")
     if rate is not None:
         parse_rate(rate)
+    if paths not in _BUNDLES or (paths > 1 and rate is None):
+        raise LabError(
+            f"a link with a rate can be a bundle of {_BUNDLES} paths. Received: paths={paths!r}, "
+            f"rate={rate!r}"
+        )
     switch = f"{_PREFIX}-{name}-{_SWITCH}"
     try:
         # The kernel refuses a name that exists: of two that make the same lab, one fails here.
@@ -156,7 +167,7 @@ def up(nodes: int, rate: str | None = "1gbit", name: str = "lab") -> Lab:
     try:
         _ip("-n", switch, "link", "add", "bridge", "type", "bridge")
         _ip("-n", switch, "link", "set", "bridge", *_NO_IPV6, "up")
-        made = [_make_node(name, switch, number, rate) for number in range(nodes)]
+        made = [_make_node(name, switch, number, rate, paths) for number in range(nodes)]
         hosts = "".join(f"{node.address} {node.hostname}\n" for node in made)
         for node in made:
             folder = _HOSTS_FILES / node.namespace
@@ -165,10 +176,10 @@ def up(nodes: int, rate: str | None = "1gbit", name: str = "lab") -> Lab:
     except BaseException:
         _remove(name)
         raise
-    return Lab(name, tuple(made), rate)
+    return Lab(name, tuple(made), rate, paths)
 
 
-def _make_node(lab: str, switch: str, number: int, rate: str | None) -> Node:
+def _make_node(lab: str, switch: str, number: int, rate: str | None, paths: int) -> Node:
     node = Node(
         namespace=f"{_PREFIX}-{lab}-{number}",
         address=f"{_SUBNET}.{number + 1}",
@@ -185,9 +196,40 @@ def _make_node(lab: str, switch: str, number: int, rate: str | None) -> Node:
     route = ["dev", _DEVICE, "src", node.address, "congctl", _CONGESTION_CONTROL]
     _ip("-n", name, "route", "add", f"{_SUBNET}.0/24", *route)
     if rate is not None:
-        shape = ["tbf", "rate", rate, "burst", _BURST, "latency", _QUEUE]
-        _call("tc", "-n", name, "qdisc", "add", "dev", _DEVICE, "root", *shape)
+        _shape(name, rate, paths)
     return node
+
+
+def _shape(namespace: str, rate: str, paths: int) -> None:
+    def add(what: str, *arguments: str) -> None:
+        _call("tc", "-n", namespace, what, "add", "dev", _DEVICE, *arguments)
+
+    if paths == 1:
+        add("qdisc", "root", "tbf", "rate", rate, "burst", _BURST, "latency", f"{_QUEUE_MS}ms")
+        return
+    # What no filter takes, such as ARP, is not shaped.
+    add("qdisc", "root", "handle", "1:", "htb")
+    share = parse_rate(rate) / paths
+    queue_bytes = share / 8 * _QUEUE_MS / 1000
+    for path in range(paths):
+        group = f"1:{path + 1:x}"
+        add(
+            "class",
+            "parent",
+            "1:",
+            "classid",
+            group,
+            "htb",
+            "rate",
+            f"{share:.0f}bit",
+            "burst",
+            _BURST,
+        )
+        add("qdisc", "parent", group, "bfifo", "limit", f"{queue_bytes:.0f}")
+        # Without the lowest bit, which says who chose the port: Linux connects from even ones and
+        # lets a listener that asks for any have an odd one.
+        port = ["u32", "match", "ip", "dport", f"{path << 1}", f"{(paths - 1) << 1:#x}"]
+        add("filter", "parent", "1:", "protocol", "ip", *port, "flowid", group)
 
 
 def labs() -> list[str]:
@@ -217,7 +259,11 @@ def find(name: str = "lab") -> Lab:
     )
     text = _call("tc", "-n", nodes[0].namespace, "-j", "qdisc", "show", "dev", _DEVICE)
     rates = [q["options"]["rate"] * 8 for q in json.loads(text) if q.get("kind") == "tbf"]
-    return Lab(name, nodes, f"{rates[0]:.0f}bit" if rates else None)
+    # tc has no JSON for classes in every version: "class htb 1:1 root prio 0 rate 250Mbit ...".
+    classes = _call("tc", "-n", nodes[0].namespace, "class", "show", "dev", _DEVICE)
+    shares = [parse_rate(share) for share in re.findall(r"^class htb .* rate (\S+)", classes, re.M)]
+    rate = sum(rates + shares)
+    return Lab(name, nodes, f"{rate:.0f}bit" if rate else None, max(1, len(shares)))
 
 
 def down(name: str = "lab") -> None:
@@ -235,12 +281,13 @@ def down(name: str = "lab") -> None:
 
 
 @contextlib.contextmanager
-def temporary(nodes: int, rate: str | None = "1gbit") -> Iterator[Lab]:
+def temporary(nodes: int, rate: str | None = "1gbit", paths: int = 1) -> Iterator[Lab]:
     """A lab of this process's own for a `with` statement, removed at its end.
 
     Args:
         nodes: Number of nodes.
         rate: Rate of each node's link; None: not shaped. Defaults to "1gbit".
+        paths: As of `up`.
 
     Yields:
         The `Lab`.
@@ -251,7 +298,7 @@ def temporary(nodes: int, rate: str | None = "1gbit") -> Iterator[Lab]:
     name = f"pid{os.getpid()}"
     while name in labs():
         name += "x"
-    lab = up(nodes, rate, name)
+    lab = up(nodes, rate, name, paths)
     try:
         yield lab
     finally:

@@ -48,6 +48,12 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     up.add_argument(
         "--rate", default="1gbit", help="what each node may send; none: not shaped (default: 1gbit)"
     )
+    up.add_argument(
+        "--paths",
+        type=int,
+        default=1,
+        help="equal parts of the rate, of which one connection gets one (default: 1)",
+    )
     execute = actions.add_parser("exec", help="run a command on one node", allow_abbrev=False)
     execute.add_argument("node", type=int, help="number of the node, from 0")
     execute.add_argument("command", nargs=argparse.REMAINDER, metavar="-- command ...")
@@ -75,7 +81,7 @@ def _guarded(function):
 
 def _up(options: argparse.Namespace) -> int:
     rate = None if options.rate == "none" else options.rate
-    _show(netlab.up(options.nodes, rate, options.name))
+    _show(netlab.up(options.nodes, rate, options.name, options.paths))
     return 0
 
 
@@ -91,6 +97,8 @@ def _down(options: argparse.Namespace) -> int:
 
 def _show(lab: netlab.Lab) -> None:
     rate = "not shaped" if lab.rate is None else f"{lab.bits_per_second or 0:g} bit/s per node"
+    if lab.paths > 1:
+        rate += f" in {lab.paths} paths"
     print(f"lab {lab.name}: {len(lab.nodes)} nodes, {rate}")
     for number, node in enumerate(lab.nodes):
         print(

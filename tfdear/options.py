@@ -16,6 +16,8 @@ _CHOICES = {
     "collective": ("ring", "tree", "hierarchical", "torus2d"),
     "weighting": ("examples", "replica"),
 }
+# Every one costs each rank a socket per peer.
+_MOST_CONNECTIONS = 16
 # Named in the documentation of the project, refused in words until they are built.
 _NOT_BUILT = {
     "backend": ("nccl", "mpi"),
@@ -38,6 +40,7 @@ class DearOptions:
         init_timeout: Seconds within which all ranks must have started.
         heartbeat: Seconds after which a silent rank counts as lost.
         shared_memory: Whether ranks of one node exchange data through shared memory where they can.
+        connections: TCP connections to each peer, between which the data of gradients take turns.
         shared_seeds: Whether all ranks draw the same dropout masks.
         max_delay_ms: Random delay injected into the engine, in milliseconds, for tests.
 
@@ -56,6 +59,7 @@ class DearOptions:
     init_timeout: float = 300.0
     heartbeat: float = 10.0
     shared_memory: bool = True
+    connections: int = 1
     shared_seeds: bool = False
     max_delay_ms: int = 0
 
@@ -90,6 +94,12 @@ class DearOptions:
                     f"`{name}` must be a positive number of seconds. Received: {name}={value!r}"
                 )
 
+        if not isinstance(self.connections, int) or not 1 <= self.connections <= _MOST_CONNECTIONS:
+            raise ValueError(
+                f"`connections` must be a number from 1 to {_MOST_CONNECTIONS}. "
+                f"Received: connections={self.connections!r}"
+            )
+
     @property
     def planned_schedule(self) -> str:
         """The schedule as `tfdear.schedules` names it."""
@@ -115,6 +125,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "init_timeout": float,
     "heartbeat": float,
     "shared_memory": _flag,
+    "connections": int,
     "shared_seeds": _flag,
     "max_delay_ms": int,
     "bucket_bytes": int,  # Stands for `fusion`, which wins.

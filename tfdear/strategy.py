@@ -64,6 +64,9 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         heartbeat: Seconds of silence after which a rank counts as lost. Defaults to 10.
         shared_memory: Whether ranks of one node exchange data through shared memory, where all of
             them can; else by Gloo. Sums are the same bit for bit. Defaults to True.
+        connections: TCP connections to each peer, between which the data of gradients take turns;
+            for networks that give one connection less than the link has, such as those of clouds
+            and bundles of links. Equal on all ranks. Sums are the same bit for bit. Defaults to 1.
         shared_seeds: Whether all ranks draw the same dropout masks. Defaults to False.
 
     Raises:
@@ -103,6 +106,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         init_timeout: float | None = None,
         heartbeat: float | None = None,
         shared_memory: bool | None = None,
+        connections: int | None = None,
         shared_seeds: bool | None = None,
     ):
         options = options_module.resolve(
@@ -118,6 +122,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
                 "init_timeout": init_timeout,
                 "heartbeat": heartbeat,
                 "shared_memory": shared_memory,
+                "connections": connections,
                 "shared_seeds": shared_seeds,
             }
         )

@@ -68,7 +68,7 @@ ProcessGroup* GroupOf(int lane) {
 
 int tfdear_group_create(int lane, const char* name, const int* ranks, int size, int rank_in_group,
                         const char* bind_address, double timeout_seconds, int direct_ranks,
-                        int transport, char* error, int error_size) {
+                        int transport, int connections, char* error, int error_size) {
   StartingGroup& group = StartingGroups()[lane];
   group.name = name;
   group.ranks.assign(ranks, ranks + size);
@@ -81,7 +81,8 @@ int tfdear_group_create(int lane, const char* name, const int* ranks, int size, 
     return Report(status, error, error_size);
   }
   std::unique_ptr<GlooBackend> backend;
-  const Status status = GlooBackend::Create(rank_in_group, size, bind_address, timeout, &backend);
+  const Status status =
+      GlooBackend::Create(rank_in_group, size, bind_address, timeout, &backend, connections);
   if (status.ok() && direct_ranks >= 0) backend->set_direct_ranks(direct_ranks);
   group.backend = std::move(backend);
   return Report(status, error, error_size);

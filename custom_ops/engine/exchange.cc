@@ -54,7 +54,8 @@ uint64_t Exchange::SlotOf(uint64_t tag, size_t bytes) const {
 
 void Exchange::Start(Message* message, uint64_t tag, void* data, size_t bytes) {
   try {
-    message->buffer = transport_->context_->createUnboundBuffer(data, bytes);
+    message->buffer =
+        transport_->contexts_[tag % transport_->contexts_.size()]->createUnboundBuffer(data, bytes);
   } catch (const std::exception& error) {
     status_ = transport_->PeerFailed(message->peer, error.what());
     return;

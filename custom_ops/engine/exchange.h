@@ -38,7 +38,8 @@ class Exchange {
 
   // Both prepare a message and return at once; the next Wait starts all that are prepared. Data
   // must stay until the message was waited for.
-  // Messages without bytes are not sent and need no Wait. Tags: one message per peer and tag.
+  // Messages without bytes are not sent and need no Wait. Tags: one message per peer and tag; those
+  // of successive messages follow one another, as they choose among the connections.
   void Send(int peer, uint64_t tag, const void* data, size_t bytes);
   Message* Receive(int peer, uint64_t tag, void* data, size_t bytes);
 

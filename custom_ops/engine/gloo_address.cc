@@ -15,7 +15,8 @@
 namespace tfdear {
 namespace {
 
-constexpr char kMagic[] = "tfdear-gloo-1";
+constexpr char kMagic[] = "tfdear-gloo-2";
+constexpr char kNoAddress[] = "-";
 
 // gloo's form: the socket address, then the sequence number of a shared listener, unused (-1) here
 // because every connection has a listening socket of its own.
@@ -145,7 +146,10 @@ Status AddressFromText(const std::string& text, std::vector<char>* gloo_address)
 std::string AddressBook::Serialize() const {
   std::ostringstream blob;
   blob << kMagic << ' ' << rank << ' ' << size;
-  for (const std::string& address : address_for_peer) blob << ' ' << address;
+  for (const auto& addresses : addresses_for_peer) {
+    blob << ' ' << (addresses.empty() ? kNoAddress : "");
+    for (size_t i = 0; i < addresses.size(); ++i) blob << (i > 0 ? "," : "") << addresses[i];
+  }
   return blob.str();
 }
 
@@ -159,12 +163,19 @@ Status AddressBook::Parse(const std::string& blob, AddressBook* book) {
                                                     blob.substr(0, 64) +
                                                     "'; do all ranks run the same tfdear?");
   }
-  book->address_for_peer.clear();
-  for (std::string address; words >> address;) book->address_for_peer.push_back(address);
-  if (book->size < 0 || book->address_for_peer.size() != static_cast<size_t>(book->size)) {
+  book->addresses_for_peer.clear();
+  for (std::string word; words >> word;) {
+    book->addresses_for_peer.emplace_back();
+    if (word == kNoAddress) continue;
+    std::istringstream list(word);
+    for (std::string address; std::getline(list, address, ',');) {
+      book->addresses_for_peer.back().push_back(address);
+    }
+  }
+  if (book->size < 0 || book->addresses_for_peer.size() != static_cast<size_t>(book->size)) {
     return Status(StatusCode::kInvalidArgument,
                   "a gloo address blob for " + std::to_string(book->size) + " ranks holds " +
-                      std::to_string(book->address_for_peer.size()) + " addresses");
+                      std::to_string(book->addresses_for_peer.size()) + " lists of addresses");
   }
   return Status();
 }

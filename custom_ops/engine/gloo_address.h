@@ -20,11 +20,12 @@ Status ResolveBindAddress(const std::string& bind_address, std::string* numeric)
 Status AddressToText(const std::vector<char>& gloo_address, std::string* text);
 Status AddressFromText(const std::string& text, std::vector<char>* gloo_address);
 
-// What one rank publishes: who it is, and where it listens for each of its peers.
+// What one rank publishes: who it is, and where it listens for each of its peers, one address for
+// every connection.
 struct AddressBook {
   int rank = 0;
   int size = 0;
-  std::vector<std::string> address_for_peer;  // [size]; "-" for the rank itself
+  std::vector<std::vector<std::string>> addresses_for_peer;  // [size]; none for the rank itself
 
   std::string Serialize() const;
   static Status Parse(const std::string& blob, AddressBook* book);

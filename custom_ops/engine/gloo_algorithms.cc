@@ -18,9 +18,6 @@ namespace {
 constexpr size_t kSmallBytes = 8 * 1024;
 constexpr int kSmallRanks = 16;
 
-// Receives posted ahead of the one being waited for, so that the sender never waits for us.
-constexpr size_t kReceivesAhead = 4;
-
 // A piece of a shard on its way around the ring.
 struct Segment {
   size_t offset = 0;  // bytes from the start of data
@@ -56,7 +53,8 @@ std::vector<Segment> RingMessages(const std::vector<Range>& byte_ranges, int fir
 template <typename Target, typename Arrived>
 Status RunRing(Exchange* exchange, int left, int right, char* data, uint64_t phase,
                const std::vector<Segment>& sends, size_t own_sends,
-               const std::vector<Segment>& receives, Target target, Arrived arrived) {
+               const std::vector<Segment>& receives, size_t receives_ahead, Target target,
+               Arrived arrived) {
   auto receive = [&](size_t i) {
     return exchange->Receive(left, phase + i, target(i), receives[i].bytes);
   };
@@ -64,13 +62,13 @@ Status RunRing(Exchange* exchange, int left, int right, char* data, uint64_t pha
     exchange->Send(right, phase + i, data + sends[i].offset, sends[i].bytes);
   };
   std::vector<Exchange::Message*> arrivals(receives.size());
-  for (size_t i = 0; i < std::min(kReceivesAhead, receives.size()); ++i) arrivals[i] = receive(i);
+  for (size_t i = 0; i < std::min(receives_ahead, receives.size()); ++i) arrivals[i] = receive(i);
   for (size_t i = 0; i < own_sends; ++i) send(i);
   for (size_t i = 0; i < receives.size(); ++i) {
     TFDEAR_RETURN_IF_ERROR(exchange->Wait(arrivals[i]));
     arrived(i);
     if (own_sends + i < sends.size()) send(own_sends + i);
-    const size_t next = i + kReceivesAhead;
+    const size_t next = i + receives_ahead;
     if (next < receives.size()) arrivals[next] = receive(next);
   }
   return exchange->WaitForSends();
@@ -96,10 +94,10 @@ Status GlooBackend::RingReduceScatter(Exchange* exchange, char* data, const Shar
   const auto sends = RingMessages(shards, rank() - 1, segment_bytes);
   const auto receives = RingMessages(shards, rank() - 2, segment_bytes);
   const size_t own_sends = SegmentsOf(shards[Peer(-1)], segment_bytes);
-  char* const scratch = Scratch(kReceivesAhead * segment_bytes);
-  auto slot = [&](size_t i) { return scratch + i % kReceivesAhead * segment_bytes; };
-  return RunRing(exchange, Peer(-1), Peer(1), data, kReducePhase, sends, own_sends, receives, slot,
-                 [&](size_t i) {
+  char* const scratch = Scratch(receives_ahead_ * segment_bytes);
+  auto slot = [&](size_t i) { return scratch + i % receives_ahead_ * segment_bytes; };
+  return RunRing(exchange, Peer(-1), Peer(1), data, kReducePhase, sends, own_sends, receives,
+                 receives_ahead_, slot, [&](size_t i) {
                    SumInto(type, data + receives[i].offset, slot(i),
                            receives[i].bytes / element_bytes);
                  });
@@ -110,7 +108,7 @@ Status GlooBackend::RingAllGather(Exchange* exchange, char* data, const Shards& 
   const auto receives = RingMessages(shards, rank() - 1, segment_bytes_);
   const size_t own_sends = SegmentsOf(shards[rank()], segment_bytes_);
   return RunRing(
-      exchange, Peer(-1), Peer(1), data, kGatherPhase, sends, own_sends, receives,
+      exchange, Peer(-1), Peer(1), data, kGatherPhase, sends, own_sends, receives, receives_ahead_,
       [&](size_t i) { return data + receives[i].offset; }, [](size_t) {});
 }
 
@@ -120,18 +118,18 @@ Status GlooBackend::DirectReduceScatter(Exchange* exchange, char* data, const Sh
   const size_t segment_bytes = segment_bytes_ / element_bytes * element_bytes;
   const Range mine = shards[rank()];
   const size_t slot_bytes = std::min(segment_bytes, mine.size());
-  char* const scratch = Scratch(kReceivesAhead * size() * slot_bytes);
+  char* const scratch = Scratch(receives_ahead_ * size() * slot_bytes);
   auto slot = [&](size_t i, int peer) {
-    return scratch + (i % kReceivesAhead * size() + peer) * slot_bytes;
+    return scratch + (i % receives_ahead_ * size() + peer) * slot_bytes;
   };
   auto segment_of = [&](Range shard, size_t i) {
     const size_t begin = shard.begin + i * segment_bytes;
     return Range{begin, std::min(begin + segment_bytes, shard.end)};
   };
   const size_t segments = SegmentsOf(mine, segment_bytes);
-  std::vector<std::vector<Exchange::Message*>> arrivals(kReceivesAhead);
+  std::vector<std::vector<Exchange::Message*>> arrivals(receives_ahead_);
   auto receive = [&](size_t i) {
-    auto& messages = arrivals[i % kReceivesAhead];
+    auto& messages = arrivals[i % receives_ahead_];
     messages.assign(size(), nullptr);
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank()) continue;
@@ -139,7 +137,7 @@ Status GlooBackend::DirectReduceScatter(Exchange* exchange, char* data, const Sh
           exchange->Receive(peer, kReducePhase + i, slot(i, peer), segment_of(mine, i).size());
     }
   };
-  for (size_t i = 0; i < std::min(kReceivesAhead, segments); ++i) receive(i);
+  for (size_t i = 0; i < std::min(receives_ahead_, segments); ++i) receive(i);
   // Everybody starts with another owner, and gives every owner a first segment before a second.
   bool more = true;
   for (size_t i = 0; more; ++i) {
@@ -155,7 +153,7 @@ Status GlooBackend::DirectReduceScatter(Exchange* exchange, char* data, const Sh
   for (size_t i = 0; i < segments; ++i) {
     const Range segment = segment_of(mine, i);
     const size_t count = segment.size() / element_bytes;
-    const auto& messages = arrivals[i % kReceivesAhead];
+    const auto& messages = arrivals[i % receives_ahead_];
     // In the order of the ranks: those before this one into the first one's slot, then the own
     // values on top (two summands may change places), then those after.
     for (int peer = 0; peer < rank(); ++peer) {
@@ -167,7 +165,7 @@ Status GlooBackend::DirectReduceScatter(Exchange* exchange, char* data, const Sh
       TFDEAR_RETURN_IF_ERROR(exchange->Wait(messages[peer]));
       SumInto(type, data + segment.begin, slot(i, peer), count);
     }
-    if (i + kReceivesAhead < segments) receive(i + kReceivesAhead);
+    if (i + receives_ahead_ < segments) receive(i + receives_ahead_);
   }
   return exchange->WaitForSends();
 }
@@ -217,9 +215,9 @@ Status GlooBackend::DirectAllGather(Exchange* exchange, char* data, const Shards
   for (const Range& shard : shards) {
     segments = std::max(segments, SegmentsOf(shard, segment_bytes_));
   }
-  std::vector<std::vector<Exchange::Message*>> arrivals(kReceivesAhead);
+  std::vector<std::vector<Exchange::Message*>> arrivals(receives_ahead_);
   auto receive = [&](size_t i) {
-    auto& messages = arrivals[i % kReceivesAhead];
+    auto& messages = arrivals[i % receives_ahead_];
     messages.clear();
     for (int offset = 1; offset < size(); ++offset) {
       const int peer = Peer(-offset);
@@ -229,7 +227,7 @@ Status GlooBackend::DirectAllGather(Exchange* exchange, char* data, const Shards
           exchange->Receive(peer, kGatherPhase + i, data + segment.begin, segment.size()));
     }
   };
-  for (size_t i = 0; i < std::min(kReceivesAhead, segments); ++i) receive(i);
+  for (size_t i = 0; i < std::min(receives_ahead_, segments); ++i) receive(i);
   for (size_t i = 0; i < SegmentsOf(mine, segment_bytes_); ++i) {
     const Range segment = segment_of(mine, i);
     for (int offset = 1; offset < size(); ++offset) {
@@ -237,10 +235,10 @@ Status GlooBackend::DirectAllGather(Exchange* exchange, char* data, const Shards
     }
   }
   for (size_t i = 0; i < segments; ++i) {
-    for (Exchange::Message* arrival : arrivals[i % kReceivesAhead]) {
+    for (Exchange::Message* arrival : arrivals[i % receives_ahead_]) {
       TFDEAR_RETURN_IF_ERROR(exchange->Wait(arrival));
     }
-    if (i + kReceivesAhead < segments) receive(i + kReceivesAhead);
+    if (i + receives_ahead_ < segments) receive(i + receives_ahead_);
   }
   return exchange->WaitForSends();
 }

@@ -17,8 +17,8 @@ namespace {
 // Fastest of 64 KiB .. 1 MiB on the loopback device with two ranks on two cores and 16 MiB.
 constexpr size_t kDefaultSegmentBytes = 512 * 1024;
 
-// Receives posted ahead of the one being waited for, so that the sender never waits for us.
-constexpr size_t kReceivesAhead = 4;
+// With fewer, one connection runs dry between segments.
+constexpr size_t kLeastReceivesAhead = 4;
 
 // A direct exchange has as many senders per receiver: more of them would collide in the switch.
 constexpr int kDefaultDirectRanks = 8;
@@ -42,16 +42,18 @@ struct Tree {
 }  // namespace
 
 Status GlooBackend::Create(int rank, int size, const std::string& bind_address,
-                           std::chrono::milliseconds timeout,
-                           std::unique_ptr<GlooBackend>* result) {
+                           std::chrono::milliseconds timeout, std::unique_ptr<GlooBackend>* result,
+                           int connections) {
   std::unique_ptr<GlooTransport> transport;
-  TFDEAR_RETURN_IF_ERROR(GlooTransport::Create(rank, size, bind_address, timeout, &transport));
+  TFDEAR_RETURN_IF_ERROR(
+      GlooTransport::Create(rank, size, bind_address, timeout, connections, &transport));
   result->reset(new GlooBackend(std::move(transport)));
   return Status();
 }
 
 GlooBackend::GlooBackend(std::unique_ptr<GlooTransport> transport)
     : transport_(std::move(transport)),
+      receives_ahead_(std::max(kLeastReceivesAhead, size_t{2} * transport_->connections())),
       segment_bytes_(kDefaultSegmentBytes),
       direct_ranks_(kDefaultDirectRanks) {}
 
@@ -196,28 +198,28 @@ Status GlooBackend::Reduce(void* data, size_t count, DataType type, int root,
   const size_t segment_count = (bytes + segment_bytes - 1) / segment_bytes;
   const size_t num_children = tree.children.size();
   char* const begin = static_cast<char*>(data);
-  char* const scratch = Scratch(kReceivesAhead * num_children * segment_bytes);
+  char* const scratch = Scratch(receives_ahead_ * num_children * segment_bytes);
   auto length = [&](size_t i) { return std::min(segment_bytes, bytes - i * segment_bytes); };
   auto slot = [&](size_t i, size_t child) {
-    return scratch + (i % kReceivesAhead * num_children + child) * segment_bytes;
+    return scratch + (i % receives_ahead_ * num_children + child) * segment_bytes;
   };
-  std::vector<std::vector<Exchange::Message*>> arrivals(kReceivesAhead);
+  std::vector<std::vector<Exchange::Message*>> arrivals(receives_ahead_);
   auto receive = [&](size_t i) {
-    auto& messages = arrivals[i % kReceivesAhead];
+    auto& messages = arrivals[i % receives_ahead_];
     messages.clear();
     for (size_t c = 0; c < num_children; ++c) {
       messages.push_back(exchange.Receive(tree.children[c], i, slot(i, c), length(i)));
     }
   };
-  for (size_t i = 0; i < std::min(kReceivesAhead, segment_count); ++i) receive(i);
+  for (size_t i = 0; i < std::min(receives_ahead_, segment_count); ++i) receive(i);
   for (size_t i = 0; i < segment_count; ++i) {
     char* const target = begin + i * segment_bytes;
     for (size_t c = 0; c < num_children; ++c) {
-      TFDEAR_RETURN_IF_ERROR(exchange.Wait(arrivals[i % kReceivesAhead][c]));
+      TFDEAR_RETURN_IF_ERROR(exchange.Wait(arrivals[i % receives_ahead_][c]));
       SumInto(type, target, slot(i, c), length(i) / element_bytes);
     }
     if (tree.parent >= 0) exchange.Send(tree.parent, i, target, length(i));
-    if (i + kReceivesAhead < segment_count) receive(i + kReceivesAhead);
+    if (i + receives_ahead_ < segment_count) receive(i + receives_ahead_);
   }
   return exchange.WaitForSends();
 }

@@ -35,9 +35,11 @@ class Exchange;
 class GlooBackend : public CollectiveBackend {
  public:
   // `bind_address`: IP address or host name to listen on, nothing else is bound. `timeout`: how
-  // long Connect() and any wait for a peer may take. A group of one uses no network.
+  // long Connect() and any wait for a peer may take. `connections`: to each peer; segments take
+  // turns among them. A group of one uses no network.
   static Status Create(int rank, int size, const std::string& bind_address,
-                       std::chrono::milliseconds timeout, std::unique_ptr<GlooBackend>* result);
+                       std::chrono::milliseconds timeout, std::unique_ptr<GlooBackend>* result,
+                       int connections = 1);
   ~GlooBackend() override;
 
   std::string Listen() override;
@@ -97,6 +99,8 @@ class GlooBackend : public CollectiveBackend {
   Status Gather(Exchange* exchange, char* data, const Shards& shards);
 
   const std::unique_ptr<GlooTransport> transport_;
+  // Posted ahead of the receive that is being waited for, so that no sender waits for us.
+  const size_t receives_ahead_;
   size_t segment_bytes_;
   int direct_ranks_;
   std::vector<char> scratch_;  // kept between collectives

@@ -21,23 +21,33 @@ namespace tfdear {
 using Clock = std::chrono::steady_clock;
 
 Status GlooTransport::Create(int rank, int size, const std::string& bind_address,
-                             std::chrono::milliseconds timeout,
+                             std::chrono::milliseconds timeout, int connections,
                              std::unique_ptr<GlooTransport>* result) {
   TFDEAR_RETURN_IF_ERROR(CheckMembership(rank, size, timeout));
+  if (connections < 1) {
+    return Status(StatusCode::kInvalidArgument,
+                  "expected at least 1 connection to each peer, "
+                  "received " +
+                      std::to_string(connections));
+  }
   // Here and not in the members' initialisers: the threads inherit this thread's signal mask.
   ScopedHelperThreadSignals signals;
-  std::unique_ptr<GlooTransport> transport(new GlooTransport(rank, size, timeout));
+  std::unique_ptr<GlooTransport> transport(new GlooTransport(rank, size, timeout, connections));
   if (size > 1) {
     std::string numeric;
     TFDEAR_RETURN_IF_ERROR(ResolveBindAddress(bind_address, &numeric));
     try {
       auto device = std::dynamic_pointer_cast<gloo::transport::tcp::Device>(
           gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(numeric.c_str())));
-      transport->context_ = device->createContext(rank, size);
-      // gloo waits five times its timeout for a connection; rounded up, never 0 (= for ever).
-      transport->context_->setTimeout((timeout + std::chrono::milliseconds(4)) / 5);
-      for (int peer = 0; peer < size; ++peer) {
-        if (peer != rank) transport->context_->createPair(peer);
+      for (int i = 0; i < connections; ++i) {
+        // All on one device, so that one event thread serves them: [Note: one thread per socket].
+        auto context = device->createContext(rank, size);
+        // gloo waits five times its timeout for a connection; rounded up, never 0 (= for ever).
+        context->setTimeout((timeout + std::chrono::milliseconds(4)) / 5);
+        for (int peer = 0; peer < size; ++peer) {
+          if (peer != rank) context->createPair(peer);
+        }
+        transport->contexts_.push_back(std::move(context));
       }
       GlooTransport* const self = transport.get();
       transport->poster_ = std::make_unique<GlooPoster>(
@@ -54,8 +64,8 @@ Status GlooTransport::Create(int rank, int size, const std::string& bind_address
   return Status();
 }
 
-GlooTransport::GlooTransport(int rank, int size, std::chrono::milliseconds timeout)
-    : rank_(rank), size_(size), timeout_(timeout) {}
+GlooTransport::GlooTransport(int rank, int size, std::chrono::milliseconds timeout, int connections)
+    : rank_(rank), size_(size), timeout_(timeout), connections_(connections) {}
 
 GlooTransport::~GlooTransport() {
   if (watchdog_.joinable()) {
@@ -66,9 +76,9 @@ GlooTransport::~GlooTransport() {
     watchdog_wakes_.notify_all();
     watchdog_.join();
   }
-  // The context first: its connections use the device, whose last owner is the poster. What was
+  // The contexts first: their connections use the device, whose last owner is the poster. What was
   // sent is still delivered.
-  context_.reset();
+  contexts_.clear();
   poster_.reset();
 }
 
@@ -76,14 +86,16 @@ std::string GlooTransport::Listen() {
   AddressBook book;
   book.rank = rank_;
   book.size = size_;
+  book.addresses_for_peer.resize(size_);
   for (int peer = 0; peer < size_; ++peer) {
-    std::string text = "-";
-    if (peer != rank_) {
-      const Status status = AddressToText(context_->getPair(peer)->address().bytes(), &text);
+    if (peer == rank_) continue;
+    for (const auto& context : contexts_) {
+      std::string text;
+      const Status status = AddressToText(context->getPair(peer)->address().bytes(), &text);
       // An address nobody can parse makes every Connect() fail with these words.
       if (!status.ok()) return status.message();
+      book.addresses_for_peer[peer].push_back(text);
     }
-    book.address_for_peer.push_back(text);
   }
   return book.Serialize();
 }
@@ -110,7 +122,7 @@ Status GlooTransport::Connect(const std::vector<std::string>& blob_of_rank) {
                         std::to_string(book.rank) + " of " + std::to_string(book.size) +
                         "; is this a leftover of an earlier start?");
     }
-    TFDEAR_RETURN_IF_ERROR(ConnectPeer(peer, book.address_for_peer[rank_]));
+    TFDEAR_RETURN_IF_ERROR(ConnectPeer(peer, book.addresses_for_peer[rank_]));
     if (Clock::now() > deadline && peer + 1 < size_) {
       return Fail(
           Status(StatusCode::kDeadlineExceeded,
@@ -122,23 +134,31 @@ Status GlooTransport::Connect(const std::vector<std::string>& blob_of_rank) {
   return failure();
 }
 
-Status GlooTransport::ConnectPeer(int peer, const std::string& address) {
-  std::vector<char> bytes;
-  TFDEAR_RETURN_IF_ERROR(AddressFromText(address, &bytes));
-  const Clock::time_point start = Clock::now();
-  try {
-    context_->getPair(peer)->connect(bytes);
-    return Status();
-  } catch (const std::exception& error) {
-    // gloo has one exception for both. A refused connection fails at once, silence does not.
-    const bool silent = Clock::now() - start >= timeout_;
-    return Fail(
-        Status(silent ? StatusCode::kDeadlineExceeded : StatusCode::kUnavailable,
-               "no connection to " + NameOf(peer) + " at " + address +
-                   (silent ? " within " + std::to_string(timeout_.count()) + " ms" : "") +
-                   "; did it end, or does a firewall stand between? (gloo: " + error.what() + ")"),
-        peer);
+Status GlooTransport::ConnectPeer(int peer, const std::vector<std::string>& addresses) {
+  if (addresses.size() != contexts_.size()) {
+    return Status(StatusCode::kInvalidArgument,
+                  "expected " + std::to_string(contexts_.size()) + " connections to " +
+                      NameOf(peer) + ", which has " + std::to_string(addresses.size()) +
+                      "; give all ranks the same number");
   }
+  for (size_t i = 0; i < contexts_.size(); ++i) {
+    std::vector<char> bytes;
+    TFDEAR_RETURN_IF_ERROR(AddressFromText(addresses[i], &bytes));
+    const Clock::time_point start = Clock::now();
+    try {
+      contexts_[i]->getPair(peer)->connect(bytes);
+    } catch (const std::exception& error) {
+      // gloo has one exception for both. A refused connection fails at once, silence does not.
+      const bool silent = Clock::now() - start >= timeout_;
+      return Fail(Status(silent ? StatusCode::kDeadlineExceeded : StatusCode::kUnavailable,
+                         "no connection to " + NameOf(peer) + " at " + addresses[i] +
+                             (silent ? " within " + std::to_string(timeout_.count()) + " ms" : "") +
+                             "; did it end, or does a firewall stand between? (gloo: " +
+                             error.what() + ")"),
+                  peer);
+    }
+  }
+  return Status();
 }
 
 void GlooTransport::Abort(const Status& cause) {
@@ -158,15 +178,17 @@ void GlooTransport::CloseConnections() {
   std::lock_guard<std::mutex> closing(closing_mutex_);
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (connections_closed_ || context_ == nullptr) return;
+    if (connections_closed_) return;
     connections_closed_ = true;
   }
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    try {
-      context_->getPair(peer)->close();
-    } catch (const std::exception&) {
-      // Already broken, which is as good as closed.
+  for (const auto& context : contexts_) {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      try {
+        context->getPair(peer)->close();
+      } catch (const std::exception&) {
+        // Already broken, which is as good as closed.
+      }
     }
   }
 }

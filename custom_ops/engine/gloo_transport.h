@@ -30,6 +30,9 @@ class GlooPoster;
 // through Exchange (exchange.h), from one thread at a time; Abort() and the getters are safe from
 // any thread.
 //
+// A peer may be reached by several connections, among which the messages of a collective take
+// turns: for networks that give a single one less than the link has.
+//
 // [Note: how waits end]
 // gloo ends a wait that runs out of time by closing ALL connections of the rank, which its
 // neighbours would take for the death of this rank. So gloo is told to wait practically for ever,
@@ -38,8 +41,10 @@ class GlooPoster;
 class GlooTransport {
  public:
   // Binds to `bind_address` and nothing else. `timeout` bounds Connect() and, later, every wait.
+  // `connections` to each peer, equal on all ranks.
   static Status Create(int rank, int size, const std::string& bind_address,
-                       std::chrono::milliseconds timeout, std::unique_ptr<GlooTransport>* result);
+                       std::chrono::milliseconds timeout, int connections,
+                       std::unique_ptr<GlooTransport>* result);
   ~GlooTransport();
   GlooTransport(const GlooTransport&) = delete;
   GlooTransport& operator=(const GlooTransport&) = delete;
@@ -51,6 +56,7 @@ class GlooTransport {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  int connections() const { return connections_; }
   int waiting_for() const { return waiting_for_.load(std::memory_order_relaxed); }
   int failed_peer() const;
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
@@ -61,9 +67,9 @@ class GlooTransport {
  private:
   friend class Exchange;
 
-  GlooTransport(int rank, int size, std::chrono::milliseconds timeout);
+  GlooTransport(int rank, int size, std::chrono::milliseconds timeout, int connections);
 
-  Status ConnectPeer(int peer, const std::string& address);
+  Status ConnectPeer(int peer, const std::vector<std::string>& addresses);
   void Watch();
   void CloseConnections();
   // Records the first error and returns what the caller is to report: that, or Abort()'s cause.
@@ -77,8 +83,10 @@ class GlooTransport {
   const int rank_;
   const int size_;
   const std::chrono::milliseconds timeout_;
+  const int connections_;
   std::vector<int> global_ranks_;
-  std::shared_ptr<gloo::transport::Context> context_;
+  // One for each connection to a peer; gloo's word for a connection to every peer.
+  std::vector<std::shared_ptr<gloo::transport::Context>> contexts_;
   std::unique_ptr<GlooPoster> poster_;
 
   mutable std::mutex mutex_;

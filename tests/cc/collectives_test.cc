@@ -2,8 +2,14 @@
 
 // Every collective of every backend: values, bits, bytes handed to the transport.
 
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
+#include <numeric>
 #include <random>
 #include <tuple>
 
@@ -374,6 +380,8 @@ TEST(GlooBackend, RefusesWrongArguments) {
     const Status status = GlooBackend::Create(0, 2, address, kTestTimeout, &backend);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << address;
   }
+  EXPECT_EQ(GlooBackend::Create(0, 2, "127.0.0.1", kTestTimeout, &backend, 0).code(),
+            StatusCode::kInvalidArgument);
   // Reserved for documentation: never an address of this machine.
   EXPECT_EQ(GlooBackend::Create(0, 2, "192.0.2.1", kTestTimeout, &backend).code(),
             StatusCode::kUnavailable);
@@ -394,6 +402,79 @@ TEST(GlooBackend, RefusesWrongArguments) {
             StatusCode::kInvalidArgument);
   TFDEAR_EXPECT_OK(backend->AllReduce(&value, 1, DataType::kFloat32, Signature("x"), 0));
   EXPECT_EQ(value, 3);
+}
+
+constexpr uint8_t kEstablished = 1;  // the kernel's TCP_ESTABLISHED, in no header beside tcp_info
+
+// Bytes that others have acknowledged of what this process sent over each of its TCP connections.
+std::vector<uint64_t> BytesOfConnections() {
+  std::vector<uint64_t> bytes;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    tcp_info info = {};
+    socklen_t length = sizeof(info);
+    const int fd = std::stoi(entry.path().filename());
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) continue;
+    if (info.tcpi_state == kEstablished) bytes.push_back(info.tcpi_bytes_acked);
+  }
+  return bytes;
+}
+
+TEST(GlooBackend, SeveralConnectionsShareTheBytesAndChangeNoBit) {
+  constexpr size_t kCount = 1000003;
+  for (int size : {2, 3, 4}) {
+    for (int direct_ranks : {0, 8}) {
+      std::vector<float> expected;
+      for (int connections : {1, 3, 6}) {
+        SCOPED_TRACE(std::to_string(size) + " ranks, " + std::to_string(connections));
+        auto make = [&](int rank, int size, std::chrono::milliseconds timeout,
+                        std::unique_ptr<CollectiveBackend>* result) {
+          std::unique_ptr<GlooBackend> backend;
+          TFDEAR_RETURN_IF_ERROR(
+              GlooBackend::Create(rank, size, "127.0.0.1", timeout, &backend, connections));
+          backend->set_direct_ranks(direct_ranks);
+          backend->set_segment_bytes(64 * 1024);
+          *result = std::move(backend);
+          return Status();
+        };
+        RunRanksOver(make, size, [&](std::unique_ptr<CollectiveBackend> backend) {
+          std::vector<float> data(kCount);
+          for (size_t i = 0; i < kCount; ++i) data[i] = 1.0f / (1 + i + backend->rank());
+          TFDEAR_EXPECT_OK(
+              backend->AllReduce(data.data(), kCount, DataType::kFloat32, Signature("x"), 0));
+          TFDEAR_EXPECT_OK(backend->Barrier(Signature("x"), 1));
+          if (backend->rank() == 0) {
+            if (connections == 1) expected = data;
+            EXPECT_EQ(data, expected);
+            const std::vector<uint64_t> bytes = BytesOfConnections();
+            // Both ends of all of them are in this process.
+            EXPECT_EQ(bytes.size(), static_cast<size_t>(size * (size - 1) * connections));
+            const uint64_t total = std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
+            // The last ones may not be acknowledged yet.
+            EXPECT_GE(total * 10, 9 * 2 * (size - 1) * kCount * sizeof(float));
+            const uint64_t most = *std::max_element(bytes.begin(), bytes.end());
+            // A ring sends to one neighbour.
+            const int used = (direct_ranks == 0 ? size : size * (size - 1)) * connections;
+            EXPECT_LE(most, total / used * 5 / 4);
+          }
+          TFDEAR_EXPECT_OK(backend->Barrier(Signature("x"), 2));
+        });
+      }
+    }
+  }
+}
+
+TEST(GlooBackend, RanksMustHaveTheSameNumberOfConnections) {
+  BlobExchange exchange(2);
+  RunThreads(2, [&](int rank) {
+    std::unique_ptr<GlooBackend> backend;
+    TFDEAR_EXPECT_OK(GlooBackend::Create(rank, 2, "127.0.0.1", kTestTimeout, &backend, 2 + rank));
+    const Status status = backend->Connect(exchange.Meet(rank, backend->Listen()));
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    const std::string expected = "expected " + std::to_string(2 + rank) + " connections to rank " +
+                                 std::to_string(1 - rank) + ", which has " +
+                                 std::to_string(3 - rank);
+    EXPECT_NE(status.message().find(expected), std::string::npos) << status.message();
+  });
 }
 
 TEST(GlooBackend, WorksOverIpv6Loopback) {

@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import textwrap
@@ -133,6 +134,58 @@ def test_a_lab_survives_its_maker_and_goes_without_a_trace(lab_name):
     gone = tfdear("netlab", "down", "--name", lab_name)
     assert gone.returncode == 2
     assert "no lab" in gone.stderr
+
+
+@needs_root
+def test_a_connection_takes_one_path_of_a_bundle(lab_name):
+    made = tfdear("netlab", "up", "--rate", "100mbit", "--paths", "4", "--name", lab_name)
+    assert "in 4 paths" in made.stdout, made.stderr
+    lab = netlab.find(lab_name)
+    assert (lab.bits_per_second, lab.paths) == (100e6, 4)
+    # One after another, to ports whose two bits above the lowest are 00, 00, 01 and 10.
+    sizes = {7000: 100_000, 7001: 200_000, 7002: 400_000, 7004: 800_000}
+    receive = f"""
+        import socket
+        listeners = [socket.create_server(("", port)) for port in {list(sizes)}]
+        print("listening", flush=True)
+        for listener in listeners:
+            accepted, _ = listener.accept()
+            print(len(accepted.makefile("rb").read()))
+    """
+    send = f"""
+        import socket
+        for port, size in {sizes}.items():
+            with socket.create_connection(("{lab.nodes[0].hostname}", port), 20) as connection:
+                connection.sendall(bytes(size))
+    """
+    listener = subprocess.Popen(
+        lab.nodes[0].command([sys.executable, "-c", textwrap.dedent(receive)]),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert listener.stdout.readline() == "listening\n"
+        command = lab.nodes[1].command([sys.executable, "-c", textwrap.dedent(send)])
+        assert subprocess.run(command, timeout=_SECONDS).returncode == 0
+        assert listener.communicate(timeout=_SECONDS)[0].split() == list(map(str, sizes.values()))
+    finally:
+        listener.kill()
+        listener.wait(10)
+    shown = subprocess.run(
+        ["tc", "-n", lab.nodes[1].namespace, "-s", "class", "show", "dev", lab.nodes[1].device],
+        capture_output=True,
+        text=True,
+    ).stdout
+    sent = [int(number) for number in re.findall(r"Sent (\d+) bytes", shown)]
+    for path, least in enumerate([300_000, 400_000, 800_000, 0]):
+        assert least <= sent[path] < least + 60_000, (path, sent)
+
+
+@needs_root
+@pytest.mark.parametrize("paths, rate", [(0, "1gbit"), (3, "1gbit"), (32, "1gbit"), (2, None)])
+def test_wrong_bundles_are_refused(paths, rate, lab_name):
+    with pytest.raises(netlab.LabError, match="bundle"):
+        netlab.up(2, rate, lab_name, paths)
 
 
 @needs_root

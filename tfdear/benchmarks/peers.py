@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tfdear import netlab
 from tfdear.benchmarks.group import BenchmarkError, Group
@@ -21,12 +21,14 @@ class Peer:
         framework: Module in `ranks/`.
         python: Interpreter; None: the user named none.
         flag: Command-line flag that names it.
+        variables: More environment variables of its ranks.
     """
 
     name: str
     framework: str
     python: str | None
     flag: str
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def open(
         self,
@@ -44,7 +46,9 @@ class Peer:
             tell(f"{self.name}: not there ({self.flag} names no Python)")
             return None
         try:
-            group = stack.enter_context(Group(self.framework, self.python, lab, pin))
+            group = stack.enter_context(
+                Group(self.framework, self.python, lab, pin, self.variables)
+            )
         except BenchmarkError as error:
             if self.framework == "with_tfdear":
                 raise
@@ -54,9 +58,11 @@ class Peer:
         return group
 
 
-def tfdear() -> Peer:
-    """Ourselves, in this interpreter."""
-    return Peer("tfdear", "with_tfdear", sys.executable, "")
+def tfdear(connections: int = 1) -> Peer:
+    """Ourselves, in this interpreter, with so many connections to each rank."""
+    name = "tfdear" if connections == 1 else f"tfdear, {connections} connections"
+    variables = {"TFDEAR_CONNECTIONS": str(connections)}
+    return Peer(name, "with_tfdear", sys.executable, "", variables)
 
 
 def torch(python: str | None) -> Peer:

@@ -1,10 +1,14 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Counts the bytes that a rank's network device sends per collective: wire_bytes.py DEVICE OUT."""
+"""Counts the bytes that a rank's network device sends per collective, and its connections.
+
+wire_bytes.py DEVICE OUT
+"""
 
 import json
 import pathlib
 import sys
 
+import psutil
 import tensorflow as tf
 
 import tfdear
@@ -37,4 +41,8 @@ for name, collective in collectives.items():
         collective()
     strategy.barrier()
     sent[name] = (int(COUNTER.read_text()) - before) / (REPEATS * PAYLOAD)
+sent["connections"] = sum(
+    connection.status == psutil.CONN_ESTABLISHED
+    for connection in psutil.Process().net_connections("tcp")
+)
 OUT.with_suffix(f".{strategy.rank}").write_text(json.dumps(sent))
