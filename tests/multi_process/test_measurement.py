@@ -30,7 +30,8 @@ _CAP_SYS_NICE = 23
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     path = tmp_path_factory.mktemp("measurement")
-    env = {"TFDEAR_TIMELINE": str(path / "timeline.json")}
+    # Without delays, a loopback may be done before the next step begins.
+    env = {"TFDEAR_TIMELINE": str(path / "timeline.json"), "TFDEAR_MAX_DELAY_MS": "10"}
     with Ranks(2, _JOB, env, (str(path),)) as ranks:
         codes = ranks.wait(timeout=200)
         outputs = [ranks.output(rank)[-4000:] for rank in range(2)]
@@ -144,7 +145,7 @@ def test_the_next_step_is_opened_before_the_last_all_gather(traces):
                 last_gather[event["args"]["step"]] = event["ts"] + event["dur"]
         early = [begin[step + 1] < last_gather[step] for step in last_gather if step + 1 in begin]
         # Not before the pauses between epochs, and not where a rank was slow.
-        assert sum(early) >= len(early) // 3, early
+        assert sum(early) >= len(early) // 2, early
 
 
 def test_marks_are_in_tensorflows_profile(directory):
