@@ -7,6 +7,8 @@ TF ?= 2.21
 PYTHON ?= python3
 # Arguments for pytest, such as PYTEST_ARGS="-k parity -x".
 PYTEST_ARGS ?=
+# Test files that run side by side: ranks that wait for each other leave a core idle.
+PYTEST_WORKERS ?= 2
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -73,7 +75,7 @@ test-cc: install
 	$(BAZEL) test //...
 
 test-python: install $(TOOLS)
-	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 lint: $(DEPENDENCIES) $(TOOLS)  ## check format, style and types
 	$(VENV)/bin/clang-format --dry-run -Werror $(CC_FILES)

@@ -96,7 +96,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     overlap = _add(kinds, "overlap", "training of a real model", _overlap)
     overlap.add_argument(
         "--model",
-        choices=("resnet-50", "densenet-201", "bert-base"),
+        choices=("resnet-50", "densenet-201", "vgg-16", "bert-base"),
         default="resnet-50",
         help="default: resnet-50, on 64 x 64 images",
     )

@@ -21,14 +21,13 @@ _LARGE_SIZES = (256 << 10, 1 << 20, 4 << 20)
 # A collective that takes longer than this ends the sizes: larger ones would only cost time.
 _LONG_SECONDS = 0.05
 _TIMES_ALONE = 9
-_REPEATS_SECONDS = 0.005
-_MOST_REPEATS = 20
+_MOST_REPEATS = 200
 # Of each large size; the median counts, so that one stall of a connection does not tilt the line.
 _TIMES_EACH = 3
 
 
 def measure(
-    engine: "Engine", lane: "Lane", together: "Lane | None" = None
+    engine: "Engine", lane: "Lane", together: "Lane | None" = None, window: float = 0.005
 ) -> cost_model.CommunicationCosts:
     """Fits a + b * bytes to the times of the collectives of one process group.
 
@@ -40,6 +39,9 @@ def measure(
         together: A lane of all ranks that measure at once, each in its own group of `lane`, because
             their groups share links: they then do the same at the same time. Defaults to None: the
             group measures by itself.
+        window: Seconds of large collectives that are measured at once. What a shaped link lets
+            through in a burst, or a busy machine holds up, counts less in a longer one. Defaults
+            to 0.005.
 
     Returns:
         The costs of a reduce-scatter, an all-gather and an all-reduce, as seen by this rank.
@@ -67,11 +69,11 @@ def measure(
         for size in _LARGE_SIZES:
             part = data[: size // 4]
             once = engine.run_collective(lane, phase, part)
-            repeats = agree(min(max(int(_REPEATS_SECONDS / max(once, 1e-6)), 1), _MOST_REPEATS))
-            # The first ones are not measured: a link may let a burst through after a pause.
-            engine.run_collective(lane, phase, part, repeats=repeats)
+            repeats = agree(min(max(int(window / max(once, 1e-6)), 1), _MOST_REPEATS))
+            # As many before that are not measured, without a pause between: after one, however
+            # short, a shaped link lets a burst through.
             taken = [
-                engine.run_collective(lane, phase, part, repeats=repeats)
+                engine.run_collective(lane, phase, part, warm_up=repeats, repeats=repeats)
                 for _ in range(_TIMES_EACH)
             ]
             sizes.append(size)

@@ -107,8 +107,8 @@ def test_fusion(tmp_path, trace_file):
 @pytest.mark.timeout(400)
 def test_overlap(tmp_path):
     printed, numbers = benchmark(
-        tmp_path, "overlap", "--rate", "none", "--batch-size", "1", "--repeats", "1", "--steps",
-        "1", "--torch-python", "/nonexistent/python", timeout=380,
+        tmp_path, "overlap", "--model", "vgg-16", "--rate", "none", "--batch-size", "1",
+        "--repeats", "1", "--steps", "1", "--torch-python", "/nonexistent/python", timeout=380,
     )  # fmt: skip
     (case,) = numbers["cases"]
     assert case["name"] == "tfdear dear, FixedSize"

@@ -56,8 +56,9 @@ def test_two_ranks_get_the_same_bits(run, setting):
 
 @pytest.mark.parametrize("setting", ["wfbp", "sequential"])
 def test_four_ranks_with_the_same_buckets_get_the_same_bits(run, setting):
-    reference, reports = run(4, "dear"), run(4, setting)
-    for case in TRAININGS.split(","):
+    cases = "several_steps,adversaries"
+    reference, reports = run(4, "dear", cases), run(4, setting, cases)
+    for case in cases.split(","):
         case_reports.check_ranks_equal(reports, case)
         case_reports.check_identical(reports[0], reference[0], case)
 

@@ -52,7 +52,7 @@ def measure(
     Args:
         lab: Where the ranks run.
         peers: The other frameworks.
-        model: "resnet-50", "densenet-201" or "bert-base".
+        model: "resnet-50", "densenet-201", "vgg-16" or "bert-base".
         batch_size: Examples per rank and step.
         ours: Schedules of tfdear, each with a planner.
         repeats: Turns of each.

@@ -25,6 +25,7 @@ from tfdear.cost_model import LinearCost
 
 _TIMEOUT = 300.0
 _PAIR_BYTES = 8
+_ROUNDS = 5
 
 
 def configurations(density: float) -> dict[str, dict[str, str]]:
@@ -169,8 +170,11 @@ def _predict(
 def _fit_within(group: Group, phase: str, largest: int) -> LinearCost:
     """Start-up and time per byte, from sizes that no cache holds, as what they are asked for."""
     sizes = [largest // part // 64 * 64 for part in (4, 2, 1)]
-    answers = group.call("seconds_within_nodes", _TIMEOUT, phase=phase, sizes=sizes, repeats=4)
-    return cost_model.fit(sizes, [max(seconds) for seconds in zip(*answers, strict=True)])
+    rounds = []
+    for _ in range(_ROUNDS):
+        answers = group.call("seconds_within_nodes", _TIMEOUT, phase=phase, sizes=sizes, repeats=2)
+        rounds.append([max(seconds) for seconds in zip(*answers, strict=True)])
+    return cost_model.fit(sizes, [statistics.median(times) for times in zip(*rounds, strict=True)])
 
 
 def _print(

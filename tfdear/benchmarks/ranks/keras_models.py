@@ -22,7 +22,7 @@ def build(name: str, wrap_optimizer=lambda optimizer: optimizer) -> keras.Model:
     """A compiled model.
 
     Args:
-        name: "resnet-50", "densenet-201" or "bert-base".
+        name: "resnet-50", "densenet-201", "vgg-16" or "bert-base".
         wrap_optimizer: Applied to the optimizer.
     """
     if name == "bert-base":
@@ -31,6 +31,7 @@ def build(name: str, wrap_optimizer=lambda optimizer: optimizer) -> keras.Model:
         maker = {
             "resnet-50": keras.applications.ResNet50,
             "densenet-201": keras.applications.DenseNet201,
+            "vgg-16": keras.applications.VGG16,
         }[name]
         model = maker(
             weights=None,

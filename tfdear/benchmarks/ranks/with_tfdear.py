@@ -19,6 +19,8 @@ from tfdear import options as options_module
 
 _LANE = engine_module.Lane.GRADIENTS
 _WAIT_SECONDS = 60.0
+# Longer than that of a job which starts: figures are compared with what these costs predict.
+_COSTS_WINDOW = 0.1
 _DRAIN_BYTES = 1 << 20
 _trained: dict = {}
 
@@ -68,14 +70,16 @@ def collective(name: str, nbytes: int, repeats: int) -> float:
 
 def costs() -> dict[str, dict[str, float]]:
     """What the collectives cost this rank: a and b of each."""
-    return dataclasses.asdict(link_costs.measure(_job().engine, _LANE))
+    return dataclasses.asdict(link_costs.measure(_job().engine, _LANE, window=_COSTS_WINDOW))
 
 
 def costs_between_nodes() -> dict:
     """Fits a + b * bytes to collectives of all columns at once, as the job does at its start."""
     lanes = engine_module.Lane
     return dataclasses.asdict(
-        link_costs.measure(_job().engine, lanes.GRADIENTS_INTER, lanes.CONTROL)
+        link_costs.measure(
+            _job().engine, lanes.GRADIENTS_INTER, lanes.CONTROL, window=_COSTS_WINDOW
+        )
     )
 
 

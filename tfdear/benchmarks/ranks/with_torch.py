@@ -126,6 +126,16 @@ class _BertBase(torch.nn.Module):
         return self.output(torch.tanh(self.pooler(value[:, 0])))
 
 
+def _vgg_16():
+    """VGG-16 for inputs of 64 x 64, without dropout, as Keras makes it."""
+    import torchvision
+
+    model = torchvision.models.vgg16(num_classes=10, dropout=0.0)
+    model.avgpool = torch.nn.Identity()
+    model.classifier[0] = torch.nn.Linear(512 * 2 * 2, 4096)
+    return model
+
+
 _trained: dict = {}
 
 
@@ -136,6 +146,7 @@ def build(model: str, batch_size: int) -> int:
     makers = {
         "resnet-50": lambda: torchvision.models.resnet50(num_classes=10),
         "densenet-201": lambda: torchvision.models.densenet201(num_classes=10),
+        "vgg-16": _vgg_16,
         "bert-base": _BertBase,
     }
     if model == "bert-base":
