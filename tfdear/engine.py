@@ -196,8 +196,13 @@ class OpenReduction:
             ctypes.c_int64(data.size),
         )
 
-    def wait(self, tensor: int, timeout: float, out: np.ndarray | None = None) -> None:
-        """Waits for the sum of a tensor and copies it to `out`, if that is given."""
+    def wait(self, tensor: int, timeout: float, out: np.ndarray | None = None) -> float:
+        """Waits for the sum of a tensor and copies it to `out`, if that is given.
+
+        Returns:
+            When the sum was there, in seconds of `time.monotonic`.
+        """
+        since = ctypes.c_int64()
         _check(
             _library().tfdear_reduction_wait,
             self._number,
@@ -205,7 +210,9 @@ class OpenReduction:
             None if out is None else out.ctypes.data_as(ctypes.c_void_p),
             ctypes.c_int64(0 if out is None else out.nbytes),
             ctypes.c_double(timeout),
+            ctypes.byref(since),
         )
+        return since.value / 1e6
 
     def close(self) -> None:
         """Gives up the reduction; sums that are still on their way arrive unseen."""

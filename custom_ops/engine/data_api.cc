@@ -154,7 +154,7 @@ int tfdear_reduction_contribute(int64_t reduction, int tensor, const void* data,
 }
 
 int tfdear_reduction_wait(int64_t reduction, int tensor, void* out, int64_t bytes,
-                          double timeout_seconds, char* error, int error_size) {
+                          double timeout_seconds, int64_t* since_us, char* error, int error_size) {
   auto found = Reductions().Find(reduction);
   if (found == nullptr) return Report(kNotOpen, error, error_size);
   auto future = std::make_shared<Future<std::pair<Status, Reduced>>>();
@@ -171,6 +171,7 @@ int tfdear_reduction_wait(int64_t reduction, int tensor, void* out, int64_t byte
   if (result.first.ok() && out != nullptr && bytes > 0) {
     std::memcpy(out, result.second.data, static_cast<size_t>(bytes));
   }
+  *since_us = result.second.since_us;
   return Report(result.first, error, error_size);
 }
 

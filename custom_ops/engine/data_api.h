@@ -23,9 +23,11 @@ TFDEAR_EXPORT int tfdear_reduction_open(int64_t layout, int64_t* reduction, char
                                         int error_size);
 TFDEAR_EXPORT int tfdear_reduction_contribute(int64_t reduction, int tensor, const void* data,
                                               int64_t count, char* error, int error_size);
-// `out` null: only waits. The sum may be waited for once.
+// `out` null: only waits. `since_us`: when the sum was there, as tfdear_now_micros. The sum may be
+// waited for once.
 TFDEAR_EXPORT int tfdear_reduction_wait(int64_t reduction, int tensor, void* out, int64_t bytes,
-                                        double timeout_seconds, char* error, int error_size);
+                                        double timeout_seconds, int64_t* since_us, char* error,
+                                        int error_size);
 TFDEAR_EXPORT void tfdear_reduction_close(int64_t reduction);
 
 // SumOfSquares() over whole layers, in the calling thread. `arrays`: of every layer its gradient,

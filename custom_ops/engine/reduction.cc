@@ -528,6 +528,7 @@ Reduced Reduction::SliceOf(int tensor, const BucketState& state) const {
   reduced.data = state.buffer->data() + plan.offsets[slot] * SizeOf(plan.type);
   reduced.shape = state.shapes[slot];
   reduced.norms = state.layers[slot].norms;
+  reduced.since_us = state.done_us;
   if (plan.sparse) {
     reduced.indices_owner = state.indices;
     reduced.indices = reinterpret_cast<int64_t*>(state.indices->data());
@@ -563,6 +564,7 @@ void Reduction::Finish(int bucket_index, const Status& status) {
     BucketState& bucket = buckets_[bucket_index];
     if (bucket.done) return;
     bucket.done = true;
+    bucket.done_us = EventRecord::NowMicros();
     bucket.status = status;
     receivers.swap(bucket.receivers);
     for (auto& [tensor, receiver] : receivers) {

@@ -59,6 +59,7 @@ struct Reduced {
   std::shared_ptr<FusionBuffer> indices_owner;
   int64_t* indices = nullptr;
   LayerNorms norms = {0, 0};  // Where they were asked for.
+  int64_t since_us = 0;       // When it was there, on the clock of the event record.
 };
 
 // The process groups of the levels that sums can be formed in; null where there is no such level.
@@ -118,6 +119,7 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
     std::vector<NormedSlot> layers;            // Of each slot; used where norms are wanted.
     size_t count = 0;
     bool done = false;
+    int64_t done_us = 0;
     Status status;
     std::vector<std::pair<int, Receiver>> receivers;
   };

@@ -7,8 +7,6 @@ import time
 _PR_SET_TIMERSLACK = 29
 # Below this a sleep takes longer than it should; the next one makes up for it.
 _SHORTEST_SLEEP = 3e-5
-# A wait that took longer did wait: the device stood still until its end.
-_BLOCKED = 5e-5
 
 
 class Device:
@@ -17,23 +15,23 @@ class Device:
     def __init__(self) -> None:
         # Linux lets sleeps take 50 microseconds more by default, to save power.
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
-        self.cursor = time.perf_counter()
+        self.cursor = time.monotonic()
 
     def restart(self) -> None:
         """Is idle now."""
-        self.cursor = time.perf_counter()
+        self.cursor = time.monotonic()
 
     def compute(self, seconds: float) -> None:
         """Works for that long after the work before."""
         self.cursor += seconds
-        left = self.cursor - time.perf_counter()
+        left = self.cursor - time.monotonic()
         if left > _SHORTEST_SLEEP:
             time.sleep(left)
 
-    def wait(self, function) -> None:
-        """Stands still as long as `function` blocks."""
-        begin = time.perf_counter()
-        function()
-        end = time.perf_counter()
-        if end - begin > _BLOCKED:
-            self.cursor = max(self.cursor, end)
+    def wait_until(self, moment: float) -> None:
+        """Stands still until then, of `time.monotonic`, unless it worked longer.
+
+        With the moment at which data came: that this process heard of it later, because the machine
+        has fewer cores than ranks, is nothing that an accelerator would wait for.
+        """
+        self.cursor = max(self.cursor, moment)

@@ -194,7 +194,7 @@ def replay(
             reduction.contribute(layer, gradient[counts[layer]])
         for layer in layers:
             total = np.empty(counts[layer], np.float32) if iteration == 0 else None
-            device.wait(functools.partial(reduction.wait, layer, _WAIT_SECONDS, total))
+            device.wait_until(reduction.wait(layer, _WAIT_SECONDS, total))
             if total is not None and not (total == world_size * (world_size + 1) / 2).all():
                 raise RuntimeError(f"layer {layer}: the sum over the ranks is wrong")
             device.compute(forward[layer])

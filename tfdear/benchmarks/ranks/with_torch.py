@@ -100,9 +100,10 @@ def replay(counts: list, forward: list, backward: list, repeats: int) -> list:
             device.restart()
         begin = device.cursor
         output = parallel(start_value)
-        device.wait(output.backward)
+        output.backward()
+        device.wait_until(time.monotonic())
         parallel.zero_grad()
-        times.append(max(device.cursor, time.perf_counter()) - begin)
+        times.append(device.cursor - begin)
         device.restart()
     return times[2:]
 
