@@ -213,18 +213,8 @@ def _shape(namespace: str, rate: str, paths: int) -> None:
     queue_bytes = share / 8 * _QUEUE_MS / 1000
     for path in range(paths):
         group = f"1:{path + 1:x}"
-        add(
-            "class",
-            "parent",
-            "1:",
-            "classid",
-            group,
-            "htb",
-            "rate",
-            f"{share:.0f}bit",
-            "burst",
-            _BURST,
-        )
+        shape = ["htb", "rate", f"{share:.0f}bit", "burst", _BURST]
+        add("class", "parent", "1:", "classid", group, *shape)
         add("qdisc", "parent", group, "bfifo", "limit", f"{queue_bytes:.0f}")
         # Without the lowest bit, which says who chose the port: Linux connects from even ones and
         # lets a listener that asks for any have an odd one.
