@@ -98,6 +98,9 @@ class Job:
                 "tfdear": tfdear.__version__,
                 "backend": "gloo",
                 "device": "CPU",
+                "schedule": options.planned_schedule,
+                "collective": options.collective,
+                "size of the first buckets": str(planner.first_bucket_bytes(options.fusion)),
                 "compression": repr(options.compression),
                 "connections": str(options.connections),
                 # Ranks that record one measure their clocks together.
@@ -184,6 +187,13 @@ class Job:
             grid = topology.make_grid(
                 self.options.collective if in_levels else "hierarchical", nodes
             )
+            if in_levels and compressed and not grid.nodes:
+                raise ValueError(
+                    f"collective={self.options.collective!r} arranges these {self.world_size} "
+                    "ranks in rows that are not nodes, but compression sums within the nodes. Use "
+                    'collective="ring" or "hierarchical", or MSTopK(..., hierarchical=False). '
+                    f"Received: {self.num_nodes} nodes"
+                )
             self.grid = grid if in_levels else None
             self._sparse_grid = grid if compressed else None
             row, column = grid.row_of(self.rank), grid.column_of(self.rank)

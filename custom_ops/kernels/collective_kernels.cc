@@ -70,35 +70,54 @@ Status GatherRowCounts(CollectiveBackend* backend, const Signature& signature, u
                             Signature(signature.text() + " rows"), sequence);
 }
 
-// A kernel that runs one collective: a subclass says in words what it sends, and sends it.
+// One execution, alive until its collective is done, which may be after the end of the kernel: a
+// cancelled step does not wait, and its function may be deleted.
+struct Call {
+  int group_size = 0;
+  int root = 0;
+  Tensor input;
+  Tensor splits;
+  std::vector<Tensor> outputs;
+};
+
+absl::Status CheckType(const Call& call) {
+  if (tensorflow::DataTypeCanUseMemcpy(call.input.dtype())) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "tensors of type ", tensorflow::DataTypeString(call.input.dtype()),
+      " have no fixed size and cannot be exchanged. Encode them as numbers or bytes first"));
+}
+
+absl::Status CheckRows(const Call& call) {
+  if (call.input.dims() < 1) {
+    return absl::InvalidArgumentError(
+        "the input of this collective needs at least one dimension: "
+        "its first dimension is what ranks exchange");
+  }
+  return CheckType(call);
+}
+
+// A kernel that runs one collective. `Collective` says in words what it sends, and sends it.
+template <typename Collective>
 class CollectiveOp : public tensorflow::AsyncOpKernel {
  public:
-  using AsyncOpKernel::AsyncOpKernel;
-
-  // The state of one execution, alive until the collective is done.
-  struct Call {
-    Tensor input;
-    Tensor splits;
-    std::vector<Tensor> outputs;
-  };
-
-  virtual absl::Status Check(const Call& call) const { return absl::OkStatus(); }
-  virtual std::string Words(const Call& call) const = 0;
-  virtual Status Run(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
-                     Call* call) const = 0;
+  explicit CollectiveOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
+    if (context->HasAttr("root")) OP_REQUIRES_OK(context, context->GetAttr("root", &root_));
+  }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     auto collective = GetTicket<SingleCollective>(context);
     if (collective == nullptr) return done();
     auto call = std::make_shared<Call>();
+    call->group_size = collective->group_size();
+    call->root = root_;
     if (context->num_inputs() > 1) call->input = context->input(1);
     if (context->num_inputs() > 2) call->splits = context->input(2);
-    OP_REQUIRES_OK_ASYNC(context, Check(*call), done);
+    OP_REQUIRES_OK_ASYNC(context, Collective::Check(*call), done);
     auto op = Cancellable::Start(context, std::move(done));
     collective->Start(
-        std::make_shared<Signature>(Words(*call)),
-        [this, call](CollectiveBackend* backend, const Signature& signature, uint64_t sequence) {
-          return Run(backend, signature, sequence, call.get());
+        std::make_shared<Signature>(Collective::Words(*call)),
+        [call](CollectiveBackend* backend, const Signature& signature, uint64_t sequence) {
+          return Collective::Run(backend, signature, sequence, call.get());
         },
         [op, call](const Status& status) {
           op->End([&](OpKernelContext* ended) {
@@ -110,30 +129,16 @@ class CollectiveOp : public tensorflow::AsyncOpKernel {
         });
   }
 
- protected:
-  static absl::Status CheckRows(const Call& call) {
-    if (call.input.dims() < 1) {
-      return absl::InvalidArgumentError(
-          "the input of this collective needs at least one dimension: "
-          "its first dimension is what ranks exchange");
-    }
-    if (!tensorflow::DataTypeCanUseMemcpy(call.input.dtype())) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "tensors of type ", tensorflow::DataTypeString(call.input.dtype()),
-          " have no fixed size and cannot be exchanged. Encode them as numbers or bytes first"));
-    }
-    return absl::OkStatus();
-  }
+ private:
+  int root_ = 0;
 };
 
-class AllGatherOp : public CollectiveOp {
- public:
-  using CollectiveOp::CollectiveOp;
-  absl::Status Check(const Call& call) const override { return CheckRows(call); }
-  std::string Words(const Call& call) const override { return RowWords("all_gather", call.input); }
+struct AllGather {
+  static absl::Status Check(const Call& call) { return CheckRows(call); }
+  static std::string Words(const Call& call) { return RowWords("all_gather", call.input); }
 
-  Status Run(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
-             Call* call) const override {
+  static Status Run(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                    Call* call) {
     std::vector<int64_t> rows;
     Status status = GatherRowCounts(backend, signature, sequence, call->input.dim_size(0), &rows);
     if (!status.ok()) return status;
@@ -149,17 +154,15 @@ class AllGatherOp : public CollectiveOp {
   }
 };
 
-class ReduceScatterOp : public CollectiveOp {
- public:
-  using CollectiveOp::CollectiveOp;
-  absl::Status Check(const Call& call) const override { return CheckRows(call); }
-  std::string Words(const Call& call) const override {
+struct ReduceScatter {
+  static absl::Status Check(const Call& call) { return CheckRows(call); }
+  static std::string Words(const Call& call) {
     return std::string("reduce_scatter ") + tensorflow::DataTypeString(call.input.dtype()) +
            call.input.shape().DebugString();
   }
 
-  Status Run(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
-             Call* call) const override {
+  static Status Run(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                    Call* call) {
     // Blocks of equal size, so that the backend's shards are whole rows: block r holds the rows
     // that rank r gets.
     const int size = backend->size();
@@ -186,13 +189,9 @@ class ReduceScatterOp : public CollectiveOp {
   }
 };
 
-class AllToAllOp : public CollectiveOp {
- public:
-  using CollectiveOp::CollectiveOp;
-
-  absl::Status Check(const Call& call) const override {
+struct AllToAll {
+  static absl::Status Check(const Call& call) {
     TF_RETURN_IF_ERROR(CheckRows(call));
-    const int size = Engine::Get()->lane(LaneKind::kControl)->group()->size();
     const auto splits = call.splits.flat<int64_t>();
     int64_t total = 0;
     bool negative = false;
@@ -200,19 +199,19 @@ class AllToAllOp : public CollectiveOp {
       total += splits(i);
       negative = negative || splits(i) < 0;
     }
-    if (splits.size() != size || negative || total != call.input.dim_size(0)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("splits must hold one non-negative number of rows per rank (", size,
-                       ") that add up to the rows of the input (", call.input.dim_size(0),
-                       "). Received splits ", call.splits.SummarizeValue(16)));
+    if (splits.size() != call.group_size || negative || total != call.input.dim_size(0)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "splits must hold one non-negative number of rows per rank (", call.group_size,
+          ") that add up to the rows of the input (", call.input.dim_size(0), "). Received splits ",
+          call.splits.SummarizeValue(16)));
     }
     return absl::OkStatus();
   }
 
-  std::string Words(const Call& call) const override { return RowWords("all_to_all", call.input); }
+  static std::string Words(const Call& call) { return RowWords("all_to_all", call.input); }
 
-  Status Run(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
-             Call* call) const override {
+  static Status Run(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                    Call* call) {
     const int size = backend->size();
     const auto splits = call->splits.flat<int64_t>();
     // Everyone learns the whole table of rows: one small all-gather instead of P messages.
@@ -240,53 +239,42 @@ class AllToAllOp : public CollectiveOp {
   }
 };
 
-class BroadcastOp : public CollectiveOp {
- public:
-  explicit BroadcastOp(OpKernelConstruction* context) : CollectiveOp(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("root", &root_));
-  }
+struct Broadcast {
+  static absl::Status Check(const Call& call) { return CheckType(call); }
 
-  absl::Status Check(const Call& call) const override {
-    if (!tensorflow::DataTypeCanUseMemcpy(call.input.dtype())) return CheckRows(call);
-    return absl::OkStatus();
-  }
-
-  std::string Words(const Call& call) const override {
+  static std::string Words(const Call& call) {
     return std::string("broadcast ") + tensorflow::DataTypeString(call.input.dtype()) +
-           call.input.shape().DebugString() + " from rank " + std::to_string(root_);
+           call.input.shape().DebugString() + " from rank " + std::to_string(call.root);
   }
 
-  Status Run(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
-             Call* call) const override {
+  static Status Run(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                    Call* call) {
     Tensor output(call->input.dtype(), call->input.shape());
     const auto input = call->input.tensor_data();
-    if (backend->rank() == root_) std::copy(input.begin(), input.end(), Bytes(&output));
-    Status status = backend->Broadcast(Bytes(&output), input.size(), root_, signature, sequence);
+    if (backend->rank() == call->root) std::copy(input.begin(), input.end(), Bytes(&output));
+    Status status =
+        backend->Broadcast(Bytes(&output), input.size(), call->root, signature, sequence);
     call->outputs = {output};
     return status;
   }
-
- private:
-  int root_;
 };
 
-class BarrierOp : public CollectiveOp {
- public:
-  using CollectiveOp::CollectiveOp;
-  std::string Words(const Call& call) const override { return "barrier"; }
-  Status Run(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
-             Call* call) const override {
+struct Barrier {
+  static absl::Status Check(const Call& call) { return absl::OkStatus(); }
+  static std::string Words(const Call& call) { return "barrier"; }
+  static Status Run(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                    Call* call) {
     return backend->Barrier(signature, sequence);
   }
 };
 
 using tensorflow::DEVICE_CPU;
 REGISTER_KERNEL_BUILDER(Name("DearOpenCollective").Device(DEVICE_CPU), OpenCollectiveOp);
-REGISTER_KERNEL_BUILDER(Name("DearAllGather").Device(DEVICE_CPU), AllGatherOp);
-REGISTER_KERNEL_BUILDER(Name("DearReduceScatter").Device(DEVICE_CPU), ReduceScatterOp);
-REGISTER_KERNEL_BUILDER(Name("DearAllToAll").Device(DEVICE_CPU), AllToAllOp);
-REGISTER_KERNEL_BUILDER(Name("DearBroadcast").Device(DEVICE_CPU), BroadcastOp);
-REGISTER_KERNEL_BUILDER(Name("DearBarrier").Device(DEVICE_CPU), BarrierOp);
+REGISTER_KERNEL_BUILDER(Name("DearAllGather").Device(DEVICE_CPU), CollectiveOp<AllGather>);
+REGISTER_KERNEL_BUILDER(Name("DearReduceScatter").Device(DEVICE_CPU), CollectiveOp<ReduceScatter>);
+REGISTER_KERNEL_BUILDER(Name("DearAllToAll").Device(DEVICE_CPU), CollectiveOp<AllToAll>);
+REGISTER_KERNEL_BUILDER(Name("DearBroadcast").Device(DEVICE_CPU), CollectiveOp<Broadcast>);
+REGISTER_KERNEL_BUILDER(Name("DearBarrier").Device(DEVICE_CPU), CollectiveOp<Barrier>);
 
 }  // namespace
 }  // namespace tfdear

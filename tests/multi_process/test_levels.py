@@ -169,6 +169,76 @@ def test_nodes_with_different_numbers_of_ranks_are_refused():
         assert "node 0 has 2, node 1 has 1" in output, output
 
 
+def test_single_collectives_of_every_group():
+    script = """
+import numpy as np
+import tensorflow as tf
+import tfdear
+
+strategy = tfdear.DearStrategy()
+places = {
+    "world": (range(4), strategy.rank),
+    "intra_node": ([2 * strategy.node_rank, 2 * strategy.node_rank + 1], strategy.local_rank),
+    "inter_node": ([strategy.local_rank, 2 + strategy.local_rank], strategy.node_rank),
+}
+for group, (members, place) in places.items():
+    size = len(members)
+    # Member m has the rows 10 m, 10 m + 1, ...: as many as its rank, and sends m + 1 to each.
+    own = tf.range(strategy.rank, dtype=tf.int32) + 10 * strategy.rank
+    gathered = strategy.all_gather(own, group).numpy()
+    np.testing.assert_array_equal(gathered, [10 * m + i for m in members for i in range(m)])
+    to_each = strategy.rank + 1
+    sent = tf.repeat(100 * strategy.rank + tf.range(size), to_each)
+    received, splits = strategy.all_to_all(sent, [to_each] * size, group)
+    np.testing.assert_array_equal(splits, [m + 1 for m in members])
+    expected = [100 * m + place for m in members for _ in range(m + 1)]
+    np.testing.assert_array_equal(received, expected)
+    for wrong in ([1] * (size + 1), [-1] + [1] * (size - 1), [1] * (size - 1) + [2]):
+        try:
+            strategy.all_to_all(tf.zeros([size], tf.int32), wrong, group)
+        except tf.errors.InvalidArgumentError as error:
+            assert f"per rank ({size})" in str(error), error
+        else:
+            raise AssertionError(wrong)
+    root = strategy.broadcast(tf.constant(float(strategy.rank)), size - 1, group).numpy()
+    assert root == members[-1], root
+    try:
+        strategy.broadcast(tf.constant("text"), 0, group)
+    except tf.errors.InvalidArgumentError as error:
+        assert "no fixed size" in str(error), error
+    rows = tf.ones([2 * size + 1, 3], tf.float64) * (strategy.rank + 1)
+    shard = strategy.reduce_scatter(rows, group).numpy()
+    assert (shard == sum(m + 1 for m in members)).all() and shard.shape[0] in (2, 3), shard
+    strategy.barrier(group)
+print("all right")
+"""
+    for code, output in ranks_module.run_ranks(4, script, on_nodes((0, 0, 1, 1)), 90):
+        assert code == 0 and "all right" in output, output
+
+
+def test_a_torus_that_is_not_made_of_nodes_cannot_compress():
+    script = """
+import tfdear
+tfdear.DearStrategy(collective="torus2d", compression=tfdear.compression.MSTopK())
+"""
+    for code, output in ranks_module.run_ranks(4, script, on_nodes((0, 0, 0, 0)), 90):
+        assert code != 0
+        assert "rows that are not nodes" in output and "hierarchical=False" in output, output
+
+
+def test_ranks_with_different_collectives_are_refused():
+    def environment(rank):
+        return {
+            **on_nodes((0, 0, 1, 1))(rank),
+            "TFDEAR_COLLECTIVE": ("ring", "hierarchical")[rank // 2],
+        }
+
+    script = "import tfdear\ntfdear.DearStrategy()\n"
+    for code, output in ranks_module.run_ranks(4, script, environment, 90):
+        assert code != 0
+        assert "collective: ring on ranks 0, 1; hierarchical on ranks 2, 3." in output, output
+
+
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("victim", [3, 0])
 def test_survivors_on_both_nodes_end_with_the_victims_name(victim):

@@ -139,6 +139,41 @@ def test_every_rank_refuses_a_mismatch(variables, words):
         assert words in output
 
 
+def test_rank_0_may_announce_itself_while_another_looks_around(tmp_path):
+    # Between the moment when rank 1 lists who is there and its next request, rank 0 comes and
+    # writes the verdict.
+    script = (
+        """
+import os, time
+from tfdear import coordination, rendezvous
+
+announce, directory = rendezvous._Meeting._announce, coordination.CoordinationClient.directory
+
+def announce_after_the_look(self, own):
+    while not os.path.exists(os.environ["LOOKED"]):
+        time.sleep(0.05)
+    return announce(self, own)
+
+def look_until_the_verdict(self, path, timeout):
+    entries = directory(self, path, timeout=timeout)
+    if not os.path.exists(os.environ["LOOKED"]):
+        open(os.environ["LOOKED"], "x").close()
+        while self.try_get("start/verdict", timeout=timeout) is None:
+            time.sleep(0.05)
+    return entries
+
+if os.environ["TFDEAR_RANK"] == "0":
+    rendezvous._Meeting._announce = announce_after_the_look
+else:
+    coordination.CoordinationClient.directory = look_until_the_verdict
+"""
+        + CONNECT
+        + "meeting.exchange('end', '', 30)\n"
+    )
+    for code, output in run_ranks(2, script, {"LOOKED": str(tmp_path / "looked")}):
+        assert code == 0, output
+
+
 @pytest.mark.parametrize("missing", [0, 2])
 def test_missing_rank_is_named(missing):
     # The rank that does not come leaves before it meets anybody.
