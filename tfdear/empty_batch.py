@@ -38,6 +38,8 @@ def cut(outputs, examples):
     """Cuts the row of zeros off the batches that a step returned."""
 
     def without(value):
+        if isinstance(value, tf.RaggedTensor):
+            return value[: tf.where(examples > 0, value.nrows(), 0)]
         if not isinstance(value, tf.Tensor) or not value.shape.rank:
             return value
         if tf.executing_eagerly():

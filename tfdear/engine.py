@@ -351,6 +351,15 @@ class Engine:
         """Moves a layout that was not used yet to another lane."""
         _check(_library().tfdear_layout_set_lane, ctypes.c_int64(layout), int(lane))
 
+    def set_variable(self, layout: int, tensor: int, variable: int) -> None:
+        """Says whose gradient a tensor of a layout is; before the first use."""
+        _check(
+            _library().tfdear_layout_set_variable,
+            ctypes.c_int64(layout),
+            tensor,
+            ctypes.c_int64(variable),
+        )
+
     def request_norms(self, layout: int, tensor: int) -> None:
         """Announces that an update will want norms with the sum of a tensor of a layout."""
         _check(_library().tfdear_layout_request_norms, ctypes.c_int64(layout), tensor)

@@ -177,9 +177,15 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
 
     def _reduce_flat(self, reduce_op, value, active=None):
         flat = tf.nest.flatten(value)
-        sums = self.reducer.all_reduce(flat, name="all_reduce", active=active)
-        if reduce_op == _tf_private.reduce_util.ReduceOp.MEAN:
+        if reduce_op != _tf_private.reduce_util.ReduceOp.MEAN:
+            sums = self.reducer.all_reduce(flat, name="all_reduce", active=active)
+        elif active is None:
+            sums = self.reducer.all_reduce(flat, name="all_reduce")
             sums = [_divide(total, self._job.world_size) for total in sums]
+        else:  # The mean over the ranks that have examples.
+            flat = [*flat, tf.cast(active, tf.int32)]
+            *sums, count = self.reducer.all_reduce(flat, name="all_reduce", active=active)
+            sums = [_divide(total, count) for total in sums]
         return tf.nest.pack_sequence_as(value, sums)
 
     def _replica_ctx_update(self, var, fn, args, kwargs, group):
@@ -346,7 +352,10 @@ def number_of_examples(arguments):
             continue
         if isinstance(shape, tf.TensorShape):
             if shape.rank is not None and shape.rank > 0:
-                return tf.shape(value, tf.int64)[0]
+                known = shape[0]
+                return (
+                    tf.shape(value, tf.int64)[0] if known is None else tf.constant(known, "int64")
+                )
         elif len(shape) > 0:
             return tf.constant(shape[0], tf.int64)
     return None
@@ -356,5 +365,5 @@ def _divide(total, count):
     if isinstance(total, tf.IndexedSlices):
         return tf.IndexedSlices(_divide(total.values, count), total.indices, total.dense_shape)
     if total.dtype.is_integer:
-        return total // count
+        return total // tf.cast(count, total.dtype)
     return total / tf.cast(count, total.dtype)

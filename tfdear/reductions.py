@@ -61,6 +61,7 @@ class Reducer:
         # Of each layout of a graph: its tensors, and what they are called.
         self._tensors: dict[int, list[engine_plan.TensorSpec]] = {}
         self._names: dict[int, list[str]] = {}
+        self._variables: dict[int, list[int]] = {}
         self._eager_layouts: dict[tuple, int] = {}
         # A resource without content: ops that take a place in the order of collectives share it,
         # so automatic control dependencies keep them in program order.
@@ -159,7 +160,7 @@ class Reducer:
         graph.add_to_collection("tfdear_deferred_updates", traced)
         ticket = source.inputs[0]
         layout = ticket.op.get_attr("layout")
-        self._take_to_gradients(ticket, layout, source.get_attr("index"), variable.name)
+        self._take_to_gradients(ticket, layout, source.get_attr("index"), variable)
         norms = traced.norms
         if norms is not None:
             self._engine.request_norms(layout, source.get_attr("index"))
@@ -182,18 +183,22 @@ class Reducer:
             )
         return True
 
-    def _take_to_gradients(self, ticket, layout: int, index: int, name: str) -> None:
+    def _take_to_gradients(self, ticket, layout: int, index: int, variable) -> None:
         if layout not in self._names:
-            self._names[layout] = [
-                f"tensor {number}" for number in range(len(self._tensors[layout]))
-            ]
+            count = len(self._tensors[layout])
+            self._names[layout] = [f"tensor {number}" for number in range(count)]
+            self._variables[layout] = [-1] * count
             self._engine.set_lane(layout, engine_module.Lane.GRADIENTS)
             gradient_order.contribute_gradients_first(
                 user for user in ticket.consumers() if user.type == "DearContribute"
             )
             if self._tuner is not None:
-                self._tuner.add_layout(layout, self._names[layout], self._tensors[layout])
-        self._names[layout][index] = name
+                self._tuner.add_layout(
+                    layout, self._names[layout], self._tensors[layout], self._variables[layout]
+                )
+        self._names[layout][index] = variable.name
+        self._variables[layout][index] = variable.number
+        self._engine.set_variable(layout, index, variable.number)
 
 
 def _checked(value):

@@ -4,6 +4,7 @@
 import weakref
 
 import tensorflow as tf
+from absl import logging
 
 from tfdear import (
     _ops,
@@ -203,7 +204,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
                 # The dictionary must not keep its key alive.
                 reference = weakref.ref(fn)
 
-                @tf.function(autograph=False, reduce_retracing=True)
+                # Shapes stay as they are: `fn` may need to know its batch size.
+                @tf.function(autograph=False)
                 def run_in_graph(args, kwargs):
                     return run(reference(), args, kwargs)
 
@@ -236,6 +238,14 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             )
         if self._job.compresses:
             self._job.engine.set_density(density)
+        elif density < 1 and self.num_nodes > 1:
+            logging.warning(
+                "tfdear: density %g has no effect: by the costs that were measured at the start, "
+                "no size of bucket gained by MSTopK(density=%g). Start with the density that is to "
+                "be used, or say with `dense_below` from how many bytes buckets are compressed.",
+                density,
+                self._job.options.compression.density,
+            )
 
     @property
     def compression_state(self) -> tf.train.experimental.PythonState:

@@ -23,7 +23,7 @@ import numpy as np
 
 from tfdear import engine_plan, layer_times
 from tfdear.cost_model import CommunicationCosts
-from tfdear.event_record import EVENT_KINDS, EVENT_ROW
+from tfdear.event_record import EVENT_KINDS
 from tfdear.fusion import FixedSize, NoFusion, SingleBucket
 from tfdear.planner import Planner, SearchingPlanner, make_plan
 from tfdear.trace import Trace
@@ -43,6 +43,9 @@ _IDLE_POLL_SECONDS = 0.5
 _CHANGING_STEPS = 1
 _WATCH_STEPS = 50
 _NEVER = 1 << 40
+# Rows of events that are kept for profiles: dozens of steps of the largest models. A function that
+# is traced and hardly ever called never has enough of them.
+_MOST_ROWS = 1 << 18
 # Steps that a recorded trace is made of, those at the start included that are left out.
 _TRACED_STEPS = 24
 # With compression, the order in which gradients were measured to become ready would decide what is
@@ -59,6 +62,7 @@ class _Layout:
     number: int
     names: list[str]
     tensors: list[engine_plan.TensorSpec]
+    variables: list[int]
     planner: Planner
     # What plans are made for: the measured times, with headroom.
     trace: Trace | None = None
@@ -106,19 +110,30 @@ class Tuner:
         self._levels = levels
         self._sparse_buckets = sparse_buckets
         self._reader = reader
-        self._rows = np.empty(0, EVENT_ROW)
+        self._rows: list[np.ndarray] = []  # As they were read; empty when nobody needs them.
         self._mutex = threading.Lock()
         self._layouts: dict[int, _Layout] = {}
         self._thread: threading.Thread | None = None
 
     def add_layout(
-        self, number: int, names: list[str], tensors: Sequence[engine_plan.TensorSpec]
+        self,
+        number: int,
+        names: list[str],
+        tensors: Sequence[engine_plan.TensorSpec],
+        variables: list[int],
     ) -> None:
-        """Takes charge of a layout of gradients. The names may still change until its first use."""
+        """Takes charge of a layout of gradients.
+
+        Args:
+            number: Of the layout, in the engine.
+            names: Of the tensors. May still change until the first use.
+            tensors: The tensors.
+            variables: Whose gradients they are; -1: not known yet. Changes likewise.
+        """
         with self._mutex:
             # A search belongs to one layout: two models have two best sizes.
             planner = copy.deepcopy(self._planner)
-            self._layouts[number] = _Layout(number, names, list(tensors), planner)
+            self._layouts[number] = _Layout(number, names, list(tensors), variables, planner)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="tfdear_tuner", daemon=True)
                 self._thread.start()
@@ -137,45 +152,70 @@ class Tuner:
             traceback.print_exc()
 
     def _advance(self) -> bool:
-        """Does what can be done now. Returns whether all layouts are settled."""
+        """Does what can be done now. Returns whether nothing is to be done soon."""
         with self._mutex:
+            self._forget_traces_of_one_step()
             layouts = list(self._layouts.values())
         rows = self._reader.read_rows()
         for layout in layouts:
             steps = rows[(rows["kind"] == _STEP) & (rows["subject"] == layout.number)]
             layout.opened.extend((steps["begin"] * 1e-6).tolist())
         if any(layout.trace is None for layout in layouts) or self._trace_file is not None:
-            self._rows = np.concatenate([self._rows, rows])
-        elif len(self._rows):
-            self._rows = np.empty(0, EVENT_ROW)
+            if len(rows):
+                self._rows.append(rows)
+            while sum(map(len, self._rows)) > _MOST_ROWS and len(self._rows) > 1:
+                del self._rows[0]
+        else:
+            self._rows.clear()
         for layout in layouts:
             if layout.trace is None:
                 self._profile(layout)
             else:
                 self._tune(layout)
         self._record_trace(layouts)
-        return all(layout.finished for layout in layouts) and self._trace_file is None
+        waiting = [layout for layout in layouts if not layout.finished]
+        # A function that is traced and hardly ever called does not keep this thread busy.
+        hardly_called = all(len(layout.opened) < FIRST_AGREEMENT for layout in waiting)
+        settled = hardly_called and len(waiting) < len(layouts)
+        return settled and self._trace_file is None
+
+    def _forget_traces_of_one_step(self) -> None:
+        """Keeps the first layout of the same gradients: the engine keeps their plan there."""
+        first: dict[tuple[int, ...], int] = {}
+        for number, layout in sorted(self._layouts.items()):
+            variables = tuple(layout.variables)
+            if -1 not in variables and first.setdefault(variables, number) != number:
+                del self._layouts[number]
 
     def _record_trace(self, layouts: list[_Layout]) -> None:
         """Writes the trace once the largest layout has made steps enough for good medians."""
         if self._trace_file is None:
             return
-        largest = max(layouts, key=lambda layout: sum(tensor.bytes for tensor in layout.tensors))
+        # Of equally large ones, as two functions that train one model have, the busier one.
+        largest = max(
+            layouts,
+            key=lambda layout: (sum(t.bytes for t in layout.tensors), len(layout.opened)),
+        )
         if len(largest.opened) <= _TRACED_STEPS:
             return
         sizes = [tensor.bytes for tensor in largest.tensors]
         skip = FIRST_AGREEMENT
-        measured = layer_times.measure(self._rows, largest.number, largest.names, sizes, skip)
+        rows = np.concatenate(self._rows)
+        measured = layer_times.measure(rows, largest.number, largest.names, sizes, skip)
         if measured is not None:
-            measured[0].save(self._trace_file)
-            self._trace_file = None
+            path, self._trace_file = self._trace_file, None
+            try:
+                measured[0].save(path)
+            except OSError as error:
+                print(f"tfdear: the trace could not be written: {error}", file=sys.stderr)
 
     def _profile(self, layout: _Layout) -> None:
         # The last step opened is still under way.
         if len(layout.opened) < FIRST_AGREEMENT:
             return
         sizes = [tensor.bytes for tensor in layout.tensors]
-        measured = layer_times.measure(self._rows, layout.number, layout.names, sizes)
+        rows = np.concatenate(self._rows)
+        measured = layer_times.measure(rows, layout.number, layout.names, sizes)
         if measured is None:
             return
         trace, layout.tensor_of_layer = measured
@@ -229,7 +269,8 @@ class Tuner:
         times = np.diff(layout.opened[first : last + 1])
         before = planner.buckets(layout.trace, self._costs, self._schedule)
         was_done = planner.done
-        planner.observe(float(np.mean(times)))
+        # The median: a validation or a checkpoint between two steps belongs to no bucket size.
+        planner.observe(float(np.median(times)))
         after = planner.buckets(layout.trace, self._costs, self._schedule)
         if before != after or was_done != planner.done:
             self._propose(layout)

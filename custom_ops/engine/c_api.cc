@@ -1,7 +1,6 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/c_api.h"
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
@@ -10,34 +9,24 @@
 #include <utility>
 #include <vector>
 
+#include "custom_ops/engine/c_text.h"
 #include "custom_ops/engine/engine.h"
 #include "custom_ops/engine/gloo_backend.h"
 #include "custom_ops/engine/shared_memory_backend.h"
 
 namespace {
 
+using tfdear::CopyText;
 using tfdear::DataType;
 using tfdear::Engine;
 using tfdear::GlooBackend;
 using tfdear::kNumLanes;
 using tfdear::LaneKind;
 using tfdear::ProcessGroup;
+using tfdear::Report;
 using tfdear::SharedMemoryBackend;
 using tfdear::Status;
 using tfdear::StatusCode;
-
-void CopyText(const std::string& text, char* out, int capacity) {
-  if (out == nullptr || capacity <= 0) return;
-  const size_t length = std::min(text.size(), static_cast<size_t>(capacity - 1));
-  std::memcpy(out, text.data(), length);
-  out[length] = '\0';
-}
-
-int Report(const Status& status, char* error, int error_size) {
-  if (status.ok()) return 0;
-  CopyText(status.message(), error, error_size);
-  return 1 + static_cast<int>(status.code());
-}
 
 // Groups between their creation and the start of the engine, which takes them over.
 struct StartingGroup {
@@ -140,6 +129,11 @@ int tfdear_layout_add(int64_t layout, int data_type, int64_t count, int sparse, 
 
 int tfdear_layout_set_lane(int64_t layout, int lane, char* error, int error_size) {
   return Report(Engine::Get()->SetLane(layout, static_cast<LaneKind>(lane)), error, error_size);
+}
+
+int tfdear_layout_set_variable(int64_t layout, int tensor, int64_t variable, char* error,
+                               int error_size) {
+  return Report(Engine::Get()->SetVariable(layout, tensor, variable), error, error_size);
 }
 
 int tfdear_layout_request_norms(int64_t layout, int tensor, char* error, int error_size) {

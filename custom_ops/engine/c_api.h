@@ -36,6 +36,9 @@ TFDEAR_EXPORT int64_t tfdear_layout_create(const char* name, int lane);
 TFDEAR_EXPORT int tfdear_layout_add(int64_t layout, int data_type, int64_t count, int sparse,
                                     char* error, int error_size);
 TFDEAR_EXPORT int tfdear_layout_set_lane(int64_t layout, int lane, char* error, int error_size);
+// Engine::SetVariable.
+TFDEAR_EXPORT int tfdear_layout_set_variable(int64_t layout, int tensor, int64_t variable,
+                                             char* error, int error_size);
 // Engine::RequestNorms.
 TFDEAR_EXPORT int tfdear_layout_request_norms(int64_t layout, int tensor, char* error,
                                               int error_size);

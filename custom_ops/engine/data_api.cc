@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "custom_ops/engine/c_text.h"
 #include "custom_ops/engine/engine.h"
 #include "custom_ops/engine/sum_of_squares.h"
 
@@ -22,18 +23,10 @@ using tfdear::Engine;
 using tfdear::Phase;
 using tfdear::Reduced;
 using tfdear::Reduction;
+using tfdear::Report;
 using tfdear::Signature;
 using tfdear::Status;
 using tfdear::StatusCode;
-
-int Report(const Status& status, char* error, int error_size) {
-  if (status.ok()) return 0;
-  if (error_size > 0) {
-    std::strncpy(error, status.message().c_str(), error_size - 1);
-    error[error_size - 1] = '\0';
-  }
-  return 1 + static_cast<int>(status.code());
-}
 
 // A value that another thread sets and one thread waits for.
 template <typename T>

@@ -109,12 +109,54 @@ Status Engine::Find(int64_t layout, bool open_to_change, LayoutEntry** entry) {
   return Status();
 }
 
+Status Engine::CheckTensor(const LayoutEntry& entry, int tensor) {
+  if (tensor >= 0 && tensor < static_cast<int>(entry.tensors.size())) return Status();
+  return Status(StatusCode::kInvalidArgument, "reduction layout '" + entry.name + "' has " +
+                                                  std::to_string(entry.tensors.size()) +
+                                                  " tensors, no tensor " + std::to_string(tensor));
+}
+
 Status Engine::AddTensor(int64_t layout, const TensorSpec& tensor) {
   std::lock_guard<std::mutex> lock(mutex_);
   LayoutEntry* entry = nullptr;
   Status status = Find(layout, /*open_to_change=*/true, &entry);
-  if (status.ok()) entry->tensors.push_back(tensor);
+  if (status.ok()) {
+    entry->tensors.push_back(tensor);
+    entry->variables.push_back(-1);
+  }
   return status;
+}
+
+Status Engine::SetVariable(int64_t layout, int tensor, int64_t variable) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  LayoutEntry* entry = nullptr;
+  TFDEAR_RETURN_IF_ERROR(Find(layout, /*open_to_change=*/true, &entry));
+  TFDEAR_RETURN_IF_ERROR(CheckTensor(*entry, tensor));
+  entry->variables[tensor] = variable;
+  return Status();
+}
+
+// [Note: traces of one step]
+// A function is traced again for a batch of another size, and every trace has a layout. Ranks need
+// not trace alike: in the last batch some have fewer examples than before, others as many. But they
+// count executions to know when to agree on plans (see below), and hold gradients back from one
+// step to the next, which belong to variables and not to a trace. So layouts of the gradients of
+// the same variables are one: the first of them.
+int64_t Engine::SharedLayout(int64_t layout) {
+  LayoutEntry& entry = *layouts_[layout];
+  if (entry.shared >= 0) return entry.shared;
+  entry.shared = layout;
+  const bool known =
+      std::find(entry.variables.begin(), entry.variables.end(), -1) == entry.variables.end();
+  for (int64_t other = 0; known && other < layout; ++other) {
+    const LayoutEntry& earlier = *layouts_[other];
+    if (earlier.variables == entry.variables && earlier.tensors == entry.tensors &&
+        earlier.lane == entry.lane && earlier.name == entry.name) {
+      entry.shared = other;
+      break;
+    }
+  }
+  return entry.shared;
 }
 
 Status Engine::SetLane(int64_t layout, LaneKind lane) {
@@ -144,12 +186,7 @@ Status Engine::RequestNorms(int64_t layout, int tensor) {
   std::lock_guard<std::mutex> lock(mutex_);
   LayoutEntry* entry = nullptr;
   TFDEAR_RETURN_IF_ERROR(Find(layout, /*open_to_change=*/true, &entry));
-  if (tensor < 0 || tensor >= static_cast<int>(entry->tensors.size())) {
-    return Status(StatusCode::kInvalidArgument, "reduction layout '" + entry->name + "' has " +
-                                                    std::to_string(entry->tensors.size()) +
-                                                    " tensors, no tensor " +
-                                                    std::to_string(tensor));
-  }
+  TFDEAR_RETURN_IF_ERROR(CheckTensor(*entry, tensor));
   entry->tensors[tensor].norms = true;
   return Status();
 }
@@ -392,6 +429,10 @@ void Engine::Open(int64_t layout, Opened opened) {
     status = failure_;
     LayoutEntry* entry = nullptr;
     if (status.ok()) status = Find(layout, /*open_to_change=*/false, &entry);
+    if (status.ok()) {
+      layout = SharedLayout(layout);
+      entry = layouts_[layout].get();
+    }
     if (status.ok() && lanes_[static_cast<int>(entry->lane)] == nullptr) {
       status = Status(StatusCode::kInternal, "the engine was not started before its first use");
     }

@@ -25,7 +25,9 @@ class SingleCollective : public Ticket {
  public:
   using Body = std::function<Status(CollectiveBackend*, const Signature&, uint64_t sequence)>;
 
-  // Gives the collective its input; `done` is called when it ended.
+  int group_size() const { return lane_->group()->size(); }
+  // Gives the collective its input; `done` is called when it ended. Both functions may outlive the
+  // caller.
   void Start(std::shared_ptr<const Signature> signature, Body body,
              std::function<void(const Status&)> done);
 
@@ -70,6 +72,8 @@ class Engine {
   int64_t CreateLayout(const std::string& name, LaneKind lane);
   Status AddTensor(int64_t layout, const TensorSpec& tensor);
   Status SetLane(int64_t layout, LaneKind lane);
+  // The tensor is the gradient of this variable; see [Note: traces of one step].
+  Status SetVariable(int64_t layout, int tensor, int64_t variable);
   // Norms are wanted with the sum of this tensor: Reduction::AddLayer() will be called for it.
   Status RequestNorms(int64_t layout, int tensor);
   // Bucket sizes of the layout's plan, in bytes; empty before its first use.
@@ -123,6 +127,8 @@ class Engine {
     std::string name;
     LaneKind lane;
     std::vector<TensorSpec> tensors;
+    std::vector<int64_t> variables;  // Whose gradients the tensors are; -1: nobody said.
+    int64_t shared = -1;             // The layout whose plan this one follows, once it was used.
     std::shared_ptr<const ReductionLayout> current;  // Null before the first use.
     Plan plan;                                       // That `current` was made from.
     int64_t executions = 0;
@@ -141,6 +147,8 @@ class Engine {
   void TakeUpLoaded(LayoutEntry* entry);
   CompressionOfStep CompressionOf(LayoutEntry* entry);
   Status Find(int64_t layout, bool open_to_change, LayoutEntry** entry);
+  static Status CheckTensor(const LayoutEntry& entry, int tensor);
+  int64_t SharedLayout(int64_t layout);
   void Agree(int64_t layout, Opened opened);
   Status Adopt(int64_t layout, const std::vector<int64_t>& words, int64_t interval);
   void OpenNow(int64_t layout, const Opened& opened);

@@ -10,6 +10,7 @@ CASES = (
     "step_in_a_function",
     "epoch_in_a_function",
     "compiled_step",
+    "traces_differ",
     "eager_step",
     "unknown_length",
 )

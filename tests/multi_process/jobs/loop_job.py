@@ -86,22 +86,60 @@ def compiled_step(context):
     """`strategy.run` is called eagerly, with a compiled function."""
     model, optimizer, metric = parts(context)
     step = tf.function(replica_step(model, optimizer, metric))
-    losses = [
-        float(reduce(context, context.run(step, (batch,))))
-        for _ in range(2)
-        for batch in context.distribute(dataset())
-    ]
+
+    @tf.function
+    def two(batch):
+        return 2.0 + 0.0 * tf.reduce_sum(batch[0])
+
+    losses, means = [], []
+    for _ in range(2):
+        for batch in context.distribute(dataset()):
+            losses.append(float(reduce(context, context.run(step, (batch,)))))
+            mean = context.run(two, (batch,))
+            if context.strategy:  # Of the ranks that have examples.
+                mean = context.strategy.reduce("MEAN", mean, axis=None)
+            means.append(float(mean))
+    return {**finish(model, optimizer, metric, losses), "means": means}
+
+
+def traces_differ(context):
+    """Only some ranks have a smaller last batch, and trace the step again for it."""
+    model, optimizer, metric = parts(context)
+    plain = replica_step(model, optimizer, metric)
+    rows = set()
+
+    def step(batch):
+        rows.add(batch[0].shape[0])  # Known, as a step that draws noise wants it.
+        return plain((batch[0] + tf.zeros([batch[0].shape[0], 4]), batch[1]))
+
+    compiled = tf.function(step)
+    train = tf.function(lambda batch: context.run(step, (batch,)))
+    losses = []
+    for run in (lambda batch: context.run(compiled, (batch,)), train):
+        for _ in range(3):
+            for batch in context.distribute(dataset(38)):
+                losses.append(float(reduce(context, run(batch))))
+    if context.strategy:
+        assert rows == ({3, 2}, {3}, {4, 3})[context.strategy.rank], rows
     return finish(model, optimizer, metric, losses)
 
 
 def eager_step(context):
     model, optimizer, metric = parts(context)
     step = replica_step(model, optimizer, metric)
-    losses = [
-        float(reduce(context, context.run(step, (batch,))))
-        for batch in context.distribute(dataset())
-    ]
-    return finish(model, optimizer, metric, losses)
+    with context.scope():
+        of_this_step = keras.metrics.MeanAbsoluteError()
+
+    def step_with_a_reset(batch):
+        of_this_step.reset_state()
+        of_this_step.update_state(batch[1], model(batch[0]))
+        return step(batch)
+
+    losses, errors = [], []
+    for batch in context.distribute(dataset()):
+        losses.append(float(reduce(context, context.run(step_with_a_reset, (batch,)))))
+        errors.append(float(of_this_step.result()))
+    return {**finish(model, optimizer, metric, losses), "errors": errors}
 
 
 def unknown_length(context):
@@ -133,6 +171,7 @@ CASES = {
         step_in_a_function,
         epoch_in_a_function,
         compiled_step,
+        traces_differ,
         eager_step,
         unknown_length,
     )
