@@ -71,11 +71,6 @@ CompressionState::CompressionState(std::vector<TensorSpec> tensors, Plan plan,
   }
 }
 
-bool CompressionState::HoldsSomething() const {
-  return std::any_of(exchanges_.begin(), exchanges_.end(),
-                     [](const SparseExchange& exchange) { return !exchange.residual.empty(); });
-}
-
 void CompressionState::AddHeldBack(const Bucket& bucket, float* data) const {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     const SparseExchange& exchange = exchanges_[b];

@@ -28,7 +28,8 @@ inline constexpr double kFirstDensity = 0.25;
 double DensityAt(double density, int64_t warm_up_steps, int64_t step);
 
 // What the sparse exchanges of one layout keep from step to step on this rank, under one plan. When
-// the plan changes, what was held back goes into this rank's next contribution, so nothing is lost.
+// the plan changes, what was held back goes into this rank's next contribution. (If that step is
+// given up before it contributed anything, it is lost, like the gradients of the step.)
 //
 // Bodies of steps use it on the thread of the group that the exchanges run in; everything else
 // happens while no exchange of this state runs (see last_exchange).
@@ -44,7 +45,6 @@ class CompressionState {
 
   // Adds what was held back of these tensors to their slots in a bucket of another plan.
   void AddHeldBack(const Bucket& bucket, float* data) const;
-  bool HoldsSomething() const;
 
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
   const Plan& plan() const { return plan_; }

@@ -43,7 +43,7 @@ std::vector<Segment> RingMessages(const std::vector<Range>& byte_ranges, int fir
   return messages;
 }
 
-// [Note: ring]
+// [Note: messages of a ring]
 // In step s a rank sends one shard to its right neighbour and receives another from its left, which
 // it sends on in step s + 1. So the list of sends is the segments of the shard it starts with,
 // followed by the list of receives without its last step. The former are sent at once, the latter

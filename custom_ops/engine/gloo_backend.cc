@@ -225,11 +225,12 @@ Status GlooBackend::Reduce(void* data, size_t count, DataType type, int root,
 }
 
 Status GlooBackend::Barrier(const Signature& signature, uint64_t sequence) {
+  // Before the exchange, which may still receive when a wait failed.
+  const char token = 1;
+  char received = 0;
   Exchange exchange(transport_.get(), "barrier", signature, sequence, rounds_.Next(sequence));
   // Dissemination: after round k every rank has heard, indirectly, of the 2^(k+1) - 1 before it.
-  const char token = 1;
   for (int distance = 1; distance < size(); distance *= 2) {
-    char received = 0;
     Exchange::Message* arrival = exchange.Receive(Peer(-distance), distance, &received, 1);
     exchange.Send(Peer(distance), distance, &token, 1);
     TFDEAR_RETURN_IF_ERROR(exchange.Wait(arrival));

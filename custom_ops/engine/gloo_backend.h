@@ -21,15 +21,16 @@ class Exchange;
 // Collectives for host memory over TCP, on gloo's connections.
 //
 // Algorithms of ReduceScatter and AllGather, of which a large AllReduce is made:
-// - Direct, for groups of up to `direct_ranks` members and for payloads up to 8 KiB: everybody
-// sends
-//   to the owner of a shard, or the owner to everybody. One latency, and sums in the order of the
-//   ranks, so results do not depend on how values are put into buckets.
-// - Ring, for the rest: as many bytes per rank, P - 1 latencies, but one neighbour each way, so
-// that
-//   between nodes with several ranks a byte crosses the network once. A shard is summed along the
-//   ring from the rank after its owner to the owner: that order depends on the shard, so for more
-//   than two ranks a result depends in its last bits on how values are put into buckets.
+//
+// [Note: direct exchange] For groups of up to `direct_ranks` members, and for payloads up to 8 KiB
+// among up to 16: everybody sends to the owner of a shard, or the owner to everybody. One latency,
+// and sums in the order of the ranks, so results do not depend on how values are put into buckets.
+//
+// [Note: ring] For the rest: as many bytes per rank, P - 1 latencies, but one neighbour each way,
+// so that between nodes with several ranks a byte crosses the network once. A shard is summed along
+// the ring from the rank after its owner to the owner: that order depends on the shard, so for more
+// than two ranks a result depends in its last bits on how values are put into buckets.
+//
 // Both cut shards into segments, so that one is summed and sent on while the next arrives. A small
 // AllReduce is one direct exchange. The choice is a function of the size alone, the same for all.
 class GlooBackend : public CollectiveBackend {
@@ -44,7 +45,8 @@ class GlooBackend : public CollectiveBackend {
 
   std::string Listen() override;
 
-  // At most two timeouts: one for the connections, one until all ranks have theirs.
+  // At most three timeouts: the last connection may begin just before the end of the first one, and
+  // another passes until all ranks have theirs.
   Status Connect(const std::vector<std::string>& blob_of_rank) override;
 
   int rank() const override { return transport_->rank(); }

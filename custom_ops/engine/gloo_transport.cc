@@ -122,19 +122,13 @@ Status GlooTransport::Connect(const std::vector<std::string>& blob_of_rank) {
                         std::to_string(book.rank) + " of " + std::to_string(book.size) +
                         "; is this a leftover of an earlier start?");
     }
-    TFDEAR_RETURN_IF_ERROR(ConnectPeer(peer, book.addresses_for_peer[rank_]));
-    if (Clock::now() > deadline && peer + 1 < size_) {
-      return Fail(
-          Status(StatusCode::kDeadlineExceeded,
-                 "connecting took longer than " + std::to_string(timeout_.count()) +
-                     " ms; still without a connection to " + NameOf(peer + 1) + " and later ranks"),
-          peer + 1);
-    }
+    TFDEAR_RETURN_IF_ERROR(ConnectPeer(peer, book.addresses_for_peer[rank_], deadline));
   }
   return failure();
 }
 
-Status GlooTransport::ConnectPeer(int peer, const std::vector<std::string>& addresses) {
+Status GlooTransport::ConnectPeer(int peer, const std::vector<std::string>& addresses,
+                                  Clock::time_point deadline) {
   if (addresses.size() != contexts_.size()) {
     return Status(StatusCode::kInvalidArgument,
                   "expected " + std::to_string(contexts_.size()) + " connections to " +
@@ -145,6 +139,14 @@ Status GlooTransport::ConnectPeer(int peer, const std::vector<std::string>& addr
     std::vector<char> bytes;
     TFDEAR_RETURN_IF_ERROR(AddressFromText(addresses[i], &bytes));
     const Clock::time_point start = Clock::now();
+    if (start > deadline) {
+      return Fail(Status(StatusCode::kDeadlineExceeded,
+                         "connecting took longer than " + std::to_string(timeout_.count()) +
+                             " ms; connected " + std::to_string(i) + " of " +
+                             std::to_string(contexts_.size()) + " times to " + NameOf(peer) +
+                             ", not yet to later ranks; is the network slow, or a peer too busy?"),
+                  peer);
+    }
     try {
       contexts_[i]->getPair(peer)->connect(bytes);
     } catch (const std::exception& error) {

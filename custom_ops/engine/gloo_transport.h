@@ -69,7 +69,8 @@ class GlooTransport {
 
   GlooTransport(int rank, int size, std::chrono::milliseconds timeout, int connections);
 
-  Status ConnectPeer(int peer, const std::vector<std::string>& addresses);
+  Status ConnectPeer(int peer, const std::vector<std::string>& addresses,
+                     std::chrono::steady_clock::time_point deadline);
   void Watch();
   void CloseConnections();
   // Records the first error and returns what the caller is to report: that, or Abort()'s cause.

@@ -70,8 +70,8 @@ class Lane {
   // Issues what has become ready. Called whenever a ticket may have made progress.
   void Advance();
   // Withdraws a ticket that its function gave up before it contributed anything, for example
-  // because the data set ended; who waits for its sums hears kCancelled. Returns false if
-  // collectives were issued or data contributed.
+  // because the data set ended; who waits for its sums hears kCancelled. Returns false if it is
+  // still in line but has issued collectives or got data.
   bool Withdraw(Ticket* ticket);
   // Every ticket in line and every later one fails with this cause.
   void Fail(const Status& cause);

@@ -34,86 +34,7 @@ ProcessGroup::~ProcessGroup() {
   thread_.join();
 }
 
-std::shared_ptr<Work> ProcessGroup::ReduceScatter(void* data, size_t count, DataType type,
-                                                  SignaturePtr signature, Hook on_start) {
-  const Signature* text = signature.get();
-  return Run(
-      std::move(signature),
-      [=](CollectiveBackend* backend, uint64_t sequence) {
-        return backend->ReduceScatter(data, count, type, *text, sequence);
-      },
-      std::move(on_start));
-}
-
-std::shared_ptr<Work> ProcessGroup::AllGather(void* data, size_t count, DataType type,
-                                              SignaturePtr signature, Hook on_start) {
-  const Signature* text = signature.get();
-  return Run(
-      std::move(signature),
-      [=](CollectiveBackend* backend, uint64_t sequence) {
-        return backend->AllGather(data, count, type, *text, sequence);
-      },
-      std::move(on_start));
-}
-
-std::shared_ptr<Work> ProcessGroup::AllReduce(void* data, size_t count, DataType type,
-                                              SignaturePtr signature, Hook on_start) {
-  const Signature* text = signature.get();
-  return Run(
-      std::move(signature),
-      [=](CollectiveBackend* backend, uint64_t sequence) {
-        return backend->AllReduce(data, count, type, *text, sequence);
-      },
-      std::move(on_start));
-}
-
-std::shared_ptr<Work> ProcessGroup::AllGatherV(const void* input, void* output,
-                                               std::vector<size_t> bytes_of_rank,
-                                               SignaturePtr signature, Hook on_start) {
-  const Signature* text = signature.get();
-  return Run(
-      std::move(signature),
-      [=, sizes = std::move(bytes_of_rank)](CollectiveBackend* backend, uint64_t sequence) {
-        return backend->AllGatherV(input, output, sizes, *text, sequence);
-      },
-      std::move(on_start));
-}
-
-std::shared_ptr<Work> ProcessGroup::AllToAllV(const void* input, std::vector<size_t> send_bytes,
-                                              void* output, std::vector<size_t> recv_bytes,
-                                              SignaturePtr signature, Hook on_start) {
-  const Signature* text = signature.get();
-  return Run(
-      std::move(signature),
-      [=, sends = std::move(send_bytes), receives = std::move(recv_bytes)](
-          CollectiveBackend* backend, uint64_t sequence) {
-        return backend->AllToAllV(input, sends, output, receives, *text, sequence);
-      },
-      std::move(on_start));
-}
-
-std::shared_ptr<Work> ProcessGroup::Broadcast(void* data, size_t bytes, int root,
-                                              SignaturePtr signature, Hook on_start) {
-  const Signature* text = signature.get();
-  return Run(
-      std::move(signature),
-      [=](CollectiveBackend* backend, uint64_t sequence) {
-        return backend->Broadcast(data, bytes, root, *text, sequence);
-      },
-      std::move(on_start));
-}
-
-std::shared_ptr<Work> ProcessGroup::Barrier(SignaturePtr signature, Hook on_start) {
-  const Signature* text = signature.get();
-  return Run(
-      std::move(signature),
-      [=](CollectiveBackend* backend, uint64_t sequence) {
-        return backend->Barrier(*text, sequence);
-      },
-      std::move(on_start));
-}
-
-std::shared_ptr<Work> ProcessGroup::Run(SignaturePtr signature, Body body, Hook on_start,
+std::shared_ptr<Work> ProcessGroup::Run(SignaturePtr signature, Body body,
                                         std::shared_ptr<Work> after) {
   auto work = std::make_shared<Work>();
   Status refused;
@@ -121,8 +42,8 @@ std::shared_ptr<Work> ProcessGroup::Run(SignaturePtr signature, Body body, Hook 
     std::lock_guard<std::mutex> lock(mutex_);
     refused = cause_;
     if (refused.ok()) {
-      queue_.push_back(Entry{std::move(signature), std::move(body), std::move(on_start), work,
-                             std::move(after), next_sequence_++});
+      queue_.push_back(
+          Entry{std::move(signature), std::move(body), work, std::move(after), next_sequence_++});
     }
   }
   if (!refused.ok()) {
@@ -180,7 +101,6 @@ void ProcessGroup::Loop() {
 }
 
 Status ProcessGroup::RunEntry(const Entry& entry) {
-  if (entry.on_start) entry.on_start();
   const Status status = entry.body(backend_.get(), entry.sequence);
   if (status.ok() || status.code() == StatusCode::kInvalidArgument) return status;
   return AwaitCause(status);

@@ -35,7 +35,6 @@ namespace tfdear {
 // cause, or with the transport's own words if none came.
 class ProcessGroup {
  public:
-  using Hook = std::function<void()>;
   using Body = std::function<Status(CollectiveBackend*, uint64_t sequence)>;
   using SignaturePtr = std::shared_ptr<const Signature>;
 
@@ -53,31 +52,13 @@ class ProcessGroup {
   int size() const { return backend_->size(); }
   const std::vector<int>& ranks() const { return ranks_; }
 
-  // As in CollectiveBackend. `on_start` is called on the group's thread just before the collective
-  // starts. Vectors are copied.
-  std::shared_ptr<Work> ReduceScatter(void* data, size_t count, DataType type,
-                                      SignaturePtr signature, Hook on_start = {});
-  std::shared_ptr<Work> AllGather(void* data, size_t count, DataType type, SignaturePtr signature,
-                                  Hook on_start = {});
-  std::shared_ptr<Work> AllReduce(void* data, size_t count, DataType type, SignaturePtr signature,
-                                  Hook on_start = {});
-  std::shared_ptr<Work> AllGatherV(const void* input, void* output,
-                                   std::vector<size_t> bytes_of_rank, SignaturePtr signature,
-                                   Hook on_start = {});
-  std::shared_ptr<Work> AllToAllV(const void* input, std::vector<size_t> send_bytes, void* output,
-                                  std::vector<size_t> recv_bytes, SignaturePtr signature,
-                                  Hook on_start = {});
-  std::shared_ptr<Work> Broadcast(void* data, size_t bytes, int root, SignaturePtr signature,
-                                  Hook on_start = {});
-  std::shared_ptr<Work> Barrier(SignaturePtr signature, Hook on_start = {});
-
-  // Any compound of collectives as one entry of the queue. `body` runs on the group's thread; it
-  // hands signature and sequence to every collective it calls, and must not throw. If it returns
-  // kInvalidArgument only its own Work fails; every other error ends the group. `after`: work of
-  // another group that must be over before; if that fails, this work ends with its error and the
-  // group goes on. Waiting for it is not part of the collective: Current() does not show it. Two
-  // groups must not wait for each other in a circle.
-  std::shared_ptr<Work> Run(SignaturePtr signature, Body body, Hook on_start = {},
+  // A collective, or any compound of them, as one entry of the queue. `body` runs on the group's
+  // thread; it hands signature and sequence to every collective it calls, and must not throw. If it
+  // returns kInvalidArgument only its own Work fails; every other error ends the group. `after`:
+  // work of another group that must be over before; if that fails, this work ends with its error
+  // and the group goes on. Waiting for it is not part of the collective: Current() does not show
+  // it. Two groups must not wait for each other in a circle.
+  std::shared_ptr<Work> Run(SignaturePtr signature, Body body,
                             std::shared_ptr<Work> after = nullptr);
 
   // Fails the current and all later work with `cause`; the first cause stays.
@@ -110,7 +91,6 @@ class ProcessGroup {
   struct Entry {
     SignaturePtr signature;
     Body body;
-    Hook on_start;
     std::shared_ptr<Work> work;
     std::shared_ptr<Work> after;
     uint64_t sequence = 0;

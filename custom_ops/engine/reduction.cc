@@ -77,15 +77,14 @@ std::string Describe(const ReductionLayout& layout, const Plan::Step& step, size
   if (bucket.sparse) return text;
   text += " (elements";
   const size_t shown = std::min<size_t>(bucket.tensors.size(), 8);
-  uint64_t hash = 1469598103934665603ull;  // FNV-1a over all of the sizes, shown or not.
+  std::string rest;
   for (size_t i = 0; i < bucket.tensors.size(); ++i) {
     const int64_t elements = layout.tensors[bucket.tensors[i]].count;
-    if (i < shown) text += " " + std::to_string(elements < 0 ? count : elements);
-    hash = (hash ^ static_cast<uint64_t>(elements)) * 1099511628211ull;
+    (i < shown ? text : rest) += " " + std::to_string(elements < 0 ? count : elements);
   }
-  if (shown < bucket.tensors.size()) {
+  if (!rest.empty()) {
     text += " and " + std::to_string(bucket.tensors.size() - shown) + " more, fingerprint " +
-            std::to_string(hash % 1000000);
+            std::to_string(Signature(rest).hash() % 1000000);
   }
   const int normed = NormedIn(layout, step.bucket);
   return text + ")" + (normed > 0 ? " with norms of " + std::to_string(normed) : "");
@@ -372,8 +371,7 @@ std::shared_ptr<Work> Reduction::Submit(ProcessGroup* world, const ReductionLayo
   };
   // Groups cannot wait for each other in a circle: they take their steps in the order of the plan,
   // in which a step comes after the one it waits for.
-  auto work = group->Run(signature, std::move(run), /*on_start=*/{},
-                         step.after < 0 ? nullptr : works_[step.after]);
+  auto work = group->Run(signature, std::move(run), step.after < 0 ? nullptr : works_[step.after]);
   if (exchanges) compression_.state->last_exchange = work;
   return work;
 }

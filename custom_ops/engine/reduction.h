@@ -151,7 +151,8 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   const LevelGroups levels_;
   const CompressionOfStep compression_;
 
-  std::mutex mutex_;  // Guards the buffers and the receivers of the buckets.
+  std::mutex mutex_;  // Guards the buffers and the receivers of the buckets, and the failure.
+  Status failure_;
   std::vector<BucketState> buckets_;
   std::vector<std::atomic<bool>> arrived_;
   std::atomic<size_t> contributed_{0};
@@ -159,7 +160,6 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   // Guarded by the lane's mutex.
   size_t next_step_ = 0;
   std::vector<std::shared_ptr<Work>> works_;  // Of the steps that were issued.
-  Status failure_;
 };
 
 // Sleeps a random time up to `max_ms`; a test's way to shake the order of events.

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <string>
 
 #include "custom_ops/engine/bisection_top_k.h"
 
@@ -26,6 +28,12 @@ size_t ElementsToSelect(double density, size_t count, int shards, size_t shard_s
 Status SparseExchange::Run(CollectiveBackend* backend, float* data, size_t count, size_t k,
                            const Signature& signature, uint64_t sequence, size_t* bytes) {
   if (count == 0) return Status();
+  if (count > std::numeric_limits<uint32_t>::max()) {
+    return Status(StatusCode::kInvalidArgument,
+                  "a bucket of " + std::to_string(count) +
+                      " elements per rank is too large to be compressed: indices have 32 bits. "
+                      "Choose smaller buckets with `fusion`");
+  }
   if (options_.error_feedback) {
     residual.resize(count);
     if (options_.momentum != 0) {

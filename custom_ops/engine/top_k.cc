@@ -140,7 +140,6 @@ uint32_t KthLargest(uint32_t* keys, size_t count, size_t k) {
 
 }  // namespace top_k_internal
 
-// Writes selected elements in the vector's type.
 // Where the selected elements go, in the vector's type. Several threads may write, each to places
 // of its own.
 class TopK::Output {
@@ -233,6 +232,9 @@ void TopK::Run(Vector* vector, size_t k, void* values, uint32_t* indices) {
   }
   const Guess sampled = GuessFromSample(*vector, k);
   if (sampled.valid && Try(sampled, vector, k, values, indices)) return;
+  // As sums that are stored, so that every reader sees the same magnitudes: the filter keeps
+  // denormals, a thread of TensorFlow's that adds up may not.
+  if (vector->to_add != nullptr) Filter(kAboveAll, vector, k);
   // The limit is the k-th magnitude: this cannot fail.
   Try(ExactGuess(*vector, k), vector, k, values, indices);
 }

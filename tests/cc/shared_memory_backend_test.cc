@@ -82,8 +82,10 @@ TEST(SharedMemory, DifferentCollectivesNeverMixAndEndByAbort) {
     const std::string mine = group.rank() == 0 ? "bucket a" : "bucket b";
     const std::vector<float> before(1000, 1.0f + group.rank());
     std::vector<float> data = before;
-    auto work = group.AllReduce(data.data(), 1000, DataType::kFloat32,
-                                std::make_shared<const Signature>(mine));
+    auto signature = std::make_shared<const Signature>(mine);
+    auto work = group.Run(signature, [&](CollectiveBackend* member, uint64_t sequence) {
+      return member->AllReduce(data.data(), 1000, DataType::kFloat32, *signature, sequence);
+    });
     EXPECT_TRUE(Eventually([&] {
       const auto current = group.Current();
       return current.has_value() && current->waiting_for == 11 - group.rank();
