@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 from tfdear import _build_check
 
 if TYPE_CHECKING:
-    from tfdear import callbacks, compression, fusion, ops, optimizers, simulator
+    from tfdear import (
+        callbacks,
+        compression,
+        cost_model,
+        fusion,
+        ops,
+        optimizers,
+        parallel_tensor_operator,
+        schedules,
+        simulator,
+        trace,
+    )
     from tfdear.errors import TfdearError
     from tfdear.strategy import DearStrategy
 
@@ -17,10 +28,14 @@ __all__ = [
     "TfdearError",
     "callbacks",
     "compression",
+    "cost_model",
     "fusion",
     "ops",
     "optimizers",
+    "parallel_tensor_operator",
+    "schedules",
     "simulator",
+    "trace",
 ]
 
 _HOMES = {"DearStrategy": "tfdear.strategy", "TfdearError": "tfdear.errors"}

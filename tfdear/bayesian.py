@@ -77,7 +77,7 @@ class Bayesian(Search):
         for name, value in (("xi", xi), ("noise", noise), ("tolerance", tolerance)):
             if not 0 <= value < math.inf:
                 raise ValueError(f"`{name}` must be zero or more. Received: {name}={value!r}")
-        self.start = start
+        self.start = start if isinstance(start, str) else int(start)
         self.xi = xi
         self.noise = noise
         self.tolerance = tolerance

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
 import signal
 import sys
 from collections.abc import Callable
@@ -58,12 +59,12 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     )
     collectives.add_argument(
         "--connections",
-        type=_list(int),
+        type=_list(_positive(int)),
         default=[],
         help="also with so many connections to each rank, such as 2,4 (default: only with one)",
     )
     collectives.add_argument(
-        "--paths", type=int, default=1, help="as of `tfdear netlab up` (default: 1)"
+        "--paths", type=_positive(int), default=1, help="as of `tfdear netlab up` (default: 1)"
     )
     replay = _add(kinds, "replay", "schedules and planners, with sleep as computation", _replay)
     replay.add_argument(
@@ -73,7 +74,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     )
     replay.add_argument(
         "--ratio",
-        type=_list(float),
+        type=_list(_positive(float)),
         default=[0.5, 1.0, 1.33, 2.0, 4.0],
         help="communication over computation (default: 0.5,1,1.33,2,4)",
     )
@@ -91,7 +92,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help='planners of tfdear.fusion, such as "FixedSize(4 << 20)" (default: FixedSize Planned)',
     )
     replay.add_argument(
-        "--iterations", type=int, default=2, help="iterations per turn (default: 2)"
+        "--iterations", type=_positive(int), default=2, help="iterations per turn (default: 2)"
     )
     overlap = _add(kinds, "overlap", "training of a real model", _overlap)
     overlap.add_argument(
@@ -101,9 +102,14 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="default: resnet-50, on 64 x 64 images",
     )
     overlap.add_argument(
-        "--batch-size", type=int, default=8, help="examples per rank and step (default: 8)"
+        "--batch-size",
+        type=_positive(int),
+        default=8,
+        help="examples per rank and step (default: 8)",
     )
-    overlap.add_argument("--steps", type=int, default=5, help="steps per turn (default: 5)")
+    overlap.add_argument(
+        "--steps", type=_positive(int), default=5, help="steps per turn (default: 5)"
+    )
     overlap.add_argument(
         "--schedules", nargs="+", default=["dear"], help="schedules of tfdear (default: dear)"
     )
@@ -114,10 +120,13 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help='planners of tfdear.fusion, such as "FixedSize(4 << 20)" (default: FixedSize)',
     )
     sparse = _add(kinds, "sparse", "sums of gradients, dense and compressed", _sparse)
-    sparse.add_argument("--ranks-per-node", type=int, default=2, help="default: 2")
+    sparse.add_argument("--ranks-per-node", type=_positive(int), default=2, help="default: 2")
     sparse.add_argument("--density", type=float, default=0.01, help="default: 0.01")
     sparse.add_argument(
-        "--elements", type=int, default=16 << 20, help="of the gradient (default: 16777216)"
+        "--elements",
+        type=_positive(int),
+        default=16 << 20,
+        help="of the gradient (default: 16777216)",
     )
     sparse.add_argument(
         "--sums",
@@ -128,7 +137,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     sparse.set_defaults(rate="100mbit")
     fusion = _add(kinds, "fusion", "all planners on one workload, with sleep", _fusion)
     fusion.add_argument("--trace", default="densenet-201", help="as of replay")
-    fusion.add_argument("--ratio", type=float, default=1.0, help="communication / computation")
+    fusion.add_argument(
+        "--ratio", type=_positive(float), default=1.0, help="communication / computation"
+    )
     fusion.add_argument(
         "--schedules", nargs="+", choices=schedules.SCHEDULES, default=["dear"], help="as of replay"
     )
@@ -136,8 +147,18 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "--planners", nargs="+", default=_ALL_PLANNERS, help=f"default: {' '.join(_ALL_PLANNERS)}"
     )
     fusion.add_argument(
-        "--iterations", type=int, default=2, help="iterations per turn (default: 2)"
+        "--iterations", type=_positive(int), default=2, help="iterations per turn (default: 2)"
     )
+
+
+def _positive(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        value = convert(text)
+        if not 0 < value < math.inf:
+            raise argparse.ArgumentTypeError(f"expected a number above 0. Received: {text!r}")
+        return value
+
+    return read
 
 
 def _list(convert: Callable[[str], Any]) -> Callable[[str], list[Any]]:
@@ -154,12 +175,14 @@ def _add(
     function: Callable[[argparse.Namespace], int],
 ) -> argparse.ArgumentParser:
     parser = kinds.add_parser(name, help=help_text, description=help_text)
-    parser.add_argument("--ranks", type=int, default=2, help="ranks, one per node (default: 2)")
+    parser.add_argument(
+        "--ranks", type=_positive(int), default=2, help="ranks, one per node (default: 2)"
+    )
     parser.add_argument(
         "--rate", default="1gbit", help="what each node may send; none: not shaped (default: 1gbit)"
     )
     parser.add_argument(
-        "--repeats", type=int, default=5, help="measurements, of which the median counts"
+        "--repeats", type=_positive(int), default=5, help="measurements, of which the median counts"
     )
     parser.add_argument(
         "--pin",
@@ -217,6 +240,8 @@ def _tell(line: str) -> None:
 
 
 def _lab(options: argparse.Namespace, paths: int = 1):
+    if options.ranks < 2:
+        raise ValueError(f"--ranks must be at least 2. Received: {options.ranks}")
     rate = None if options.rate == "none" else options.rate
     return netlab.temporary(options.ranks, rate, paths)
 

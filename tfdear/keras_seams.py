@@ -97,7 +97,7 @@ def _build_from_specification() -> None:
             for spec in flat
         ):
             return original(model, iterator=iterator, data_batch=data_batch)
-        batch = [tf.TensorSpec([1, *spec.shape[1:]], spec.dtype) for spec in flat]
+        batch = [tf.TensorSpec([spec.shape[0] or 1, *spec.shape[1:]], spec.dtype) for spec in flat]
         return original(model, data_batch=tf.nest.pack_sequence_as(specification, batch))
 
 

@@ -36,7 +36,8 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         self._examples = examples
         self._graph = _graph()
         self._shares = {}
-        self._changes = {}  # Metrics: id -> (variable, this rank's change), not yet added up.
+        # Metrics: id -> (variable, this rank's change, whether to zero), not yet added up.
+        self._changes = {}
         self._written = {}  # Statistics: id -> variable, written and not yet averaged.
         self._updating = False
 
@@ -115,11 +116,15 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         if variable.reconciliation is not _Reconciliation.SUM:
             return self._write(variable, value, read_value)
         self.settle(variable)
-        if _is_constant(value):
+        if tf.executing_eagerly():
+            to_zero = not np.any(value)
+        elif tf.get_static_value(value) is not None:
             # A reset: not a rank's contribution, but the same on all ranks.
             _store(variable, value)
             return variable if read_value else None
-        return self._change(variable, value - _local(variable), read_value)
+        else:
+            to_zero = False
+        return self._change(variable, value - _local(variable), read_value, to_zero)
 
     def assign_add(self, variable, delta, read_value):
         delta = tf.cast(tf.convert_to_tensor(delta), variable.dtype)
@@ -128,12 +133,12 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
             return self._change(variable, delta, read_value)
         return self._write(variable, _local(variable) + delta, read_value)
 
-    def _change(self, variable, change, read_value):
+    def _change(self, variable, change, read_value, to_zero=False):
         change = self._gate(change, tf.zeros_like(change))
         if _graph() is self._graph:
-            self._changes[id(variable)] = (variable, change)
+            self._changes[id(variable)] = (variable, change, to_zero)
         else:  # The change exists only in this inner graph.
-            self._add_up([(variable, change)])
+            self._add_up([(variable, change, to_zero)])
         return variable if read_value else None
 
     def _write(self, variable, value, read_value):
@@ -157,14 +162,24 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
             self._add_up(pending)
 
     def _add_up(self, pending) -> None:
-        sums = self._reducer.all_reduce([change for _, change in pending], name="metrics")
-        for (metric, _), total in zip(pending, sums, strict=True):
-            _store(metric, _local(metric) + total)
+        changes = [change for _, change, _ in pending]
+        resets = [False] * len(pending)
+        if tf.executing_eagerly():
+            # A value alone does not tell a reset from a rank's batch without a hit: it is one if
+            # all ranks wrote zeros.
+            zeros = tf.constant([to_zero for _, _, to_zero in pending], tf.int32)
+            *sums, zeros = self._reducer.all_reduce([*changes, zeros], name="metrics")
+            resets = (zeros.numpy() == self._strategy.num_replicas_in_sync).tolist()
+        else:
+            sums = self._reducer.all_reduce(changes, name="metrics")
+        for (metric, _, _), total, reset in zip(pending, sums, resets, strict=True):
+            value = _local(metric)
+            _store(metric, tf.zeros_like(value) if reset else value + total)
 
     def finish(self) -> None:
         """At the end of the step: reconciles what is left."""
         if self._changes:
-            variable, _ = next(iter(self._changes.values()))
+            variable, *_ = next(iter(self._changes.values()))
             self.settle(variable)
         if self._written:
             written = list(self._written.values())
@@ -186,12 +201,6 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
 
 def _graph():
     return None if tf.executing_eagerly() else _tf_private.ops.get_default_graph()
-
-
-def _is_constant(value) -> bool:
-    if tf.executing_eagerly():
-        return not np.any(value)
-    return tf.get_static_value(value) is not None
 
 
 def _local(variable):

@@ -39,7 +39,7 @@ class Search(abc.ABC):
     def __init__(
         self, low: int, high: int, trials: int, steps_per_trial: int, drift: float
     ) -> None:
-        if not 1 <= low < high:
+        if not 1 <= low < high < math.inf:
             raise ValueError(
                 "`low` and `high` must be numbers of bytes with 1 <= low < high. "
                 f"Received: low={low!r}, high={high!r}"
@@ -54,8 +54,9 @@ class Search(abc.ABC):
                 "`drift` must be a positive fraction of the step time, such as 0.2. "
                 f"Received: drift={drift!r}"
             )
-        self.low = low
-        self.high = high
+        # Whole numbers: 1e6 is how people write a million.
+        self.low = int(low)
+        self.high = int(high)
         self.trials = trials
         self.steps_per_trial = steps_per_trial
         self.drift = drift

@@ -59,17 +59,17 @@ def run(options: argparse.Namespace) -> int:
         )
         return 2
     path = os.path.abspath(options.output)
-    if os.path.exists(path):
-        os.remove(path)
-    os.environ["TFDEAR_TRACE"] = path
     try:
-        code = launcher.launch(
-            LaunchPlan(
-                command=make_command(command[0], command[1:]),
-                num_ranks=options.num_ranks,
-            )
+        plan = LaunchPlan(
+            command=make_command(command[0], command[1:]), num_ranks=options.num_ranks
         )
-    except LaunchError as error:
+        # Only now, and before a long training: what was there is lost, and the file can be written.
+        with open(path, "w"):
+            pass
+        os.remove(path)
+        os.environ["TFDEAR_TRACE"] = path
+        code = launcher.launch(plan)
+    except (LaunchError, OSError) as error:
         print(f"tfdear: {error}", file=sys.stderr)
         return 2
     if code:

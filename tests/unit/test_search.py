@@ -214,3 +214,14 @@ def test_a_grid_of_one_point_ends():
 def test_a_step_time_must_be_a_time(seconds):
     with pytest.raises(ValueError, match="Received: seconds_per_step="):
         fusion.Bayesian().observe(seconds)
+
+
+@pytest.mark.parametrize("name", _SEARCHES)
+def test_sizes_may_be_written_as_powers_of_ten(name):
+    options = {"start": 10e6} if name == "bayesian" else {}
+    planner = _SEARCHES[name](low=1e6, high=5e7, trials=4, **options)
+    trace = simulator.load("resnet-50")
+    while not planner.done:
+        assert planner.buckets(trace)
+        planner.observe(0.1)
+    assert 1_000_000 <= planner.best <= 50_000_000

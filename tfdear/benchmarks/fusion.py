@@ -78,7 +78,7 @@ def measure(
         assert group is not None
         costs = link.measure(group)
         communication = costs.all_reduce.seconds(trace.bytes)
-        trace = trace.scaled(communication / ratio / (trace.forward + trace.backward))
+        trace = replay.scale(trace, communication / ratio)
         results = [
             _prepare(group, trace, costs, schedule, name, make())
             for schedule in names

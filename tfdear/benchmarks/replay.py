@@ -107,7 +107,7 @@ def measure(
             tell(f"{name}: a = {cost['a'] * 1e6:.0f} us, b = {cost['b'] * 1e9:.3f} ns per byte")
         for ratio in ratios:
             communication = costs.all_reduce.seconds(trace.bytes)
-            scaled = trace.scaled(communication / ratio / (trace.forward + trace.backward))
+            scaled = scale(trace, communication / ratio)
             results.append(
                 _measure_ratio(
                     lab, groups, scaled, costs, ratio, names, planners, repeats, iterations, tell
@@ -125,6 +125,21 @@ def measure(
         "frameworks": descriptions,
         "ratios": results,
     }
+
+
+def scale(trace: Trace, computation: float) -> Trace:
+    """Returns the trace with times that add up to `computation` seconds.
+
+    Raises:
+        ValueError: The trace has no times.
+    """
+    seconds = trace.forward + trace.backward
+    if seconds <= 0:
+        raise ValueError(
+            f"trace {trace.name!r} has no times of computation, so there is nothing to scale; "
+            "`tfdear trace` records them"
+        )
+    return trace.scaled(computation / seconds)
 
 
 def _measure_ratio(
