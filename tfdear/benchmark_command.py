@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tfdear import compression, netlab, planner, schedules
+from tfdear import compression, netlab, output_file, planner, schedules, simulator
 
 _DESCRIPTION = """\
 Measures tfdear on a network of this machine's own (network namespaces with shaped links, see
@@ -153,9 +153,13 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 def _positive(convert: Callable[[str], Any]) -> Callable[[str], Any]:
     def read(text: str) -> Any:
-        value = convert(text)
+        try:
+            value = convert(text)
+        except ValueError:
+            value = 0
         if not 0 < value < math.inf:
-            raise argparse.ArgumentTypeError(f"expected a number above 0. Received: {text!r}")
+            kind = "a whole number" if convert is int else "a number"
+            raise argparse.ArgumentTypeError(f"expected {kind} above 0. Received: {text!r}")
         return value
 
     return read
@@ -209,6 +213,7 @@ def _guarded(function: Callable[[argparse.Namespace], int]) -> Callable[[argpars
         # As an exception, so that the lab and its ranks go before this process does.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         try:
+            output_file.check_writable(options.json)
             return function(options)
         except (netlab.LabError, ValueError, OSError) as error:
             print(f"tfdear benchmark: {error}", file=sys.stderr)
@@ -229,9 +234,9 @@ def _sizes(text: str) -> list[int]:
         try:
             sizes.append(int(word[:-1]) * factor if factor else int(word))
         except ValueError:
-            raise argparse.ArgumentTypeError(
-                f"sizes are written like 64K,4M. Received: {text!r}"
-            ) from None
+            sizes.append(0)
+    if min(sizes) < 1:
+        raise argparse.ArgumentTypeError(f"sizes are written like 64K,4M. Received: {text!r}")
     return sizes
 
 
@@ -250,7 +255,7 @@ def _finish(options: argparse.Namespace, document: dict) -> int:
     from tfdear.benchmarks import report
 
     _tell(f"Machine: {report.machine_line()}")
-    if options.json:
+    if options.json is not None:
         report.write(options.json, document)
     return 0
 
@@ -258,7 +263,7 @@ def _finish(options: argparse.Namespace, document: dict) -> int:
 def _replay(options: argparse.Namespace) -> int:
     from tfdear.benchmarks import peers, replay
 
-    trace = replay.find_trace(options.trace)
+    trace = simulator.load(options.trace)
     with _lab(options) as lab:
         document = replay.measure(
             lab,
@@ -276,9 +281,9 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _fusion(options: argparse.Namespace) -> int:
-    from tfdear.benchmarks import fusion, replay
+    from tfdear.benchmarks import fusion
 
-    trace = replay.find_trace(options.trace)
+    trace = simulator.load(options.trace)
     for text in options.planners:
         planner.parse(text)
     with _lab(options) as lab:

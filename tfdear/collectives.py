@@ -46,7 +46,8 @@ class Collectives:
         return self._call(_ops.load().dear_all_gather, group, value)
 
     def reduce_scatter(self, value, group="world"):
-        return self._call(_ops.load().dear_reduce_scatter, group, tf.convert_to_tensor(value))
+        value = reductions.check_type(tf.convert_to_tensor(value))
+        return self._call(_ops.load().dear_reduce_scatter, group, value)
 
     def all_to_all(self, value, splits, group="world"):
         splits = tf.convert_to_tensor(splits, tf.int64)

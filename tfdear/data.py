@@ -12,6 +12,7 @@ TensorFlow's AutoShardPolicy.DATA); `strategy.distribute_datasets_from_function`
 import tensorflow as tf
 
 _DISTRIBUTED = "_tfdear_distributed"
+_IN_STEP = "_tfdear_in_step"
 
 
 def row_range(rows, rank: int, world_size: int):
@@ -88,12 +89,32 @@ def distribute(dataset: tf.data.Dataset, rank: int, world_size: int) -> tf.data.
     else:
         _check_shuffle_seeds(dataset)
         whole = _is_tuple(dataset)
-        shared = dataset.map(
-            lambda *batch: slice_rows(batch if whole else batch[0], rank, world_size),
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
+
+        def mine(*batch):
+            return slice_rows(batch if whole else batch[0], rank, world_size)
+
+        if getattr(dataset, _IN_STEP, False):
+            return mark_distributed(dataset.map(mine).with_options(_no_reading_ahead()))
+        shared = dataset.map(mine, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     return mark_distributed(shared.prefetch(tf.data.AUTOTUNE))
+
+
+def read_in_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Marks a dataset whose source remembers its position, such as a Python generator.
+
+    What was read ahead is lost when an iterator ends, and how much that is depends on time: ranks
+    that read ahead would go on from different places in the next `fit`.
+    """
+    setattr(dataset, _IN_STEP, True)
+    return dataset
+
+
+def _no_reading_ahead() -> tf.data.Options:
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.experimental_optimization.apply_default_optimizations = False
+    options.experimental_optimization.inject_prefetch = False
+    return options
 
 
 def mark_distributed(dataset: tf.data.Dataset) -> tf.data.Dataset:

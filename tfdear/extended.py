@@ -256,6 +256,10 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         value = tf.convert_to_tensor(value)
         if value.shape.rank == 0:
             return self.collectives.all_gather(value[tf.newaxis])
+        if value.shape.rank is not None and not -value.shape.rank <= axis < value.shape.rank:
+            raise ValueError(
+                f"`axis` must be a dimension of the tensor. Received: axis={axis}, {value.shape}"
+            )
         if axis == 0:
             return self.collectives.all_gather(value)
         return tf.experimental.numpy.swapaxes(
@@ -330,9 +334,14 @@ class _LocalReplicaContext(_tf_private.distribute_lib.ReplicaContext):
 def _reconciliation(arguments, initial_value):
     synchronization = arguments.get("synchronization")
     aggregation = arguments.get("aggregation", tf.VariableAggregation.NONE)
+    if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
+        alike = variable_module.is_written_alike()
+        return _Reconciliation.NONE if alike else _Reconciliation.FIRST
     if synchronization == tf.VariableSynchronization.ON_READ:
         mean = aggregation == tf.VariableAggregation.MEAN
         return _Reconciliation.MEAN if mean else _Reconciliation.SUM
+    if aggregation == tf.VariableAggregation.SUM:
+        return _Reconciliation.SUM_OF_WRITES
     dtype = arguments.get("dtype") or getattr(initial_value, "dtype", tf.float32)
     averaged = aggregation in (tf.VariableAggregation.NONE, tf.VariableAggregation.MEAN)
     if arguments.get("trainable") is False and tf.as_dtype(dtype).is_floating and averaged:

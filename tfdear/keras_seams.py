@@ -64,11 +64,13 @@ def install() -> None:
     _build_from_specification()
     _weigh_losses()
     _share_batches()
+    _read_generators_in_step()
     _agree_on_overflow()
     _accumulate_all_gradients()
     _compile_in_scope()
     _require_variables_of_the_scope()
     _note_variables_without_waiting()
+    _trust_counters()
 
 
 def _build_from_specification() -> None:
@@ -167,6 +169,23 @@ def _share_batches() -> None:
 
     for name in ("train_on_batch", "test_on_batch", "predict_on_batch"):
         _wrap_method(trainer.TensorFlowTrainer, name)(on_batch)
+
+
+def _read_generators_in_step() -> None:
+    # Keras reads a generator ahead of the training, and goes on with it in the next call.
+    from keras.src.backend.tensorflow import trainer
+    from keras.src.trainers.data_adapters import generator_data_adapter
+
+    @_wrap_method(trainer.TFEpochIterator, "__init__")
+    def init(original, iterator, distribute_strategy=None, *args, **kwargs):
+        original(iterator, distribute_strategy, *args, **kwargs)
+        adapter = iterator.data_adapter
+        generator = isinstance(adapter, generator_data_adapter.GeneratorDataAdapter)
+        if generator and _dear_strategy(distribute_strategy) is not None:
+            (source,) = adapter.get_tf_dataset()._inputs()  # Without the prefetch.
+            iterator._distributed_dataset = distribute_strategy.experimental_distribute_dataset(
+                data.read_in_step(source)
+            )
 
 
 def _agree_on_overflow() -> None:
@@ -271,3 +290,15 @@ def _note_variables_without_waiting() -> None:
     def watch_variable(original, graph, variable):
         with variable_module.raw_handles():
             return original(graph, variable)
+
+
+def _trust_counters() -> None:
+    # The variables that Keras makes with aggregation "only_first_replica", such as the number of
+    # iterations, are written in every step, alike on all ranks: a collective for each would only
+    # cost time. Those of a script get what it asked for.
+    from keras.src.backend.tensorflow import core
+
+    @_wrap_method(core.Variable, "_initialize")
+    def initialize(original, variable, value):
+        with variable_module.written_alike():
+            return original(variable, value)

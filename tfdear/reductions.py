@@ -93,7 +93,7 @@ class Reducer:
             The sums, in the order of `values`.
         """
         check_not_xla()
-        values = [_checked(value) for value in values]
+        values = [check_type(value) for value in values]
         ops = _ops.load()
         with tf.device(self.device):
             if active is None:
@@ -201,7 +201,8 @@ class Reducer:
         self._engine.set_variable(layout, index, variable.number)
 
 
-def _checked(value):
+def check_type(value):
+    """Returns a tensor, or raises if its type cannot be summed over ranks."""
     value = value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
     if value.dtype not in _DATA_TYPES:
         supported = ", ".join(sorted(data_type.name for data_type in _DATA_TYPES))

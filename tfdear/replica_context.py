@@ -113,6 +113,9 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
 
     def assign(self, variable, value, read_value):
         value = tf.cast(tf.convert_to_tensor(value), variable.dtype)
+        if variable.reconciliation is _Reconciliation.SUM_OF_WRITES:
+            _store(variable, self._total(value))
+            return variable if read_value else None
         if variable.reconciliation is not _Reconciliation.SUM:
             return self._write(variable, value, read_value)
         self.settle(variable)
@@ -131,7 +134,14 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         if variable.reconciliation is _Reconciliation.SUM:
             self.settle(variable)
             return self._change(variable, delta, read_value)
+        if variable.reconciliation is _Reconciliation.SUM_OF_WRITES:
+            _store(variable, _local(variable) + self._total(delta))
+            return variable if read_value else None
         return self._write(variable, _local(variable) + delta, read_value)
+
+    def _total(self, written):
+        written = self._gate(written, tf.zeros_like(written))
+        return self._reducer.all_reduce([written], name="sum of writes")[0]
 
     def _change(self, variable, change, read_value, to_zero=False):
         change = self._gate(change, tf.zeros_like(change))
@@ -143,7 +153,9 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
 
     def _write(self, variable, value, read_value):
         value = self._gate(value, _local(variable))
-        if _graph() is not self._graph:
+        if variable.reconciliation is _Reconciliation.FIRST:
+            _store(variable, self._strategy.extended.collectives.broadcast(value))
+        elif _graph() is not self._graph:
             _store(variable, self._average([variable], [value])[0])
         else:
             _store(variable, value)

@@ -117,8 +117,11 @@ def _read(job, path: pathlib.Path) -> bytes:
 
 
 def _compressing_job(model):
+    """The job, if it holds something back."""
     job = getattr(getattr(model, "distribute_strategy", None), "_job", None)
-    return job if job is not None and job.compresses else None
+    if job is None or not job.compresses or not job.options.compression.error_feedback:
+        return None
+    return job
 
 
 def _step(model) -> int:

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from tfdear import planner, schedules, simulator
+from tfdear import output_file, planner, schedules, simulator
 
 _DESCRIPTION = """\
 Simulates training on clusters that are not at hand: iteration time, speedup, scaling efficiency
@@ -25,6 +25,8 @@ examples:
 The defaults of alpha and beta are 10 Gbit/s Ethernet, as the MG-WFBP paper measured it.
 """
 _USAGE_EXIT_CODE = 2
+# Every one of them is an event of the simulation, for every schedule, planner and cluster.
+_MOST_CHUNKS = 10_000
 _PLANNERS = ("NoFusion", "SingleBucket", "FixedSize", "MGWFBP", "Planned")
 
 
@@ -107,7 +109,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Simulates and prints; returns the exit code, 2 for a command that makes no sense."""
     try:
+        output_file.check_writable(options.json, options.plot)
         trace = simulator.load(options.trace).scaled(options.compute_factor)
+        if options.chunk_bytes is not None and trace.bytes > _MOST_CHUNKS * options.chunk_bytes:
+            raise ValueError(
+                f"--chunk-bytes would cut {trace.bytes} bytes into more than {_MOST_CHUNKS} "
+                f"chunks; take a larger size. Received: {options.chunk_bytes}"
+            )
         network = simulator.Network(
             options.network,
             options.alpha,
@@ -124,9 +132,9 @@ def run(options: argparse.Namespace) -> int:
         )
         bounds = {count: simulator.bounds(trace, network.costs(count)) for count in workers}
         _print(trace, network, workers, results, bounds)
-        if options.json:
+        if options.json is not None:
             _write(options.json, trace, network, results, bounds)
-        if options.plot:
+        if options.plot is not None:
             from tfdear import simulation_plot
 
             simulation_plot.draw(options.plot, trace, network, results, bounds)
@@ -147,7 +155,7 @@ def _workers(text: str) -> list[int]:
             # Not a number below 1: it would double for ever.
             while numbers[-1] >= 1 and 2 * numbers[-1] <= int(last):
                 numbers.append(2 * numbers[-1])
-        if min(numbers) < 1:
+        if min(numbers) < 1 or range_mark and int(last) < numbers[0]:
             raise ValueError
         return numbers
     except ValueError:

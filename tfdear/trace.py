@@ -9,6 +9,9 @@ import os
 __all__ = ["Layer", "Trace"]
 
 _FORMAT = "tfdear-trace-1"
+# Sums of these still have the precision to tell what is less.
+_MOST_BYTES = 1 << 60
+_LONGEST_SECONDS = 1e9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,16 +43,18 @@ class Layer:
     backward: float
 
     def __post_init__(self) -> None:
-        if isinstance(self.bytes, bool) or not isinstance(self.bytes, int) or self.bytes < 0:
+        whole = isinstance(self.bytes, int) and not isinstance(self.bytes, bool)
+        if not whole or not 0 <= self.bytes <= _MOST_BYTES:
             raise ValueError(
-                f"`bytes` of layer {self.name!r} must be a whole number of bytes, zero or more. "
+                f"`bytes` of layer {self.name!r} must be a whole number of bytes, from 0 to 2^60. "
                 f"Received: bytes={self.bytes!r}"
             )
         for field in ("forward", "backward"):
             seconds = getattr(self, field)
-            if not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
+            if not isinstance(seconds, (int, float)) or not 0 <= seconds <= _LONGEST_SECONDS:
                 raise ValueError(
-                    f"`{field}` of layer {self.name!r} must be a time in seconds, zero or more. "
+                    f"`{field}` of layer {self.name!r} must be a time in seconds, from 0 to "
+                    f"{_LONGEST_SECONDS:g}. "
                     f"Received: {field}={seconds!r}"
                 )
 
@@ -161,7 +166,7 @@ class Trace:
         with open(path, encoding="utf-8") as file:
             try:
                 document = json.load(file)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"{os.fspath(path)} is not JSON: {error}") from error
         if not isinstance(document, dict) or document.get("format") != _FORMAT:
             received = document.get("format") if isinstance(document, dict) else type(document)
@@ -172,5 +177,7 @@ class Trace:
         try:
             layers = tuple(Layer(**layer) for layer in document["layers"])
             return cls(document["name"], layers)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{os.fspath(path)} is not a complete trace: {error}") from error
+        except KeyError as error:
+            raise ValueError(f"{os.fspath(path)} is no complete trace: no {error}") from error
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{os.fspath(path)} is no complete trace: {error}") from error

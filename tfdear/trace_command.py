@@ -7,6 +7,8 @@ import argparse
 import os
 import sys
 
+from tfdear import output_file
+
 _DESCRIPTION = """\
 Runs a training script on this machine and records a trace of its model: of every gradient its size
 and the times of its layer's forward and backward pass, as rank 0 measures them in training steps 5
@@ -63,10 +65,9 @@ def run(options: argparse.Namespace) -> int:
         plan = LaunchPlan(
             command=make_command(command[0], command[1:]), num_ranks=options.num_ranks
         )
-        # Only now, and before a long training: what was there is lost, and the file can be written.
-        with open(path, "w"):
-            pass
-        os.remove(path)
+        output_file.check_writable(path)
+        if os.path.exists(path):
+            os.remove(path)
         os.environ["TFDEAR_TRACE"] = path
         code = launcher.launch(plan)
     except (LaunchError, OSError) as error:

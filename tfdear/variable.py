@@ -21,6 +21,26 @@ class Reconciliation(enum.Enum):
     SUM = "sum"
     # The ranks' values are averaged: moving statistics of BatchNormalization.
     MEAN = "mean"
+    # What the ranks write is added up at once: counters of a script.
+    SUM_OF_WRITES = "sum of writes"
+    # What rank 0 writes.
+    FIRST = "first"
+
+
+@contextlib.contextmanager
+def written_alike():
+    """Within it, variables are made whose writes are the same on all ranks: Keras's counters."""
+    previous = is_written_alike()
+    _state.alike = True
+    try:
+        yield
+    finally:
+        _state.alike = previous
+
+
+def is_written_alike() -> bool:
+    """Whether `written_alike` holds."""
+    return getattr(_state, "alike", False)
 
 
 @contextlib.contextmanager

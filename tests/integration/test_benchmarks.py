@@ -120,8 +120,12 @@ def test_overlap(tmp_path):
     "arguments, words",
     [
         (["collectives", "--sizes", "4X"], "sizes are written like"),
+        (["collectives", "--sizes", "0"], "sizes are written like"),
         (["collectives", "--rate", "fast"], "a rate is written like"),
-        (["replay", "--trace", "no-such-trace"], "no-such-trace"),
+        (["collectives", "--json", "nowhere/x.json"], "nowhere/x.json"),
+        (["collectives", "--ranks", "1"], "--ranks must be at least 2"),
+        (["replay", "--ratio", "0.5,0"], "expected a number above 0. Received: '0'"),
+        (["replay", "--trace", "no-such-trace"], "no trace 'no-such-trace'"),
         (["fusion", "--planners", "NoSuchPlanner"], "is not a planner"),
     ],
 )

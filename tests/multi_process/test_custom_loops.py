@@ -11,6 +11,7 @@ CASES = (
     "epoch_in_a_function",
     "compiled_step",
     "traces_differ",
+    "aggregations",
     "eager_step",
     "unknown_length",
 )

@@ -27,7 +27,7 @@ TOLERANCES = {
     "recurrent": 1e-4,
 }
 # What plain Keras does on whole batches is something else here, by design.
-ONLY_BETWEEN_RANKS = ("clipping", "normalization", "dropout")
+ONLY_BETWEEN_RANKS = ("clipping", "normalization", "dropout", "generator_again")
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +62,11 @@ def test_refuses_xla(reports):
 def test_skips_the_step_that_overflows(reports):
     # Two epochs of five steps, one of which overflows each time.
     assert reports[0]["loss_scale"]["steps"] == 8
+
+
+def test_a_generator_goes_on_where_it_was(reports):
+    numbers = reports[0]["generator_again"]["numbers"].ravel()
+    np.testing.assert_array_equal(numbers, [8] * 7 + [9] * 7)
 
 
 def test_dropout_masks_differ(reports):

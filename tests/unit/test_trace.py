@@ -34,8 +34,10 @@ def test_file_gives_the_same_trace(tmp_path):
     [
         ("not JSON", "is not JSON"),
         ("[]", "is not a trace"),
+        ("[" * 100_000, "is not JSON"),
+        ("1" * 5000, "trace.json is not JSON"),
         ('{"format": "another"}', "Received: 'another'"),
-        ('{"format": "tfdear-trace-1", "name": "x"}', "not a complete trace: 'layers'"),
+        ('{"format": "tfdear-trace-1", "name": "x"}', "no complete trace: no 'layers'"),
         ('{"format": "tfdear-trace-1", "name": "x", "layers": [{"name": "a"}]}', "missing"),
         ('{"format": "tfdear-trace-1", "name": "x", "layers": []}', "no layers"),
     ],
@@ -55,7 +57,7 @@ def test_load_refuses_a_bad_layer(tmp_path):
         Trace.load(tmp_path / "trace.json")
 
 
-@pytest.mark.parametrize("size", [-1, 1.5, True])
+@pytest.mark.parametrize("size", [-1, 1.5, True, 10**400])
 def test_layer_refuses_sizes(size):
     with pytest.raises(ValueError, match="`bytes`"):
         Layer("a", size, 0.0, 0.0)

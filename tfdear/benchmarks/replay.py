@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import pathlib
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,7 +23,6 @@ from tfdear.cost_model import CommunicationCosts
 from tfdear.planner import Planner, make_plan
 from tfdear.trace import Trace
 
-_TRACES = pathlib.Path(__file__).parents[1] / "traces"
 _FLOAT32 = 2
 _TIMEOUT = 600.0
 
@@ -206,17 +204,6 @@ def _measure_ratio(
 def _iterations_of(case: Case, iterations: int) -> int:
     """Iterations per turn, with those before the measured ones."""
     return iterations + (2 if case.schedule == "torch DDP" else 1)
-
-
-def find_trace(name: str) -> Trace:
-    """Loads a trace that comes with tfdear, by its name, or any other, by its file.
-
-    Raises:
-        ValueError: The file is no trace.
-        OSError: There is neither.
-    """
-    shipped = _TRACES / f"{name}.json"
-    return Trace.load(shipped if shipped.exists() else name)
 
 
 def iterate(group: Group, trace: Trace, plan: schedules.Plan, iterations: int) -> list[float]:

@@ -124,6 +124,28 @@ def traces_differ(context):
     return finish(model, optimizer, metric, losses)
 
 
+def aggregations(context):
+    """Variables of a script that say what becomes of the ranks' writes."""
+    kinds = tf.VariableAggregation
+    with context.scope():
+        seen = tf.Variable(0, dtype=tf.int64, trainable=False, aggregation=kinds.SUM)
+        first = tf.Variable(0.0, trainable=False, aggregation=kinds.ONLY_FIRST_REPLICA)
+        total = tf.Variable(0.0, trainable=False, aggregation=kinds.SUM)
+
+    def step(batch):
+        seen.assign_add(tf.shape(batch[0], tf.int64)[0])
+        first.assign(batch[0][0, 0])
+        total.assign(tf.reduce_sum(batch[0]))
+
+    results = []
+    compiled = tf.function(lambda batch: context.run(step, (batch,)))
+    for run in (compiled, lambda batch: context.run(step, (batch,))):
+        for batch in context.distribute(dataset(38)):
+            run(batch)
+            results.append([float(seen), float(first), float(total)])
+    return {"values": results}
+
+
 def eager_step(context):
     model, optimizer, metric = parts(context)
     step = replica_step(model, optimizer, metric)
@@ -172,6 +194,7 @@ CASES = {
         epoch_in_a_function,
         compiled_step,
         traces_differ,
+        aggregations,
         eager_step,
         unknown_length,
     )

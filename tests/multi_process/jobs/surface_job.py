@@ -42,6 +42,24 @@ def run_eagerly(context):
     return fit_regression(context, run_eagerly=True, metrics=["mae", large_error], epochs=2)
 
 
+def generator_again(context):
+    """One generator in several calls: each goes on where the one before ended."""
+
+    def batches():
+        for number in range(100):
+            yield np.full((7, 4), number, "float32"), np.zeros((7, 1), "float32")
+
+    with context.scope():
+        first_number = keras.initializers.Constant([[1.0], [0.0], [0.0], [0.0]])
+        layer = keras.layers.Dense(1, use_bias=False, kernel_initializer=first_number)
+        model = keras.Sequential([keras.layers.Input((4,)), layer])
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+    source = batches()
+    for _ in range(2):
+        model.fit(source, steps_per_epoch=2, epochs=2, verbose=0)
+    return {"numbers": model.predict(source, steps=2, verbose=0)}
+
+
 def on_batch(context):
     model = regression(context)
     results = {}
@@ -370,6 +388,7 @@ CASES = {
     function.__name__: function
     for function in (
         run_eagerly,
+        generator_again,
         on_batch,
         clipping,
         accumulation,
