@@ -134,6 +134,7 @@ def _library() -> ctypes.CDLL:
         "tfdear_variable_create",
         "tfdear_events_read",
         "tfdear_layout_plan",
+        "tfdear_layout_shared",
     ):
         getattr(library, name).restype = ctypes.c_int64
     library.tfdear_now_micros.restype = ctypes.c_int64
@@ -359,6 +360,10 @@ class Engine:
             tensor,
             ctypes.c_int64(variable),
         )
+
+    def shared_layout(self, layout: int) -> int:
+        """The layout whose plan this one follows: itself, or another trace of the same step."""
+        return int(_library().tfdear_layout_shared(ctypes.c_int64(layout)))
 
     def request_norms(self, layout: int, tensor: int) -> None:
         """Announces that an update will want norms with the sum of a tensor of a layout."""

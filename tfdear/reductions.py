@@ -61,7 +61,6 @@ class Reducer:
         # Of each layout of a graph: its tensors, and what they are called.
         self._tensors: dict[int, list[engine_plan.TensorSpec]] = {}
         self._names: dict[int, list[str]] = {}
-        self._variables: dict[int, list[int]] = {}
         self._eager_layouts: dict[tuple, int] = {}
         # A resource without content: ops that take a place in the order of collectives share it,
         # so automatic control dependencies keep them in program order.
@@ -187,17 +186,13 @@ class Reducer:
         if layout not in self._names:
             count = len(self._tensors[layout])
             self._names[layout] = [f"tensor {number}" for number in range(count)]
-            self._variables[layout] = [-1] * count
             self._engine.set_lane(layout, engine_module.Lane.GRADIENTS)
             gradient_order.contribute_gradients_first(
                 user for user in ticket.consumers() if user.type == "DearContribute"
             )
             if self._tuner is not None:
-                self._tuner.add_layout(
-                    layout, self._names[layout], self._tensors[layout], self._variables[layout]
-                )
+                self._tuner.add_layout(layout, self._names[layout], self._tensors[layout])
         self._names[layout][index] = variable.name
-        self._variables[layout][index] = variable.number
         self._engine.set_variable(layout, index, variable.number)
 
 

@@ -62,7 +62,6 @@ class _Layout:
     number: int
     names: list[str]
     tensors: list[engine_plan.TensorSpec]
-    variables: list[int]
     planner: Planner
     # What plans are made for: the measured times, with headroom.
     trace: Trace | None = None
@@ -116,24 +115,13 @@ class Tuner:
         self._thread: threading.Thread | None = None
 
     def add_layout(
-        self,
-        number: int,
-        names: list[str],
-        tensors: Sequence[engine_plan.TensorSpec],
-        variables: list[int],
+        self, number: int, names: list[str], tensors: Sequence[engine_plan.TensorSpec]
     ) -> None:
-        """Takes charge of a layout of gradients.
-
-        Args:
-            number: Of the layout, in the engine.
-            names: Of the tensors. May still change until the first use.
-            tensors: The tensors.
-            variables: Whose gradients they are; -1: not known yet. Changes likewise.
-        """
+        """Takes charge of a layout of gradients. The names may still change until its first use."""
         with self._mutex:
             # A search belongs to one layout: two models have two best sizes.
             planner = copy.deepcopy(self._planner)
-            self._layouts[number] = _Layout(number, names, list(tensors), variables, planner)
+            self._layouts[number] = _Layout(number, names, list(tensors), planner)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="tfdear_tuner", daemon=True)
                 self._thread.start()
@@ -180,11 +168,9 @@ class Tuner:
         return settled and self._trace_file is None
 
     def _forget_traces_of_one_step(self) -> None:
-        """Keeps the first layout of the same gradients: the engine keeps their plan there."""
-        first: dict[tuple[int, ...], int] = {}
-        for number, layout in sorted(self._layouts.items()):
-            variables = tuple(layout.variables)
-            if -1 not in variables and first.setdefault(variables, number) != number:
+        """Keeps the layouts that have a plan of their own."""
+        for number in list(self._layouts):
+            if self._engine.shared_layout(number) != number:
                 del self._layouts[number]
 
     def _record_trace(self, layouts: list[_Layout]) -> None:

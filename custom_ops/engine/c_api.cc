@@ -136,6 +136,8 @@ int tfdear_layout_set_variable(int64_t layout, int tensor, int64_t variable, cha
   return Report(Engine::Get()->SetVariable(layout, tensor, variable), error, error_size);
 }
 
+int64_t tfdear_layout_shared(int64_t layout) { return Engine::Get()->SharedWith(layout); }
+
 int tfdear_layout_request_norms(int64_t layout, int tensor, char* error, int error_size) {
   return Report(Engine::Get()->RequestNorms(layout, tensor), error, error_size);
 }

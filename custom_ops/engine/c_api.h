@@ -39,6 +39,8 @@ TFDEAR_EXPORT int tfdear_layout_set_lane(int64_t layout, int lane, char* error, 
 // Engine::SetVariable.
 TFDEAR_EXPORT int tfdear_layout_set_variable(int64_t layout, int tensor, int64_t variable,
                                              char* error, int error_size);
+// Engine::SharedWith.
+TFDEAR_EXPORT int64_t tfdear_layout_shared(int64_t layout);
 // Engine::RequestNorms.
 TFDEAR_EXPORT int tfdear_layout_request_norms(int64_t layout, int tensor, char* error,
                                               int error_size);

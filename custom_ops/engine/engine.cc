@@ -142,21 +142,32 @@ Status Engine::SetVariable(int64_t layout, int tensor, int64_t variable) {
 // count executions to know when to agree on plans (see below), and hold gradients back from one
 // step to the next, which belong to variables and not to a trace. So layouts of the gradients of
 // the same variables are one: the first of them.
-int64_t Engine::SharedLayout(int64_t layout) {
+void Engine::FindShared(int64_t layout) {
   LayoutEntry& entry = *layouts_[layout];
-  if (entry.shared >= 0) return entry.shared;
+  if (entry.shared >= 0) return;
   entry.shared = layout;
   const bool known =
       std::find(entry.variables.begin(), entry.variables.end(), -1) == entry.variables.end();
+  auto alike = [](const TensorSpec& a, const TensorSpec& b) {
+    return a == b && a.norms == b.norms;  // Who wants norms waits for layers to be added.
+  };
   for (int64_t other = 0; known && other < layout; ++other) {
     const LayoutEntry& earlier = *layouts_[other];
-    if (earlier.variables == entry.variables && earlier.tensors == entry.tensors &&
-        earlier.lane == entry.lane && earlier.name == entry.name) {
+    if (earlier.variables == entry.variables && earlier.lane == entry.lane &&
+        earlier.name == entry.name &&
+        std::equal(earlier.tensors.begin(), earlier.tensors.end(), entry.tensors.begin(),
+                   entry.tensors.end(), alike)) {
       entry.shared = other;
-      break;
+      return;
     }
   }
-  return entry.shared;
+}
+
+int64_t Engine::SharedWith(int64_t layout) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  LayoutEntry* entry = nullptr;
+  const bool found = Find(layout, /*open_to_change=*/false, &entry).ok();
+  return found && entry->shared >= 0 ? entry->shared : layout;
 }
 
 Status Engine::SetLane(int64_t layout, LaneKind lane) {
@@ -430,7 +441,8 @@ void Engine::Open(int64_t layout, Opened opened) {
     LayoutEntry* entry = nullptr;
     if (status.ok()) status = Find(layout, /*open_to_change=*/false, &entry);
     if (status.ok()) {
-      layout = SharedLayout(layout);
+      FindShared(layout);
+      layout = entry->shared;
       entry = layouts_[layout].get();
     }
     if (status.ok() && lanes_[static_cast<int>(entry->lane)] == nullptr) {

@@ -74,6 +74,8 @@ class Engine {
   Status SetLane(int64_t layout, LaneKind lane);
   // The tensor is the gradient of this variable; see [Note: traces of one step].
   Status SetVariable(int64_t layout, int tensor, int64_t variable);
+  // The layout whose plan this one follows: itself, as long as it was not used.
+  int64_t SharedWith(int64_t layout);
   // Norms are wanted with the sum of this tensor: Reduction::AddLayer() will be called for it.
   Status RequestNorms(int64_t layout, int tensor);
   // Bucket sizes of the layout's plan, in bytes; empty before its first use.
@@ -148,7 +150,7 @@ class Engine {
   CompressionOfStep CompressionOf(LayoutEntry* entry);
   Status Find(int64_t layout, bool open_to_change, LayoutEntry** entry);
   static Status CheckTensor(const LayoutEntry& entry, int tensor);
-  int64_t SharedLayout(int64_t layout);
+  void FindShared(int64_t layout);
   void Agree(int64_t layout, Opened opened);
   Status Adopt(int64_t layout, const std::vector<int64_t>& words, int64_t interval);
   void OpenNow(int64_t layout, const Opened& opened);

@@ -115,7 +115,7 @@ def fit(context, make_optimizer, *, epochs=3, **arguments):
 
 
 def restored(context, make_optimizer):
-    """One epoch, saved and loaded again, and another one."""
+    """One epoch, saved and loaded again, another one, and one with an optimizer without norms."""
     path = context.directory / f"{context.rank}.keras"
     with context.scope():
         made = model(make_optimizer())
@@ -123,6 +123,9 @@ def restored(context, make_optimizer):
     made.save(path)
     with context.scope():
         made = keras.models.load_model(path)
+    made.fit(case_table.batches(*case_table.images(), shuffled=False), epochs=1, verbose=0)
+    with context.scope():
+        made.compile(keras.optimizers.SGD(0.01), made.loss, jit_compile=False)
     return case_table.fit(made, case_table.batches(*case_table.images(), shuffled=False), epochs=1)
 
 
