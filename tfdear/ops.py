@@ -102,7 +102,7 @@ def _vector_and_k(x, k):
     x = tf.convert_to_tensor(x)
     if x.dtype not in (tf.float32, tf.float16, tf.bfloat16):
         raise TypeError(f"`x` must be of float32, float16 or bfloat16. Received: {x.dtype.name}")
-    if isinstance(k, int):
+    if isinstance(k, int) and not isinstance(k, bool):
         return x, tf.constant(k, tf.int64)
     k = tf.convert_to_tensor(k)
     if not k.dtype.is_integer:

@@ -116,6 +116,8 @@ def test_k_out_of_range_is_refused(k, samplings):
 def test_other_bad_input_is_refused():
     with pytest.raises(TypeError, match="`k` must be an integer. Received: k of float32"):
         ops.mstopk(tf.zeros(5), 2.0)
+    with pytest.raises(TypeError, match="`k` must be an integer. Received: k of bool"):
+        ops.mstopk(tf.zeros(5), True)
     with pytest.raises(TypeError, match="float32, float16 or bfloat16. Received: int32"):
         ops.mstopk(tf.zeros(5, tf.int32), 2)
     with pytest.raises(ValueError, match="`samplings` must be None.* Received: samplings=0"):
