@@ -176,7 +176,7 @@ def _add(
     kinds: argparse._SubParsersAction,
     name: str,
     help_text: str,
-    function: Callable[[argparse.Namespace], int],
+    function: Callable[[argparse.Namespace], dict[str, Any]],
 ) -> argparse.ArgumentParser:
     parser = kinds.add_parser(name, help=help_text, description=help_text)
     parser.add_argument(
@@ -202,19 +202,28 @@ def _add(
         help="a Python that has TensorFlow with Keras 2 (default: that of --horovod-python)",
     )
     parser.add_argument("--json", metavar="FILE", help="write the numbers there")
-    parser.set_defaults(function=_guarded(function))
+    parser.set_defaults(function=_reporting(function))
     return parser
 
 
-def _guarded(function: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+def _reporting(
+    function: Callable[[argparse.Namespace], dict[str, Any]],
+) -> Callable[[argparse.Namespace], int]:
     def run(options: argparse.Namespace) -> int:
+        from tfdear.benchmarks import report
         from tfdear.benchmarks.group import BenchmarkError
 
         # As an exception, so that the lab and its ranks go before this process does.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         try:
             output_file.check_writable(options.json)
-            return function(options)
+            stolen = report.StolenTime()
+            document = function(options)
+            machine = report.machine(stolen.share())
+            _tell(f"Machine: {report.machine_line(machine)}")
+            if options.json is not None:
+                report.write(options.json, {"machine": machine, **document})
+            return 0
         except (netlab.LabError, ValueError, OSError) as error:
             print(f"tfdear benchmark: {error}", file=sys.stderr)
             return _USAGE_EXIT_CODE
@@ -251,21 +260,12 @@ def _lab(options: argparse.Namespace, paths: int = 1):
     return netlab.temporary(options.ranks, rate, paths)
 
 
-def _finish(options: argparse.Namespace, document: dict) -> int:
-    from tfdear.benchmarks import report
-
-    _tell(f"Machine: {report.machine_line()}")
-    if options.json is not None:
-        report.write(options.json, document)
-    return 0
-
-
-def _replay(options: argparse.Namespace) -> int:
+def _replay(options: argparse.Namespace) -> dict[str, Any]:
     from tfdear.benchmarks import peers, replay
 
     trace = simulator.load(options.trace)
     with _lab(options) as lab:
-        document = replay.measure(
+        return replay.measure(
             lab,
             [peers.tfdear(), peers.torch(options.torch_python)],
             trace,
@@ -277,17 +277,16 @@ def _replay(options: argparse.Namespace) -> int:
             options.pin,
             _tell,
         )
-    return _finish(options, document)
 
 
-def _fusion(options: argparse.Namespace) -> int:
+def _fusion(options: argparse.Namespace) -> dict[str, Any]:
     from tfdear.benchmarks import fusion
 
     trace = simulator.load(options.trace)
     for text in options.planners:
         planner.parse(text)
     with _lab(options) as lab:
-        document = fusion.measure(
+        return fusion.measure(
             lab,
             trace,
             options.ratio,
@@ -298,15 +297,14 @@ def _fusion(options: argparse.Namespace) -> int:
             options.pin,
             _tell,
         )
-    return _finish(options, document)
 
 
-def _sparse(options: argparse.Namespace) -> int:
+def _sparse(options: argparse.Namespace) -> dict[str, Any]:
     from tfdear.benchmarks import sparse
 
     compression.check_density(options.density)
     with _lab(options) as lab:
-        document = sparse.measure(
+        return sparse.measure(
             lab,
             options.ranks_per_node,
             options.elements,
@@ -316,14 +314,13 @@ def _sparse(options: argparse.Namespace) -> int:
             options.pin,
             _tell,
         )
-    return _finish(options, document)
 
 
-def _overlap(options: argparse.Namespace) -> int:
+def _overlap(options: argparse.Namespace) -> dict[str, Any]:
     from tfdear.benchmarks import overlap, peers
 
     with _lab(options) as lab:
-        document = overlap.measure(
+        return overlap.measure(
             lab,
             [
                 peers.torch(options.torch_python),
@@ -338,10 +335,9 @@ def _overlap(options: argparse.Namespace) -> int:
             options.pin,
             _tell,
         )
-    return _finish(options, document)
 
 
-def _collectives(options: argparse.Namespace) -> int:
+def _collectives(options: argparse.Namespace) -> dict[str, Any]:
     from tfdear.benchmarks import collectives, peers
 
     frameworks = [
@@ -350,7 +346,6 @@ def _collectives(options: argparse.Namespace) -> int:
         peers.horovod(options.horovod_python),
     ]
     with _lab(options, options.paths) as lab:
-        document = collectives.measure(
+        return collectives.measure(
             lab, frameworks, options.sizes, options.repeats, options.pin, _tell
         )
-    return _finish(options, document)

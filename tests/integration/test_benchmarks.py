@@ -34,6 +34,7 @@ def benchmark(tmp_path: pathlib.Path, *arguments: str, timeout: float = 200) -> 
     assert "Machine: " in done.stdout
     numbers = json.loads(out.read_text())
     assert numbers["machine"]["cores"] >= 1
+    assert 0 <= numbers["machine"]["stolen"] < 1
     return done.stdout, numbers
 
 

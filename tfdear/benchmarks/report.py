@@ -10,13 +10,15 @@ import platform
 from collections.abc import Sequence
 from typing import Any
 
+import psutil
+
 # Payload of a full TCP segment in an Ethernet frame as the token bucket counts it: no link with
 # 1500-byte packets carries more.
 PAYLOAD_SHARE = 1448 / 1514
 
 
-def machine() -> dict[str, Any]:
-    """Returns what a reader must know of the machine."""
+def machine(stolen: float) -> dict[str, Any]:
+    """Returns what a reader must know of the machine, and of its time while it was measured."""
     model = platform.processor()
     with open("/proc/cpuinfo") as file:
         for line in file:
@@ -31,16 +33,33 @@ def machine() -> dict[str, Any]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "date": datetime.date.today().isoformat(),
+        "stolen": round(stolen, 3),
     }
 
 
-def machine_line() -> str:
-    """The machine in one line."""
-    facts = machine()
+def machine_line(facts: dict[str, Any]) -> str:
+    """What `machine` says, in one line."""
     return (
         f"{facts['cores']} cores of {facts['processor']}, {facts['memory_gib']:g} GiB, Linux "
-        f"{facts['kernel']}, Python {facts['python']}, {facts['date']}"
+        f"{facts['kernel']}, Python {facts['python']}, {facts['date']}; {facts['stolen']:.1%} of "
+        "the cores' time went to other virtual machines"
     )
+
+
+class StolenTime:
+    """How much of the cores' time the host of a virtual machine has given to others since."""
+
+    def __init__(self):
+        self._begin = psutil.cpu_times()
+
+    def share(self) -> float:
+        """From 0, as always on a machine that is not virtual, to 1."""
+        spent = {
+            field: end - getattr(self._begin, field)
+            for field, end in psutil.cpu_times()._asdict().items()
+            if not field.startswith("guest")  # It is part of the user's time.
+        }
+        return spent.get("steal", 0.0) / max(sum(spent.values()), 1e-9)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -69,7 +88,7 @@ def size(nbytes: float) -> str:
 
 
 def write(path: str, document: dict[str, Any]) -> None:
-    """Writes a benchmark's numbers, with the machine, as JSON."""
+    """Writes a benchmark's numbers as JSON."""
     with open(path, "w", encoding="utf-8") as file:
-        json.dump({"machine": machine(), **document}, file, indent=1)
+        json.dump(document, file, indent=1)
         file.write("\n")
