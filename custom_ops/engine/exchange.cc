@@ -69,14 +69,16 @@ void Exchange::Start(Message* message, uint64_t tag, void* data, size_t bytes) {
   unposted_.push_back(operation);
 }
 
-void Exchange::Send(int peer, uint64_t tag, const void* data, size_t bytes) {
-  if (!status_.ok() || bytes == 0) return;
+Exchange::Message* Exchange::Send(int peer, uint64_t tag, const void* data, size_t bytes) {
   sends_.emplace_back();
-  sends_.back().peer = peer;
-  sends_.back().is_send = true;
+  Message* const message = &sends_.back();
+  message->peer = peer;
+  message->is_send = true;
+  if (!status_.ok() || bytes == 0) return message;
   // gloo has one buffer class for both directions; it only reads from this one.
-  Start(&sends_.back(), tag, const_cast<void*>(data), bytes);
+  Start(message, tag, const_cast<void*>(data), bytes);
   transport_->bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
+  return message;
 }
 
 Exchange::Message* Exchange::Receive(int peer, uint64_t tag, void* data, size_t bytes) {

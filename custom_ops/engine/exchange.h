@@ -40,7 +40,7 @@ class Exchange {
   // must stay until the message was waited for.
   // Messages without bytes are not sent and need no Wait. Tags: one message per peer and tag; those
   // of successive messages follow one another, as they choose among the connections.
-  void Send(int peer, uint64_t tag, const void* data, size_t bytes);
+  Message* Send(int peer, uint64_t tag, const void* data, size_t bytes);
   Message* Receive(int peer, uint64_t tag, void* data, size_t bytes);
 
   Status Wait(Message* message);

@@ -28,6 +28,18 @@ size_t SegmentsOf(Range byte_range, size_t segment_bytes) {
   return (byte_range.size() + segment_bytes - 1) / segment_bytes;
 }
 
+size_t MostSegments(const std::vector<Range>& byte_ranges, size_t segment_bytes) {
+  size_t most = 0;
+  for (const Range& range : byte_ranges) most = std::max(most, SegmentsOf(range, segment_bytes));
+  return most;
+}
+
+// The i-th segment of a range; empty behind its end.
+Range SegmentOf(Range range, size_t i, size_t segment_bytes) {
+  const size_t begin = std::min(range.begin + i * segment_bytes, range.end);
+  return Range{begin, std::min(begin + segment_bytes, range.end)};
+}
+
 // The messages that travel over one link in one ring pass: in step s the shard
 // (first_shard - s) mod size, cut into segments. Both ends of the link compute the same list.
 std::vector<Segment> RingMessages(const std::vector<Range>& byte_ranges, int first_shard,
@@ -74,6 +86,43 @@ Status RunRing(Exchange* exchange, int left, int right, char* data, uint64_t pha
   return exchange->WaitForSends();
 }
 
+using Messages = std::vector<Exchange::Message*>;
+
+// [Note: rounds of a direct exchange]
+// In round i a rank sends every peer the i-th segment for it and receives the i-th from every peer.
+// It is done with a round of receives when the slowest has come, and the senders of the others,
+// which have no receives left, wait too. How a node's connections share the line is up to the
+// network: one of them may fall far behind, and with it everybody. So a rank starts a round of
+// sends only when those of an earlier round have all left, and its connections stay together. (128
+// MiB on 4 nodes of 1 Gbit/s used 0.87 of the line without that, and 0.99 with it.)
+//
+// Nobody can wait for ever: the rank in the lowest round finds that its peers have long since
+// started the sends, and the receives, of that round.
+//
+// `send(i)` and `receive(i)` prepare the messages of a round; `arrived(i, messages)` waits for what
+// `receive(i)` returned, and uses it.
+template <typename Send, typename Receive, typename Arrived>
+Status RunDirect(Exchange* exchange, size_t rounds, size_t receives_ahead, Send send,
+                 Receive receive, Arrived arrived) {
+  // Enough for the line, and for every connection if there are several to each peer.
+  const size_t sends_ahead = std::max<size_t>(receives_ahead / 2, 1);
+  std::vector<Messages> sends(sends_ahead);
+  std::vector<Messages> arrivals(receives_ahead);
+  for (size_t i = 0; i < std::min(receives_ahead, rounds); ++i) arrivals[i] = receive(i);
+  for (size_t i = 0; i < std::min(sends_ahead, rounds); ++i) sends[i] = send(i);
+  for (size_t i = 0; i < rounds; ++i) {
+    if (i + sends_ahead < rounds) {
+      Messages& sent = sends[i % sends_ahead];
+      for (Exchange::Message* message : sent) TFDEAR_RETURN_IF_ERROR(exchange->Wait(message));
+      sent = send(i + sends_ahead);
+    }
+    Messages& received = arrivals[i % receives_ahead];
+    TFDEAR_RETURN_IF_ERROR(arrived(i, received));
+    if (i + receives_ahead < rounds) received = receive(i + receives_ahead);
+  }
+  return exchange->WaitForSends();
+}
+
 // Tags of the two halves of an all-reduce, and of direct messages.
 constexpr uint64_t kReducePhase = 0;
 constexpr uint64_t kGatherPhase = uint64_t{1} << 62;
@@ -116,44 +165,33 @@ Status GlooBackend::DirectReduceScatter(Exchange* exchange, char* data, const Sh
                                         DataType type) {
   const size_t element_bytes = SizeOf(type);
   const size_t segment_bytes = segment_bytes_ / element_bytes * element_bytes;
-  const Range mine = shards[rank()];
-  const size_t slot_bytes = std::min(segment_bytes, mine.size());
+  const size_t slot_bytes = std::min(segment_bytes, shards[rank()].size());
   char* const scratch = Scratch(receives_ahead_ * size() * slot_bytes);
   auto slot = [&](size_t i, int peer) {
     return scratch + (i % receives_ahead_ * size() + peer) * slot_bytes;
   };
-  auto segment_of = [&](Range shard, size_t i) {
-    const size_t begin = shard.begin + i * segment_bytes;
-    return Range{begin, std::min(begin + segment_bytes, shard.end)};
+  auto send = [&](size_t i) {
+    Messages messages;
+    // Everybody starts with another owner.
+    for (int offset = 1; offset < size(); ++offset) {
+      const Range segment = SegmentOf(shards[Peer(offset)], i, segment_bytes);
+      messages.push_back(
+          exchange->Send(Peer(offset), kReducePhase + i, data + segment.begin, segment.size()));
+    }
+    return messages;
   };
-  const size_t segments = SegmentsOf(mine, segment_bytes);
-  std::vector<std::vector<Exchange::Message*>> arrivals(receives_ahead_);
   auto receive = [&](size_t i) {
-    auto& messages = arrivals[i % receives_ahead_];
-    messages.assign(size(), nullptr);
+    Messages messages(size());
+    const Range segment = SegmentOf(shards[rank()], i, segment_bytes);
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank()) continue;
-      messages[peer] =
-          exchange->Receive(peer, kReducePhase + i, slot(i, peer), segment_of(mine, i).size());
+      messages[peer] = exchange->Receive(peer, kReducePhase + i, slot(i, peer), segment.size());
     }
+    return messages;
   };
-  for (size_t i = 0; i < std::min(receives_ahead_, segments); ++i) receive(i);
-  // Everybody starts with another owner, and gives every owner a first segment before a second.
-  bool more = true;
-  for (size_t i = 0; more; ++i) {
-    more = false;
-    for (int offset = 1; offset < size(); ++offset) {
-      const int peer = Peer(offset);
-      if (i >= SegmentsOf(shards[peer], segment_bytes)) continue;
-      const Range segment = segment_of(shards[peer], i);
-      exchange->Send(peer, kReducePhase + i, data + segment.begin, segment.size());
-      more = true;
-    }
-  }
-  for (size_t i = 0; i < segments; ++i) {
-    const Range segment = segment_of(mine, i);
+  auto arrived = [&](size_t i, const Messages& messages) {
+    const Range segment = SegmentOf(shards[rank()], i, segment_bytes);
     const size_t count = segment.size() / element_bytes;
-    const auto& messages = arrivals[i % receives_ahead_];
     // In the order of the ranks: those before this one into the first one's slot, then the own
     // values on top (two summands may change places), then those after.
     for (int peer = 0; peer < rank(); ++peer) {
@@ -165,9 +203,10 @@ Status GlooBackend::DirectReduceScatter(Exchange* exchange, char* data, const Sh
       TFDEAR_RETURN_IF_ERROR(exchange->Wait(messages[peer]));
       SumInto(type, data + segment.begin, slot(i, peer), count);
     }
-    if (i + receives_ahead_ < segments) receive(i + receives_ahead_);
-  }
-  return exchange->WaitForSends();
+    return Status();
+  };
+  return RunDirect(exchange, MostSegments(shards, segment_bytes), receives_ahead_, send, receive,
+                   arrived);
 }
 
 Status GlooBackend::DirectAllReduce(Exchange* exchange, char* data, const Shards& shards,
@@ -206,41 +245,30 @@ Status GlooBackend::DirectAllReduce(Exchange* exchange, char* data, const Shards
 // Cut into segments too, with few receives ahead: a sender that may put whole shards on the line
 // for all peers at once overruns the queue of the link, and lost packets cost more than waiting.
 Status GlooBackend::DirectAllGather(Exchange* exchange, char* data, const Shards& shards) {
-  const Range mine = shards[rank()];
-  auto segment_of = [&](Range shard, size_t i) {
-    const size_t begin = shard.begin + i * segment_bytes_;
-    return Range{begin, std::min(begin + segment_bytes_, shard.end)};
-  };
-  size_t segments = 0;
-  for (const Range& shard : shards) {
-    segments = std::max(segments, SegmentsOf(shard, segment_bytes_));
-  }
-  std::vector<std::vector<Exchange::Message*>> arrivals(receives_ahead_);
-  auto receive = [&](size_t i) {
-    auto& messages = arrivals[i % receives_ahead_];
-    messages.clear();
+  auto send = [&](size_t i) {
+    Messages messages;
+    const Range segment = SegmentOf(shards[rank()], i, segment_bytes_);
     for (int offset = 1; offset < size(); ++offset) {
-      const int peer = Peer(-offset);
-      if (i >= SegmentsOf(shards[peer], segment_bytes_)) continue;
-      const Range segment = segment_of(shards[peer], i);
       messages.push_back(
-          exchange->Receive(peer, kGatherPhase + i, data + segment.begin, segment.size()));
+          exchange->Send(Peer(offset), kGatherPhase + i, data + segment.begin, segment.size()));
     }
+    return messages;
   };
-  for (size_t i = 0; i < std::min(receives_ahead_, segments); ++i) receive(i);
-  for (size_t i = 0; i < SegmentsOf(mine, segment_bytes_); ++i) {
-    const Range segment = segment_of(mine, i);
+  auto receive = [&](size_t i) {
+    Messages messages;
     for (int offset = 1; offset < size(); ++offset) {
-      exchange->Send(Peer(offset), kGatherPhase + i, data + segment.begin, segment.size());
+      const Range segment = SegmentOf(shards[Peer(-offset)], i, segment_bytes_);
+      messages.push_back(
+          exchange->Receive(Peer(-offset), kGatherPhase + i, data + segment.begin, segment.size()));
     }
-  }
-  for (size_t i = 0; i < segments; ++i) {
-    for (Exchange::Message* arrival : arrivals[i % receives_ahead_]) {
-      TFDEAR_RETURN_IF_ERROR(exchange->Wait(arrival));
-    }
-    if (i + receives_ahead_ < segments) receive(i + receives_ahead_);
-  }
-  return exchange->WaitForSends();
+    return messages;
+  };
+  auto arrived = [&](size_t, const Messages& messages) {
+    for (Exchange::Message* message : messages) TFDEAR_RETURN_IF_ERROR(exchange->Wait(message));
+    return Status();
+  };
+  return RunDirect(exchange, MostSegments(shards, segment_bytes_), receives_ahead_, send, receive,
+                   arrived);
 }
 
 }  // namespace tfdear

@@ -118,7 +118,9 @@ TEST_P(CollectivesTest, ReduceSumsOnTheRoot) {
       auto data = Input(type, count, backend->rank());
       TFDEAR_EXPECT_OK(
           backend->Reduce(data.data(), count, type, root, Signature("x"), 2 * sequence));
-      if (backend->rank() == root) EXPECT_EQ(data, Total(type, count));
+      if (backend->rank() == root) {
+        EXPECT_EQ(data, Total(type, count));
+      }
       TFDEAR_EXPECT_OK(
           backend->Broadcast(data.data(), data.size(), root, Signature("x"), 2 * sequence + 1));
       EXPECT_EQ(data, Total(type, count)) << "the other half";
@@ -460,6 +462,32 @@ TEST(GlooBackend, SeveralConnectionsShareTheBytesAndChangeNoBit) {
         });
       }
     }
+  }
+}
+
+TEST(GlooBackend, ASenderDoesNotRunAheadWithOnePeerOfADirectExchange) {
+  constexpr size_t kSegmentBytes = 64 * 1024;
+  Rendezvous checked(3);
+  for (bool gather : {false, true}) {
+    RunRanks(
+        3,
+        [&](std::unique_ptr<GlooBackend> backend) {
+          backend->set_segment_bytes(kSegmentBytes);
+          const uint64_t before = backend->bytes_sent();
+          if (backend->rank() != 2) {  // rank 2 never comes
+            std::vector<float> data(3 * 16 * kSegmentBytes / sizeof(float));
+            const std::vector<Range> shards = ShardsOf(data.size(), 3);
+            const Signature name("x");
+            const Status status =
+                gather ? backend->AllGather(data.data(), shards, DataType::kFloat32, name, 0)
+                       : backend->ReduceScatter(data.data(), shards, DataType::kFloat32, name, 0);
+            EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status.message();
+            EXPECT_TRUE(Contains(status.message(), "rank 2 took no data")) << status.message();
+            EXPECT_EQ(backend->bytes_sent() - before, 2 * 2 * kSegmentBytes);
+          }
+          checked.Wait();
+        },
+        std::chrono::milliseconds(500));
   }
 }
 
