@@ -27,6 +27,12 @@ which was built against TensorFlow {built} with Gloo {gloo}:
 If a shared library is named above, install it (Gloo is libgloo0 on Debian and Ubuntu). Otherwise
 another installation has changed underneath. {rebuild}"""
 
+_CUDA_NOT_LOADABLE = """TensorFlow {running} cannot load the kernels for GPUs in {path}:
+    {error}
+`make install` leaves that file as it is, so it may be built for another TensorFlow. Delete it, and
+if you need it run this in tfdear's source tree, with VENV=... if the environment is not .venv:
+    make cuda-ops"""
+
 
 def library_path() -> pathlib.Path:
     """Returns where the custom-op library is.
@@ -78,10 +84,6 @@ def load() -> types.ModuleType:
     path = library_path()
     try:
         ops = tf.load_op_library(str(path))
-        path = path.with_name(_CUDA_LIBRARY)
-        if path.exists():
-            tf.load_library(str(path))
-        return ops
     except tf.errors.NotFoundError as error:
         message = _NOT_LOADABLE.format(
             running=tf.__version__,
@@ -92,6 +94,16 @@ def load() -> types.ModuleType:
             rebuild=_build_check.how_to_rebuild(tf.__version__),
         )
         raise ImportError(message) from error
+    cuda_path = path.with_name(_CUDA_LIBRARY)
+    if cuda_path.exists():
+        try:
+            tf.load_library(str(cuda_path))
+        except tf.errors.NotFoundError as error:
+            message = _CUDA_NOT_LOADABLE.format(
+                running=tf.__version__, path=cuda_path, error=error.message
+            )
+            raise ImportError(message) from error
+    return ops
 
 
 def _require(name: str) -> pathlib.Path:

@@ -117,3 +117,13 @@ def test_a_file_that_is_no_library_is_an_import_error(package):
     message = stderr[stderr.index("ImportError:") :]
     assert "cannot load" in message
     assert "make install" in message
+
+
+def test_kernels_for_gpus_of_another_build_are_named(package):
+    (package / "_tfdear_cuda_ops.so").write_text("not a library")
+    returncode, _, stderr = run(package, "_ops.load()")
+    assert returncode == 1
+    message = stderr[stderr.index("ImportError:") :]
+    assert "kernels for GPUs in " + str(package.resolve() / "_tfdear_cuda_ops.so") in message
+    assert "Delete it" in message
+    assert "make cuda-ops" in message
