@@ -39,7 +39,45 @@ def tfdear_cc_tests(sources, helpers, deps, data):
             srcs = [source] + helpers,
             copts = COMPILE_FLAGS,
             data = data,
+            local_defines = ["_GLIBCXX_ASSERTIONS"],
             linkopts = ["-pthread"],
             linkstatic = True,
             deps = deps + ["@googletest"],
+        )
+
+def tfdear_fuzz_targets(sources, helpers, replay, corpora, deps):
+    """For each source file X_fuzz.cc a fuzzer X_fuzz, and a test X_replay of the kept inputs.
+
+    The fuzzer needs `--config=fuzz`; the test is an ordinary one, and runs under every sanitizer.
+
+    Args:
+      sources: Files that end in `_fuzz.cc`, each with an LLVMFuzzerTestOneInput().
+      helpers: Headers that every source may use.
+      replay: The source with the test's main function.
+      corpora: Files of inputs, those of X in corpus/X/.
+      deps: Libraries under test.
+    """
+    for source in sources:
+        subject = source[:-len("_fuzz.cc")]
+        native.cc_binary(
+            name = subject + "_fuzz",
+            testonly = True,
+            srcs = [source] + helpers,
+            copts = COMPILE_FLAGS,
+            linkopts = ["-fsanitize=fuzzer", "-pthread"],
+            linkstatic = True,
+            tags = ["manual"],
+            deps = deps,
+        )
+        folder = "corpus/" + subject + "/"
+        native.cc_test(
+            name = subject + "_replay",
+            size = "small",
+            srcs = [source, replay] + helpers,
+            args = [native.package_name() + "/" + folder],
+            copts = COMPILE_FLAGS,
+            data = [path for path in corpora if path.startswith(folder)],
+            linkopts = ["-pthread"],
+            linkstatic = True,
+            deps = deps,
         )

@@ -1,10 +1,13 @@
 #!/bin/sh
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 # Installs what the build needs from Debian, if it is missing: as root by itself, else by saying how.
-# Usage: system_packages.sh [PYTHON]
+# With "tests", also the launchers of others that the tests start; with "fuzz", Clang and its fuzzer.
+# Usage: system_packages.sh [PYTHON [tests|fuzz]]
 set -eu
 
 python=${1:-python3}
+extra=${2:-}
+PATH=$PATH:/usr/sbin:/sbin
 gloo=${TFDEAR_GLOO_ROOT:-/usr}/include/gloo/config.h
 googletest=${TFDEAR_GTEST_ROOT:-/usr}/include/gtest/gtest.h
 
@@ -16,6 +19,26 @@ list_missing() {
   [ -e "$gloo" ] || echo libgloo-dev
   [ -e "$googletest" ] || echo libgtest-dev
   "$python" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
+  case $extra in
+    tests) list_missing_launchers ;;
+    fuzz) list_missing_of_clang ;;
+  esac
+}
+
+list_missing_launchers() {
+  command -v mpirun >/dev/null || echo openmpi-bin
+  command -v torchrun >/dev/null || echo python3-torch
+  command -v srun >/dev/null || echo slurm-client
+  command -v slurmctld >/dev/null || echo slurmctld
+  command -v slurmd >/dev/null || echo slurmd
+}
+
+list_missing_of_clang() {
+  command -v clang >/dev/null || echo clang
+  # Debian 12 has version 14.
+  version=$(clang -dumpversion 2>/dev/null | cut -d. -f1)
+  fuzzer=$(clang -print-resource-dir 2>/dev/null || true)/lib/linux/libclang_rt.fuzzer-$(uname -m).a
+  [ -e "$fuzzer" ] || echo "libclang-rt-${version:-14}-dev"
 }
 
 # Unquoted: one line of names.

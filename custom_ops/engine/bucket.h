@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "custom_ops/engine/data_type.h"
@@ -16,6 +17,11 @@ struct TensorSpec {
   int64_t count = 0;    // Elements; -1 if the shape is known at run time only.
   bool sparse = false;  // Rows and their indices (IndexedSlices), gathered instead of summed.
   bool norms = false;   // The optimizer wants norms with the sum; [Note: Parallel norms].
+  // Of the variable whose gradient it is; empty where nobody said. [Note: identity of tensors]
+  std::string name;        // For messages.
+  std::string comparable;  // What of it the ranks may compare.
+  std::string kind;        // Type and shape.
+  uint64_t identity = 0;
 
   // Of what travels.
   bool operator==(const TensorSpec& other) const {

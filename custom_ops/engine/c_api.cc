@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,7 +29,9 @@ using tfdear::SharedMemoryBackend;
 using tfdear::Status;
 using tfdear::StatusCode;
 
-// Groups between their creation and the start of the engine, which takes them over.
+// Groups between their creation and the start of the engine, which takes them over. One thread
+// starts them; the mutex lets another one abort them meanwhile, also while Connect() waits for
+// peers, which is the only call made without it.
 struct StartingGroup {
   std::string name;
   std::vector<int> ranks;
@@ -40,6 +43,11 @@ std::array<StartingGroup, kNumLanes>& StartingGroups() {
   return *groups;
 }
 
+std::mutex& StartingMutex() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
+
 enum class Transport { kGloo, kSharedMemory };
 
 std::vector<std::string> Blobs(const char* const* blobs, const int* lengths, int count) {
@@ -49,6 +57,7 @@ std::vector<std::string> Blobs(const char* const* blobs, const int* lengths, int
 }
 
 ProcessGroup* GroupOf(int lane) {
+  if (!Engine::Get()->started()) return nullptr;
   auto* opened = Engine::Get()->lane(static_cast<LaneKind>(lane));
   return opened == nullptr ? nullptr : opened->group();
 }
@@ -58,20 +67,25 @@ ProcessGroup* GroupOf(int lane) {
 int tfdear_group_create(int lane, const char* name, const int* ranks, int size, int rank_in_group,
                         const char* bind_address, double timeout_seconds, int direct_ranks,
                         int transport, int connections, char* error, int error_size) {
+  std::lock_guard<std::mutex> lock(StartingMutex());
   StartingGroup& group = StartingGroups()[lane];
   group.name = name;
   group.ranks.assign(ranks, ranks + size);
   group.backend.reset();
+  const Status aborted = Engine::Get()->failure();
+  if (!aborted.ok()) return Report(aborted, error, error_size);
   const std::chrono::milliseconds timeout(static_cast<int64_t>(timeout_seconds * 1000));
   if (static_cast<Transport>(transport) == Transport::kSharedMemory) {
     std::unique_ptr<SharedMemoryBackend> backend;
     const Status status = SharedMemoryBackend::Create(rank_in_group, size, timeout, &backend);
+    if (status.ok()) backend->NameRanks(group.ranks);
     group.backend = std::move(backend);
     return Report(status, error, error_size);
   }
   std::unique_ptr<GlooBackend> backend;
   const Status status =
       GlooBackend::Create(rank_in_group, size, bind_address, timeout, &backend, connections);
+  if (status.ok()) backend->NameRanks(group.ranks);
   if (status.ok() && direct_ranks >= 0) backend->set_direct_ranks(direct_ranks);
   group.backend = std::move(backend);
   return Report(status, error, error_size);
@@ -86,18 +100,24 @@ int tfdear_group_listen(int lane, char* blob, int capacity) {
 
 int tfdear_group_probe(int lane, const char* const* blobs, const int* lengths, int count,
                        char* error, int error_size) {
+  std::lock_guard<std::mutex> lock(StartingMutex());
   return Report(StartingGroups()[lane].backend->Probe(Blobs(blobs, lengths, count)), error,
                 error_size);
 }
 
 int tfdear_group_connect(int lane, const char* const* blobs, const int* lengths, int count,
                          char* error, int error_size) {
-  return Report(StartingGroups()[lane].backend->Connect(Blobs(blobs, lengths, count)), error,
-                error_size);
+  tfdear::CollectiveBackend* backend;
+  {
+    std::lock_guard<std::mutex> lock(StartingMutex());
+    backend = StartingGroups()[lane].backend.get();
+  }
+  return Report(backend->Connect(Blobs(blobs, lengths, count)), error, error_size);
 }
 
 int tfdear_start(int schedule, int algorithm, int64_t bucket_bytes, int max_delay_ms,
                  int64_t first_agreement, char* error, int error_size) {
+  std::lock_guard<std::mutex> lock(StartingMutex());
   std::array<std::unique_ptr<ProcessGroup>, kNumLanes> groups;
   for (int i = 0; i < kNumLanes; ++i) {
     StartingGroup& starting = StartingGroups()[i];
@@ -131,9 +151,11 @@ int tfdear_layout_set_lane(int64_t layout, int lane, char* error, int error_size
   return Report(Engine::Get()->SetLane(layout, static_cast<LaneKind>(lane)), error, error_size);
 }
 
-int tfdear_layout_set_variable(int64_t layout, int tensor, int64_t variable, char* error,
+int tfdear_layout_set_variable(int64_t layout, int tensor, int64_t variable, const char* name,
+                               const char* comparable, const char* kind, char* error,
                                int error_size) {
-  return Report(Engine::Get()->SetVariable(layout, tensor, variable), error, error_size);
+  return Report(Engine::Get()->SetVariable(layout, tensor, variable, name, comparable, kind), error,
+                error_size);
 }
 
 int64_t tfdear_layout_shared(int64_t layout) { return Engine::Get()->SharedWith(layout); }
@@ -218,7 +240,7 @@ int tfdear_in_flight(int lane, uint64_t* sequence, double* seconds, int* waiting
   *sequence = current->sequence;
   *seconds = current->seconds;
   *waiting_for = current->waiting_for;
-  CopyText(current->signature, signature, capacity);
+  CopyText(current->signature + "\n" + current->details, signature, capacity);
   return 1;
 }
 
@@ -236,7 +258,13 @@ int tfdear_transport_failure(int* peer, char* message, int capacity) {
 }
 
 void tfdear_abort(int status_code, const char* message) {
-  Engine::Get()->Abort(Status(static_cast<StatusCode>(status_code), message));
+  const Status cause(static_cast<StatusCode>(status_code), message);
+  // First: what is created from now on sees it.
+  Engine::Get()->Abort(cause);
+  std::lock_guard<std::mutex> lock(StartingMutex());
+  for (StartingGroup& group : StartingGroups()) {
+    if (group.backend != nullptr) group.backend->Abort(cause);
+  }
 }
 
 int tfdear_aborted(char* message, int capacity) {

@@ -26,6 +26,7 @@ TFDEAR_EXPORT int tfdear_group_listen(int lane, char* blob, int capacity);
 // CollectiveBackend::Probe.
 TFDEAR_EXPORT int tfdear_group_probe(int lane, const char* const* blobs, const int* lengths,
                                      int count, char* error, int error_size);
+// Waits for the peers; tfdear_abort() from another thread ends it.
 TFDEAR_EXPORT int tfdear_group_connect(int lane, const char* const* blobs, const int* lengths,
                                        int count, char* error, int error_size);
 // The arguments are the engine's options, engine.h.
@@ -38,7 +39,8 @@ TFDEAR_EXPORT int tfdear_layout_add(int64_t layout, int data_type, int64_t count
 TFDEAR_EXPORT int tfdear_layout_set_lane(int64_t layout, int lane, char* error, int error_size);
 // Engine::SetVariable.
 TFDEAR_EXPORT int tfdear_layout_set_variable(int64_t layout, int tensor, int64_t variable,
-                                             char* error, int error_size);
+                                             const char* name, const char* comparable,
+                                             const char* kind, char* error, int error_size);
 // Engine::SharedWith.
 TFDEAR_EXPORT int64_t tfdear_layout_shared(int64_t layout);
 // Engine::RequestNorms.
@@ -73,10 +75,12 @@ TFDEAR_EXPORT int tfdear_compression_load(const char* state, int64_t size, char*
 TFDEAR_EXPORT int tfdear_synchronize(double timeout_seconds, char* error, int error_size);
 
 // The collective that a lane runs now. Returns 0 if there is none, 1 if the fields were filled.
+// `signature`: its text, and below it the lines of its details.
 TFDEAR_EXPORT int tfdear_in_flight(int lane, uint64_t* sequence, double* seconds, int* waiting_for,
                                    char* signature, int capacity);
-// A transport error that waits for its cause. Returns 0 if there is none.
+// A transport error that waits for its cause. Returns 0 if there is none, else 1 + StatusCode.
 TFDEAR_EXPORT int tfdear_transport_failure(int* peer, char* message, int capacity);
+// Ends all collectives, and groups that are being connected.
 TFDEAR_EXPORT void tfdear_abort(int status_code, const char* message);
 // The cause of the abort. Returns 0 if there was none, else 1 + StatusCode.
 TFDEAR_EXPORT int tfdear_aborted(char* message, int capacity);

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <mutex>
 #include <vector>
 
@@ -17,7 +18,8 @@ constexpr int kNiceness = -10;
 
 struct Registry {
   std::mutex mutex;
-  std::vector<clockid_t> clocks;
+  std::vector<clockid_t> clocks;  // Of threads that run.
+  int64_t micros_of_ended = 0;
 };
 
 // Never destroyed: threads may outlive static objects.
@@ -26,32 +28,56 @@ Registry& registry() {
   return *registry;
 }
 
-// 0 for the clock of a thread that has ended.
+// 0 for a clock that cannot be read.
 int64_t ReadMicros(clockid_t clock) {
   timespec time;
   if (clock_gettime(clock, &time) != 0) return 0;
   return static_cast<int64_t>(time.tv_sec) * 1000000 + time.tv_nsec / 1000;
 }
 
+// Lives as long as its thread. The system gives the clock of an ended thread to a new one, which
+// may be one that computes.
+class Registration {
+ public:
+  void Begin(clockid_t clock) {
+    clock_ = clock;
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    registry().clocks.push_back(clock);
+    registered_ = true;
+  }
+
+  ~Registration() {
+    if (!registered_) return;
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    auto& clocks = registry().clocks;
+    clocks.erase(std::find(clocks.begin(), clocks.end(), clock_));
+    registry().micros_of_ended += ReadMicros(clock_);
+  }
+
+ private:
+  bool registered_ = false;
+  clockid_t clock_ = 0;
+};
+
 }  // namespace
 
 void RegisterCommunicationThread() {
-  thread_local bool registered = false;
-  if (registered) return;
-  registered = true;
+  thread_local bool known = false;
+  if (known) return;
+  known = true;
   pthread_setname_np(pthread_self(), "tfdear_transfer");
   // They need little time, but at once: while one waits for a processor, the line is idle. Where
   // the system does not allow it (to other users than root, by default), all threads are alike.
   setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNiceness);
   clockid_t clock;
   if (pthread_getcpuclockid(pthread_self(), &clock) != 0) return;
-  std::lock_guard<std::mutex> lock(registry().mutex);
-  registry().clocks.push_back(clock);
+  thread_local Registration registration;
+  registration.Begin(clock);
 }
 
 int64_t ComputationMicros() {
   std::lock_guard<std::mutex> lock(registry().mutex);
-  int64_t micros = ReadMicros(CLOCK_PROCESS_CPUTIME_ID);
+  int64_t micros = ReadMicros(CLOCK_PROCESS_CPUTIME_ID) - registry().micros_of_ended;
   for (clockid_t clock : registry().clocks) micros -= ReadMicros(clock);
   return micros;
 }

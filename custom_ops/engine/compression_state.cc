@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -43,6 +44,54 @@ bool TakeFloats(const char** next, const char* end, std::vector<float>* values) 
   if (count > 0) std::memcpy(values->data(), *next, count * sizeof(float));
   *next += count * sizeof(float);
   return true;
+}
+
+// No model comes near; a damaged number would, and sums of such sizes must not wrap around.
+constexpr int64_t kMostBytes = int64_t{1} << 46;
+constexpr int64_t kMostSteps = int64_t{1} << 40;
+
+// Reads the tensors of a layout; false if there can be no such tensors.
+bool TakeTensors(const char** next, const char* end, std::vector<TensorSpec>* tensors) {
+  int64_t number = 0, type = 0, sparse = 0;
+  int64_t left = kMostBytes;
+  if (!TakeCount(next, end, 3 * sizeof(int64_t), &number)) return false;
+  tensors->resize(number);
+  for (TensorSpec& tensor : *tensors) {
+    Take(next, end, &type);
+    Take(next, end, &tensor.count);
+    Take(next, end, &sparse);
+    if (type < 0 || type > std::numeric_limits<int>::max() || (sparse != 0 && sparse != 1)) {
+      return false;
+    }
+    tensor.type = static_cast<DataType>(type);
+    tensor.sparse = sparse == 1;
+    const auto bytes = static_cast<int64_t>(SizeOf(tensor.type));
+    if (bytes == 0 || tensor.count < -1 || tensor.count > left / bytes) return false;
+    left -= std::max<int64_t>(tensor.count, 0) * bytes;
+  }
+  return true;
+}
+
+// Whether the buckets are some of these tensors, each once. More than that (`Plan::Check`) depends
+// on the job, which may have another shape than the one that saved.
+bool AreBuckets(const std::vector<std::vector<int>>& buckets, size_t tensors) {
+  std::vector<bool> placed(tensors);
+  for (const auto& bucket : buckets) {
+    if (bucket.empty()) return false;
+    for (int tensor : bucket) {
+      if (tensor < 0 || static_cast<size_t>(tensor) >= tensors || placed[tensor]) return false;
+      placed[tensor] = true;
+    }
+  }
+  return true;
+}
+
+// Only what can be exchanged sparsely is held back.
+bool CanHoldBack(const std::vector<TensorSpec>& tensors, const std::vector<int>& bucket) {
+  return std::all_of(bucket.begin(), bucket.end(), [&](int tensor) {
+    const TensorSpec& spec = tensors[tensor];
+    return spec.type == DataType::kFloat32 && !spec.sparse && spec.count >= 0;
+  });
 }
 
 Status Bad(const std::string& what) {
@@ -124,7 +173,7 @@ Status CompressionState::Load(const char** next, const char* end,
   if (!Take(next, end, &format)) return damaged;
   if (format != kFormat) return Bad("its format is " + std::to_string(format));
   if (!Take(next, end, &saved_place) || !Take(next, end, &saved_places) ||
-      !Take(next, end, &saved_steps) || !TakeCount(next, end, 3 * sizeof(int64_t), &count)) {
+      !Take(next, end, &saved_steps)) {
     return damaged;
   }
   if (saved_place != place || saved_places != places) {
@@ -132,27 +181,15 @@ Status CompressionState::Load(const char** next, const char* end,
                std::to_string(saved_places) + " of a node, this is rank " + std::to_string(place) +
                " of " + std::to_string(places));
   }
-  std::vector<TensorSpec> tensors(count);
-  for (TensorSpec& tensor : tensors) {
-    int64_t type, sparse;
-    if (!Take(next, end, &type) || !Take(next, end, &tensor.count) || !Take(next, end, &sparse)) {
-      return damaged;
-    }
-    tensor.type = static_cast<DataType>(type);
-    tensor.sparse = sparse != 0;
-    if (SizeOf(tensor.type) == 0) return damaged;
-  }
+  std::vector<TensorSpec> tensors;
+  if (saved_steps < 0 || saved_steps > kMostSteps || !TakeTensors(next, end, &tensors))
+    return damaged;
   if (!TakeCount(next, end, sizeof(int64_t), &count)) return damaged;
   std::vector<int64_t> words(count);
   for (int64_t& word : words) Take(next, end, &word);
   Plan plan;
   TFDEAR_RETURN_IF_ERROR(Plan::Decode(words, &plan));
-  for (const auto& bucket : plan.buckets) {
-    for (int tensor : bucket) {
-      if (tensor >= static_cast<int>(tensors.size())) return damaged;
-    }
-    if (bucket.empty()) return damaged;
-  }
+  if (!AreBuckets(plan.buckets, tensors.size())) return damaged;
   *state = std::make_unique<CompressionState>(std::move(tensors), std::move(plan), options, place,
                                               places);
   (*state)->steps = saved_steps;
@@ -164,7 +201,11 @@ Status CompressionState::Load(const char** next, const char* end,
     }
     const size_t expected = (*state)->shard(static_cast<int>(b)).size();
     for (auto* held : {&exchange->residual, &exchange->velocity}) {
-      if (!held->empty() && held->size() != expected) return damaged;
+      if (held->empty()) continue;
+      if (held->size() != expected ||
+          !CanHoldBack((*state)->tensors_, (*state)->plan_.buckets[b])) {
+        return damaged;
+      }
     }
     // Saved with other options than these.
     if (!options.error_feedback) exchange->residual.clear();

@@ -150,6 +150,11 @@ int tfdear_reduction_wait(int64_t reduction, int tensor, void* out, int64_t byte
                           double timeout_seconds, int64_t* since_us, char* error, int error_size) {
   auto found = Reductions().Find(reduction);
   if (found == nullptr) return Report(kNotOpen, error, error_size);
+  if (tensor < 0 || static_cast<size_t>(tensor) >= found->layout().tensors.size()) {
+    return Report(Status(StatusCode::kInvalidArgument,
+                         "'" + found->layout().name + "' has no tensor " + std::to_string(tensor)),
+                  error, error_size);
+  }
   auto future = std::make_shared<Future<std::pair<Status, Reduced>>>();
   found->WhenReduced(tensor, [future](const Status& status, const Reduced& sum) {
     future->Set({status, sum});
@@ -160,6 +165,17 @@ int tfdear_reduction_wait(int64_t reduction, int tensor, void* out, int64_t byte
                          "the sum of tensor " + std::to_string(tensor) + " did not come within " +
                              std::to_string(timeout_seconds) + " s"),
                   error, error_size);
+  }
+  if (result.first.ok() && out != nullptr) {
+    int64_t held = static_cast<int64_t>(SizeOf(found->layout().tensors[tensor].type));
+    for (int64_t dimension : result.second.shape) held *= dimension;
+    if (bytes != held) {
+      return Report(Status(StatusCode::kInvalidArgument,
+                           "the sum of tensor " + std::to_string(tensor) + " of '" +
+                               found->layout().name + "' has " + std::to_string(held) +
+                               " bytes, its caller expected " + std::to_string(bytes)),
+                    error, error_size);
+    }
   }
   if (result.first.ok() && out != nullptr && bytes > 0) {
     std::memcpy(out, result.second.data, static_cast<size_t>(bytes));
@@ -186,10 +202,13 @@ void tfdear_sums_of_squares(int lamb, const float* const* arrays, const int64_t*
 }
 
 void tfdear_reduction_close(int64_t reduction) {
-  std::shared_ptr<Reduction> closed;  // Destroyed without the mutex.
-  std::lock_guard<std::mutex> lock(Reductions().mutex);
-  auto found = Reductions().of_number.find(reduction);
-  if (found == Reductions().of_number.end()) return;
-  closed = std::move(found->second);
-  Reductions().of_number.erase(found);
+  std::shared_ptr<Reduction> closed;
+  {
+    std::lock_guard<std::mutex> lock(Reductions().mutex);
+    auto found = Reductions().of_number.find(reduction);
+    if (found == Reductions().of_number.end()) return;
+    closed = std::move(found->second);
+    Reductions().of_number.erase(found);
+  }
+  Engine::Get()->GiveUp(closed.get());
 }

@@ -5,6 +5,9 @@
 #include <condition_variable>
 #include <utility>
 
+#include "custom_ops/engine/plan_agreement.h"
+#include "custom_ops/engine/tensor_identity.h"
+
 namespace tfdear {
 
 // Executions until ranks talk again about plans when rank 0 had nothing to say yet.
@@ -33,7 +36,8 @@ void SingleCollective::Start(std::shared_ptr<const Signature> signature, Body bo
 bool SingleCollective::Issue(ProcessGroup* group, Reactions* reactions) {
   if (!started_.load()) return false;
   std::lock_guard<std::mutex> lock(mutex_);
-  auto run = [signature = signature_, body = std::move(body_), events = events_, number = number()](
+  auto signature = std::make_shared<Signature>(WithTicket(signature_->text(), number()));
+  auto run = [signature, body = std::move(body_), events = events_, number = number()](
                  CollectiveBackend* backend, uint64_t sequence) {
     const int64_t begin = EventRecord::NowMicros();
     Status status = body(backend, *signature, sequence);
@@ -41,7 +45,7 @@ bool SingleCollective::Issue(ProcessGroup* group, Reactions* reactions) {
     return status;
   };
   // The state that the caller handed in must live until the collective is done: `done` owns it.
-  auto work = group->Run(signature_, std::move(run));
+  auto work = group->Run(signature, std::move(run));
   reactions->push_back([work, done = std::move(done_)] { work->OnDone(done); });
   done_ = nullptr;
   return true;
@@ -72,6 +76,7 @@ Status Engine::Start(const Options& options,
                   "the engine of this process was started before: a process can hold one "
                   "distributed DearStrategy; create it once and use it for every model");
   }
+  if (!failure_.ok()) return failure_;
   started_ = true;
   options_ = options;
   for (int i = 0; i < kNumLanes; ++i) {
@@ -127,12 +132,16 @@ Status Engine::AddTensor(int64_t layout, const TensorSpec& tensor) {
   return status;
 }
 
-Status Engine::SetVariable(int64_t layout, int tensor, int64_t variable) {
+Status Engine::SetVariable(int64_t layout, int tensor, int64_t variable, const std::string& name,
+                           const std::string& comparable, const std::string& kind) {
   std::lock_guard<std::mutex> lock(mutex_);
   LayoutEntry* entry = nullptr;
   TFDEAR_RETURN_IF_ERROR(Find(layout, /*open_to_change=*/true, &entry));
   TFDEAR_RETURN_IF_ERROR(CheckTensor(*entry, tensor));
   entry->variables[tensor] = variable;
+  entry->tensors[tensor].name = name;
+  entry->tensors[tensor].comparable = comparable;
+  entry->tensors[tensor].kind = kind;
   return Status();
 }
 
@@ -226,26 +235,17 @@ void Engine::Agree(int64_t layout, Opened opened) {
   Lane* lane = nullptr;
   const Status status = OpenCollective(LaneKind::kControl, &collective, &lane);
   if (!status.ok()) return opened(status, nullptr, nullptr);
-  struct Message {
-    int64_t header[2] = {0, 0};  // Numbers of the plan, executions until the next agreement.
-    std::vector<int64_t> plan;
-  };
-  auto message = std::make_shared<Message>();
+  auto message = std::make_shared<PlanAgreement>();
   auto body = [this, layout, message](CollectiveBackend* backend, const Signature& signature,
                                       uint64_t sequence) {
     if (backend->rank() == 0) {
       std::lock_guard<std::mutex> lock(mutex_);
       LayoutEntry& entry = *layouts_[layout];
       message->plan.swap(entry.proposal);
-      message->header[0] = static_cast<int64_t>(message->plan.size());
-      message->header[1] = entry.proposed_interval > 0 ? entry.proposed_interval : kAskAgain;
+      message->interval = entry.proposed_interval > 0 ? entry.proposed_interval : kAskAgain;
       entry.proposed_interval = 0;
     }
-    TFDEAR_RETURN_IF_ERROR(
-        backend->Broadcast(message->header, sizeof(message->header), 0, signature, sequence));
-    message->plan.resize(message->header[0]);
-    return backend->Broadcast(message->plan.data(), message->plan.size() * sizeof(int64_t), 0,
-                              signature, sequence);
+    return BroadcastAgreement(backend, signature, sequence, message.get());
   };
   std::string name;
   {
@@ -257,7 +257,7 @@ void Engine::Agree(int64_t layout, Opened opened) {
                     std::move(body),
                     [this, layout, message, collective, opened](const Status& status) {
                       Status agreed = status;
-                      if (agreed.ok()) agreed = Adopt(layout, message->plan, message->header[1]);
+                      if (agreed.ok()) agreed = Adopt(layout, message->plan, message->interval);
                       if (!agreed.ok()) return opened(agreed, nullptr, nullptr);
                       OpenNow(layout, opened);
                     });
@@ -454,6 +454,7 @@ void Engine::Open(int64_t layout, Opened opened) {
         // Outside the gradients' lane somebody waits for the sums: nothing to put off.
         const Schedule schedule = gradients ? options_.schedule : Schedule::kWfbp;
         const Algorithm algorithm = gradients ? options_.algorithm : Algorithm::kShards;
+        Identify(&entry->tensors);
         if (gradients && entry->loads < loads_) TakeUpLoaded(entry);
         if (entry->plan.buckets.empty()) {
           entry->plan =
@@ -535,6 +536,18 @@ Status Engine::OpenCollective(LaneKind kind, std::shared_ptr<SingleCollective>* 
   (*collective)->events_ = &events_;
   (*opened)->Open(*collective);
   return Status();
+}
+
+void Engine::GiveUp(Ticket* ticket, Lane* lane) {
+  if (lane->Withdraw(ticket)) return;
+  auto* reduction = dynamic_cast<Reduction*>(ticket);
+  if (reduction == nullptr || reduction->complete()) return;
+  Abort(Status(
+      StatusCode::kAborted,
+      "a step ended on this rank after some of the tensors of '" + reduction->layout().name +
+          "' were on their way to the other ranks and before the rest were computed. The first "
+          "error above says why; the job cannot go on, because the ranks no longer agree on what "
+          "was sent"));
 }
 
 void Engine::Abort(const Status& cause) {

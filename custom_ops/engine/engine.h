@@ -72,8 +72,10 @@ class Engine {
   int64_t CreateLayout(const std::string& name, LaneKind lane);
   Status AddTensor(int64_t layout, const TensorSpec& tensor);
   Status SetLane(int64_t layout, LaneKind lane);
-  // The tensor is the gradient of this variable; see [Note: traces of one step].
-  Status SetVariable(int64_t layout, int tensor, int64_t variable);
+  // The tensor is the gradient of this variable; see [Note: traces of one step] and
+  // [Note: identity of tensors].
+  Status SetVariable(int64_t layout, int tensor, int64_t variable, const std::string& name,
+                     const std::string& comparable, const std::string& kind);
   // The layout whose plan this one follows: itself, as long as it was not used.
   int64_t SharedWith(int64_t layout);
   // Norms are wanted with the sum of this tensor: Reduction::AddLayer() will be called for it.
@@ -88,6 +90,11 @@ class Engine {
   void Open(int64_t layout, Opened opened);
   // Waits for that.
   Status Open(int64_t layout, std::shared_ptr<Reduction>* reduction, Lane** lane);
+
+  // Nobody will contribute to the ticket any more. One that got no data makes room for the next in
+  // its lane; one that got only some cannot be completed by this rank, which ends the job for all.
+  void GiveUp(Ticket* ticket, Lane* lane);
+  void GiveUp(Reduction* reduction) { GiveUp(reduction, reduction->lane()); }
 
   // Replaces the plan that a layout starts with; before its first use, on all ranks alike.
   Status SetPlan(int64_t layout, const std::vector<int64_t>& plan);
@@ -105,7 +112,9 @@ class Engine {
   // Of the layouts that are opened from now on. 1: everything is sent, dense, with what was held
   // back so far.
   Status SetDensity(double density);
-  // What sparse exchanges hold back now, of all layouts, as bytes; waits for those in flight.
+  // What sparse exchanges hold back now, of all layouts, as bytes; waits for those in flight. The
+  // caller sees to it that no step opens, issues or ends meanwhile: it waits for all updates first
+  // and starts no step (`tfdear_synchronize`), since an exchange changes its state without a lock.
   Status SaveCompression(std::vector<char>* state);
   // Takes up a saved state: every layout gets, when it is opened next, the first state that was
   // saved of one with the same tensors, with its plan if it has none yet; and else starts with

@@ -3,10 +3,13 @@
 
 #include <cstdlib>
 #include <iterator>
-#include <new>
+#include <string>
 
 namespace tfdear {
 namespace {
+
+// More than can be addressed; capacities stay below 2^63.
+constexpr size_t kMostBytes = size_t{1} << 62;
 
 // What is allocated for a buffer of `size` bytes: eight sizes between one power of two and the
 // next.
@@ -16,9 +19,17 @@ size_t CapacityFor(size_t size) {
   return size == 0 ? step : (size + step - 1) / step * step;
 }
 
+Status NoMemoryFor(size_t size) {
+  return Status(StatusCode::kResourceExhausted,
+                "this rank has no memory for a fusion buffer of " + std::to_string(size) +
+                    " bytes. Start fewer ranks per node, or use a smaller model or smaller "
+                    "batches");
+}
+
 }  // namespace
 
-std::shared_ptr<FusionBuffer> FusionBufferPool::Take(size_t size) {
+Status FusionBufferPool::Take(size_t size, std::shared_ptr<FusionBuffer>* taken) {
+  if (size > kMostBytes) return NoMemoryFor(size);
   const size_t capacity = CapacityFor(size);
   FusionBuffer* buffer = nullptr;
   {
@@ -29,21 +40,22 @@ std::shared_ptr<FusionBuffer> FusionBufferPool::Take(size_t size) {
       idle_.erase(found->second);
       by_capacity_.erase(found);
       idle_bytes_ -= capacity;
-    } else {
-      ++allocations_;
     }
   }
   if (buffer == nullptr) {
     void* data = std::aligned_alloc(kSlotAlignment, capacity);
-    if (data == nullptr) throw std::bad_alloc();
+    if (data == nullptr) return NoMemoryFor(size);
     buffer = new FusionBuffer;
     buffer->data_ = static_cast<char*>(data);
     buffer->capacity_ = capacity;
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++allocations_;
   }
   buffer->size_ = size;
   // The pool outlives its buffers: the deleter owns a reference to it.
-  return std::shared_ptr<FusionBuffer>(
-      buffer, [pool = shared_from_this()](FusionBuffer* returned) { pool->Return(returned); });
+  taken->reset(buffer,
+               [pool = shared_from_this()](FusionBuffer* returned) { pool->Return(returned); });
+  return Status();
 }
 
 void FusionBufferPool::Return(FusionBuffer* buffer) {

@@ -10,6 +10,8 @@
 #include <mutex>
 #include <vector>
 
+#include "custom_ops/engine/status.h"
+
 namespace tfdear {
 
 // Start of every tensor inside a fusion buffer, in bytes: what vectorised kernels and TensorFlow's
@@ -45,7 +47,7 @@ class FusionBufferPool : public std::enable_shared_from_this<FusionBufferPool> {
       : max_idle_bytes_(max_idle_bytes) {}
 
   // A buffer of this size; its bytes are what its last user left there.
-  std::shared_ptr<FusionBuffer> Take(size_t size);
+  Status Take(size_t size, std::shared_ptr<FusionBuffer>* taken);
   size_t idle_bytes() const;
   // Buffers that had to be allocated so far, because none that lay idle would do.
   int64_t allocations() const;

@@ -169,10 +169,19 @@ Status AddressBook::Parse(const std::string& blob, AddressBook* book) {
     if (word == kNoAddress) continue;
     std::istringstream list(word);
     for (std::string address; std::getline(list, address, ',');) {
+      if (address.empty() || address == kNoAddress) {
+        return Status(StatusCode::kInvalidArgument,
+                      "a gloo address blob holds an empty address: '" + word.substr(0, 64) + "'");
+      }
       book->addresses_for_peer.back().push_back(address);
     }
   }
-  if (book->size < 0 || book->addresses_for_peer.size() != static_cast<size_t>(book->size)) {
+  if (book->rank < 0 || book->rank >= book->size) {
+    return Status(StatusCode::kInvalidArgument, "a gloo address blob is of rank " +
+                                                    std::to_string(book->rank) + " of " +
+                                                    std::to_string(book->size));
+  }
+  if (book->addresses_for_peer.size() != static_cast<size_t>(book->size)) {
     return Status(StatusCode::kInvalidArgument,
                   "a gloo address blob for " + std::to_string(book->size) + " ranks holds " +
                       std::to_string(book->addresses_for_peer.size()) + " lists of addresses");

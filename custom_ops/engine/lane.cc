@@ -7,6 +7,10 @@
 
 namespace tfdear {
 
+std::string WithTicket(const std::string& text, int64_t number) {
+  return text + ", ticket " + std::to_string(number);
+}
+
 void Lane::Open(std::shared_ptr<Ticket> ticket) {
   Status failure;
   {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -40,6 +41,10 @@ class Ticket {
   friend class Lane;
   int64_t number_ = -1;
 };
+
+// Words for a collective of a ticket. A rank that gives up a step before it sent anything goes on
+// with its next ticket, and must not be added to the step that the others still take.
+std::string WithTicket(const std::string& text, int64_t number);
 
 // The process groups a rank belongs to, each with a lane (an order of collectives) of its own.
 enum class LaneKind : int {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "custom_ops/engine/keep_denormals.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -72,16 +74,6 @@ void FilterSumPortable(const float* x, float* residual, size_t begin, size_t end
 }
 
 #if defined(__x86_64__)
-
-// TensorFlow's threads flush denormals to zero. Sums must not depend on the thread.
-class KeepDenormals {
- public:
-  KeepDenormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ & ~0x8040u); }
-  ~KeepDenormals() { _mm_setcsr(saved_); }
-
- private:
-  const unsigned saved_;
-};
 
 #define TFDEAR_AVX2 __attribute__((target("avx2,bmi,popcnt")))
 #define TFDEAR_AVX512 __attribute__((target("avx512f,avx512bw,bmi,popcnt")))

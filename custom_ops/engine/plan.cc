@@ -61,6 +61,19 @@ Halves HalvesOf(Algorithm algorithm, Levels levels) {
   return halves;
 }
 
+// By what the tensors hold, without the gaps between them, as `tfdear/engine_plan.py` counts for
+// the plans that come later: a bucket must not change sides when the ranks first agree on one.
+bool IsExchangedSparsely(const std::vector<TensorSpec>& tensors, const Bucket& bucket,
+                         const SparseBuckets& sparse_buckets) {
+  if (sparse_buckets.at_least < 0 || bucket.type != DataType::kFloat32) return false;
+  int64_t elements = 0;
+  for (int tensor : bucket.tensors) {
+    if (tensors[tensor].sparse || tensors[tensor].count < 0) return false;
+    elements += tensors[tensor].count;
+  }
+  return elements >= std::max<int64_t>(sparse_buckets.at_least, 1);
+}
+
 // The same for a bucket that is exchanged sparsely.
 Halves SparseHalves(bool hierarchical, Levels levels) {
   if (!hierarchical) return {{Phase::kSparseAllGather}, {}};
@@ -90,15 +103,16 @@ void Pipeline(std::vector<Plan::Step>* steps) {
   *steps = std::move(ordered);
 }
 
-// What is done of a bucket: its phases so far, and of each the chunks.
+// What is done of a bucket: its phases so far, and of each the chunks. A step costs the same
+// however many came before it.
 struct Progress {
+  struct Chunks {
+    std::vector<bool> done;
+    size_t left = 0;
+  };
   std::vector<Phase> phases;
-  std::vector<std::vector<bool>> done;
-  bool interleaved = false;  // A phase began before the one before it was complete.
-
-  static bool Complete(const std::vector<bool>& chunks) {
-    return std::count(chunks.begin(), chunks.end(), false) == 0;
-  }
+  std::vector<Chunks> chunks;  // Of every phase.
+  bool interleaved = false;    // A phase began before the one before it was complete.
 
   // False if the step cannot come now.
   bool Add(const Plan::Step& step) {
@@ -106,20 +120,22 @@ struct Progress {
     const size_t place = found - phases.begin();
     if (found == phases.end()) {
       phases.push_back(step.phase);
-      done.emplace_back(step.chunks);
+      const auto count = static_cast<size_t>(step.chunks);
+      chunks.push_back({std::vector<bool>(count), count});
     }
-    std::vector<bool>& chunks = done[place];
-    if (static_cast<int>(chunks.size()) != step.chunks || chunks[step.chunk]) return false;
+    Chunks& own = chunks[place];
+    if (own.done.size() != static_cast<size_t>(step.chunks) || own.done[step.chunk]) return false;
     if (place > 0) {
-      const std::vector<bool>& before = done[place - 1];
-      const bool alike = std::all_of(done.begin(), done.end(), [&](const auto& phase) {
-        return phase.size() == chunks.size();
+      const Chunks& before = chunks[place - 1];
+      const bool alike = std::all_of(chunks.begin(), chunks.end(), [&](const auto& phase) {
+        return phase.done.size() == own.done.size();
       });
-      if (!before[step.chunk % before.size()]) return false;
-      interleaved = interleaved || !Complete(before);
+      if (!before.done[step.chunk % before.done.size()]) return false;
+      interleaved = interleaved || before.left > 0;
       if (interleaved && !alike) return false;
     }
-    chunks[step.chunk] = true;
+    own.done[step.chunk] = true;
+    --own.left;
     return true;
   }
 };
@@ -173,9 +189,7 @@ Plan Plan::Make(const std::vector<TensorSpec>& tensors, size_t bucket_bytes, Sch
   for (const Bucket& bucket : PlanFixedSize(tensors, bucket_bytes)) {
     plan.buckets.push_back(bucket.tensors);
     sparse.push_back(bucket.sparse);
-    compressed.push_back(sparse_buckets.at_least >= 0 && bucket.type == DataType::kFloat32 &&
-                         !bucket.sparse && bucket.count > 0 &&
-                         bucket.count >= static_cast<size_t>(sparse_buckets.at_least) &&
+    compressed.push_back(IsExchangedSparsely(tensors, bucket, sparse_buckets) &&
                          (levels.inter || !sparse_buckets.hierarchical));
   }
   plan.wait_for_all = schedule == Schedule::kSequential;
@@ -221,20 +235,25 @@ Status Plan::Decode(const std::vector<int64_t>& words, Plan* plan) {
     *value = words[next++];
     return true;
   };
+  // How many items follow, of `each` words at least: no more than there are words for, so that a
+  // number alone allocates nothing.
+  auto take_count = [&](size_t each, int64_t* count) {
+    return take(count) && static_cast<size_t>(*count) <= (words.size() - next) / each;
+  };
   const Status damaged = Bad("its " + std::to_string(words.size()) + " numbers are no plan");
   int64_t wait_for_all, count;
-  if (!take(&wait_for_all) || !take(&count)) return damaged;
-  plan->wait_for_all = wait_for_all != 0;
+  if (!take(&wait_for_all) || wait_for_all > 1 || !take_count(1, &count)) return damaged;
+  plan->wait_for_all = wait_for_all == 1;
   plan->buckets.assign(count, {});
   for (auto& bucket : plan->buckets) {
     int64_t size, tensor;
-    if (!take(&size)) return damaged;
+    if (!take_count(1, &size)) return damaged;
     for (int64_t i = 0; i < size; ++i) {
       if (!take(&tensor)) return damaged;
       bucket.push_back(static_cast<int>(tensor));
     }
   }
-  if (!take(&count)) return damaged;
+  if (!take_count(4, &count)) return damaged;
   plan->steps.clear();
   for (int64_t i = 0; i < count; ++i) {
     int64_t phase, bucket, chunk, chunks;
@@ -284,8 +303,10 @@ Status Plan::Check(const std::vector<TensorSpec>& tensors, Levels levels) const 
   }
   std::vector<Progress> progress(buckets.size());
   for (const Step& step : steps) {
+    // Every chunk is a step, so there are no more chunks than steps: this bounds what is allocated.
     if (step.bucket < 0 || step.bucket >= static_cast<int>(buckets.size()) || step.chunks < 1 ||
-        step.chunk < 0 || step.chunk >= step.chunks) {
+        static_cast<size_t>(step.chunks) > steps.size() || step.chunk < 0 ||
+        step.chunk >= step.chunks) {
       return Bad("a step names bucket " + std::to_string(step.bucket) + ", chunk " +
                  std::to_string(step.chunk) + " of " + std::to_string(step.chunks));
     }
@@ -309,7 +330,7 @@ Status Plan::Check(const std::vector<TensorSpec>& tensors, Levels levels) const 
   for (size_t b = 0; b < buckets.size(); ++b) {
     const Phases& chain = progress[b].phases;
     if (std::find(chains.begin(), chains.end(), chain) == chains.end() ||
-        !Progress::Complete(progress[b].done.back())) {
+        progress[b].chunks.back().left > 0) {
       std::string words;
       for (Phase phase : chain) words += std::string(" ") + Name(phase);
       return Bad(

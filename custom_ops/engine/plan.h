@@ -56,7 +56,7 @@ struct Levels {
 
 // Which buckets are exchanged sparsely. Only those of float32 can be.
 struct SparseBuckets {
-  int64_t at_least = -1;     // Elements of the smallest of them; negative: none is.
+  int64_t at_least = -1;     // Elements of their tensors, without gaps; negative: none is.
   bool hierarchical = true;  // Sums of nodes are exchanged between the nodes; else ranks' own.
 };
 

@@ -2,9 +2,12 @@
 
 #include "custom_ops/engine/process_group.h"
 
+#include <exception>
+#include <new>
 #include <utility>
 
 #include "custom_ops/engine/communication_threads.h"
+#include "custom_ops/engine/keep_denormals.h"
 #include "custom_ops/engine/signal_mask.h"
 
 namespace tfdear {
@@ -68,6 +71,7 @@ void ProcessGroup::Abort(const Status& cause) {
 
 void ProcessGroup::Loop() {
   RegisterCommunicationThread();
+  const KeepDenormals keep_denormals;  // Sums are formed here.
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
@@ -94,14 +98,23 @@ void ProcessGroup::Loop() {
     }
     lock.unlock();
     entry.work->Finish(status);
-    // Captures of the hooks may be the last owners of things whose destructors call back here.
+    // The body may own the last reference to objects whose destructors call this group.
     entry = Entry();
     lock.lock();
   }
 }
 
 Status ProcessGroup::RunEntry(const Entry& entry) {
-  const Status status = entry.body(backend_.get(), entry.sequence);
+  Status status;
+  // The engine's own code returns its errors; memory that is gone is told by an exception.
+  try {
+    status = entry.body(backend_.get(), entry.sequence);
+  } catch (const std::bad_alloc&) {
+    status = Status(StatusCode::kResourceExhausted,
+                    entry.signature->text() + ": this rank has no memory left for it");
+  } catch (const std::exception& error) {
+    status = Status(StatusCode::kInternal, entry.signature->text() + ": " + error.what());
+  }
   if (status.ok() || status.code() == StatusCode::kInvalidArgument) return status;
   return AwaitCause(status);
 }
@@ -135,6 +148,7 @@ std::optional<ProcessGroup::InFlight> ProcessGroup::Current() const {
   if (current_ == nullptr) return std::nullopt;
   InFlight in_flight;
   in_flight.signature = current_->text();
+  if (current_->details() != nullptr) in_flight.details = *current_->details();
   in_flight.sequence = current_sequence_;
   in_flight.seconds = std::chrono::duration<double>(Clock::now() - current_start_).count();
   in_flight.waiting_for = GlobalRank(backend_->waiting_for());

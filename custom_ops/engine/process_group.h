@@ -53,8 +53,9 @@ class ProcessGroup {
   const std::vector<int>& ranks() const { return ranks_; }
 
   // A collective, or any compound of them, as one entry of the queue. `body` runs on the group's
-  // thread; it hands signature and sequence to every collective it calls, and must not throw. If it
-  // returns kInvalidArgument only its own Work fails; every other error ends the group. `after`:
+  // thread; it hands signature and sequence to every collective it calls. If it returns
+  // kInvalidArgument only its own Work fails; every other error, and every exception (memory may
+  // run out anywhere), ends the group. `after`:
   // work of another group that must be over before; if that fails, this work ends with its error
   // and the group goes on. Waiting for it is not part of the collective: Current() does not show
   // it. Two groups must not wait for each other in a circle.
@@ -66,6 +67,7 @@ class ProcessGroup {
 
   struct InFlight {
     std::string signature;
+    std::string details;  // Of the signature.
     uint64_t sequence = 0;
     double seconds = 0;    // since it started
     int waiting_for = -1;  // global rank whose message it waits for now, or -1

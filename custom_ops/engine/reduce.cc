@@ -5,6 +5,7 @@
 #include <cstring>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -66,8 +67,14 @@ void SumHalfPortable(uint16_t* accumulator, const uint16_t* addend, size_t count
 
 #if defined(__x86_64__)
 
+// Not every Clang knows "f16c" by name.
+bool ProcessorHasF16C() {
+  unsigned eax, ebx, ecx = 0, edx;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
 bool HasHalfInstructions() {
-  static const bool has = __builtin_cpu_supports("avx") && __builtin_cpu_supports("f16c");
+  static const bool has = __builtin_cpu_supports("avx") && ProcessorHasF16C();
   return has;
 }
 
@@ -151,6 +158,40 @@ void SumFloat16(uint16_t* accumulator, const uint16_t* addend, size_t count) {
   }
 }
 
+template <typename Element>
+void CopyScaledPlain(Element* target, const Element* source, Element factor, size_t count) {
+  constexpr size_t kLanes = 32 / sizeof(Element);
+  typedef Element Vector __attribute__((vector_size(32)));
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    Vector values;
+    std::memcpy(&values, source + i, sizeof(values));
+    values *= factor;
+    std::memcpy(target + i, &values, sizeof(values));
+  }
+  for (; i < count; ++i) target[i] = source[i] * factor;
+}
+
+void CopyScaledFloat16(uint16_t* target, const uint16_t* source, float factor, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    target[i] = reduce_internal::HalfFromFloat(reduce_internal::FloatFromHalf(source[i]) * factor);
+  }
+}
+
+void CopyScaledBFloat16(uint16_t* target, const uint16_t* source, float factor, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t bits = static_cast<uint32_t>(source[i]) << 16;
+    float value;
+    std::memcpy(&value, &bits, sizeof(value));
+    value *= factor;
+    uint32_t product;
+    std::memcpy(&product, &value, sizeof(product));
+    const bool is_nan = (product & 0x7fffffffu) > 0x7f800000u;
+    const uint32_t nearest_even = (product + 0x7fffu + ((product >> 16) & 1u)) >> 16;
+    target[i] = static_cast<uint16_t>(is_nan ? (product >> 16) | 0x40u : nearest_even);
+  }
+}
+
 }  // namespace
 
 void SumInto(DataType type, void* accumulator, const void* addend, size_t count) {
@@ -172,6 +213,27 @@ void SumInto(DataType type, void* accumulator, const void* addend, size_t count)
     case DataType::kInt64:
       return SumPlain(static_cast<uint64_t*>(accumulator), static_cast<const uint64_t*>(addend),
                       count);
+  }
+}
+
+void CopyScaled(DataType type, void* target, const void* source, double factor, size_t count) {
+  const float single = static_cast<float>(factor);
+  switch (type) {
+    case DataType::kFloat16:
+      return CopyScaledFloat16(static_cast<uint16_t*>(target), static_cast<const uint16_t*>(source),
+                               single, count);
+    case DataType::kBFloat16:
+      return CopyScaledBFloat16(static_cast<uint16_t*>(target),
+                                static_cast<const uint16_t*>(source), single, count);
+    case DataType::kFloat32:
+      return CopyScaledPlain(static_cast<float*>(target), static_cast<const float*>(source), single,
+                             count);
+    case DataType::kFloat64:
+      return CopyScaledPlain(static_cast<double*>(target), static_cast<const double*>(source),
+                             factor, count);
+    case DataType::kInt32:
+    case DataType::kInt64:
+      break;  // Refused by whoever brings a factor.
   }
 }
 

@@ -15,6 +15,11 @@ namespace tfdear {
 // float32 and rounded to nearest even, so the result does not depend on the processor.
 void SumInto(DataType type, void* accumulator, const void* addend, size_t count);
 
+// target[i] = factor * source[i] for i < count, of a floating type; alignment and ranges as above.
+// float64 is multiplied as such, the others in float32, float16 and bfloat16 rounded to nearest
+// even.
+void CopyScaled(DataType type, void* target, const void* source, double factor, size_t count);
+
 namespace reduce_internal {
 
 // Scalar conversions, used where the processor has no float16 instructions.

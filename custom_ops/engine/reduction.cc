@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "custom_ops/engine/communication_threads.h"
+#include "custom_ops/engine/reduce.h"
+#include "custom_ops/engine/row_exchange.h"
 #include "custom_ops/engine/shard.h"
 
 namespace tfdear {
@@ -45,6 +47,15 @@ EventKind KindOf(Phase phase) {
   return EventKind::kCollective;
 }
 
+void CopyWeighted(DataType type, void* target, const void* source, double weight, size_t count) {
+  if (count == 0) return;
+  if (weight == 1) {
+    std::memcpy(target, source, count * SizeOf(type));
+  } else {
+    CopyScaled(type, target, source, weight, count);
+  }
+}
+
 bool IsSparseExchange(Phase phase) {
   return phase == Phase::kSparseExchange || phase == Phase::kSparseAllGather;
 }
@@ -74,20 +85,42 @@ std::string Describe(const ReductionLayout& layout, const Plan::Step& step, size
   if (step.chunks > 1) {
     text += " chunk " + std::to_string(step.chunk) + "/" + std::to_string(step.chunks);
   }
-  if (bucket.sparse) return text;
-  text += " (elements";
+  if (!bucket.sparse) text += " (elements";
   const size_t shown = std::min<size_t>(bucket.tensors.size(), 8);
   std::string rest;
   for (size_t i = 0; i < bucket.tensors.size(); ++i) {
     const int64_t elements = layout.tensors[bucket.tensors[i]].count;
+    if (bucket.sparse) break;
     (i < shown ? text : rest) += " " + std::to_string(elements < 0 ? count : elements);
   }
+  if (!rest.empty()) text += " and " + std::to_string(bucket.tensors.size() - shown) + " more";
+  if (!bucket.sparse) text += ")";
+  for (int tensor : bucket.tensors) {
+    const TensorSpec& spec = layout.tensors[tensor];
+    if (!spec.name.empty()) rest += " " + std::to_string(spec.identity);
+  }
   if (!rest.empty()) {
-    text += " and " + std::to_string(bucket.tensors.size() - shown) + " more, fingerprint " +
-            std::to_string(Signature(rest).hash() % 1000000);
+    char fingerprint[32];
+    std::snprintf(fingerprint, sizeof(fingerprint), " fingerprint %016llx",
+                  static_cast<unsigned long long>(Signature(rest).hash()));
+    text += fingerprint;
   }
   const int normed = NormedIn(layout, step.bucket);
-  return text + ")" + (normed > 0 ? " with norms of " + std::to_string(normed) : "");
+  return text + (normed > 0 ? " with norms of " + std::to_string(normed) : "");
+}
+
+// The tensors of a bucket, a line each: what ranks compare, and what it is called here.
+std::string DetailsOf(const ReductionLayout& layout, const Bucket& bucket) {
+  std::string lines;
+  for (int tensor : bucket.tensors) {
+    const TensorSpec& spec = layout.tensors[tensor];
+    if (spec.name.empty()) continue;
+    char identity[24];
+    std::snprintf(identity, sizeof(identity), "%016llx ",
+                  static_cast<unsigned long long>(spec.identity));
+    lines += identity + spec.name + " " + spec.kind + "\n";
+  }
+  return lines;
 }
 
 // Links the steps of each bucket: see [Note: chains of phases] in plan.cc.
@@ -159,6 +192,9 @@ std::shared_ptr<const ReductionLayout> ReductionLayout::Make(std::string name,
                                                         static_cast<int>(slot)};
     }
   }
+  for (const Bucket& bucket : layout->buckets) {
+    layout->details.push_back(std::make_shared<const std::string>(DetailsOf(*layout, bucket)));
+  }
   std::vector<bool> begun(layout->buckets.size());
   for (const Plan::Step& step : plan.steps) {
     const Bucket& bucket = layout->buckets[step.bucket];
@@ -205,17 +241,20 @@ Reduction::Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, in
   }
 }
 
-FusionBuffer* Reduction::BufferOf(int bucket, size_t count) {
+Status Reduction::TakeBuffer(int bucket, size_t count, FusionBuffer** buffer) {
   std::lock_guard<std::mutex> lock(mutex_);
   BucketState& state = buckets_[bucket];
   if (state.buffer == nullptr) {
+    TFDEAR_RETURN_IF_ERROR(
+        pool_->Take(count * SizeOf(layout_->buckets[bucket].type), &state.buffer));
     state.count = count;
-    state.buffer = pool_->Take(count * SizeOf(layout_->buckets[bucket].type));
   }
-  return state.buffer.get();
+  *buffer = state.buffer.get();
+  return Status();
 }
 
-Status Reduction::Contribute(int tensor, const void* data, const std::vector<int64_t>& shape) {
+Status Reduction::Contribute(int tensor, const void* data, const std::vector<int64_t>& shape,
+                             double weight) {
   const TensorSpec& spec = layout_->tensors[tensor];
   const auto [bucket, slot] = layout_->place_of_tensor[tensor];
   const size_t elements = ElementsOf(shape);
@@ -226,17 +265,18 @@ Status Reduction::Contribute(int tensor, const void* data, const std::vector<int
             (spec.sparse ? "as sparse" : "with " + std::to_string(spec.count) + " elements") +
             " when its function was traced, but came with " + std::to_string(elements));
   }
-  TFDEAR_RETURN_IF_ERROR(Accept(tensor));
+  TFDEAR_RETURN_IF_ERROR(Accept(tensor, weight));
   const int64_t begin = EventRecord::NowMicros();
-  FusionBuffer* buffer =
-      BufferOf(bucket, spec.count < 0 ? elements : layout_->buckets[bucket].count);
+  FusionBuffer* buffer = nullptr;
+  TFDEAR_RETURN_IF_ERROR(
+      TakeBuffer(bucket, spec.count < 0 ? elements : layout_->buckets[bucket].count, &buffer));
   const size_t element = SizeOf(spec.type);
   char* target = buffer->data() + layout_->buckets[bucket].offsets[slot] * element;
   const size_t bytes = elements * element;
-  if (data == nullptr) {
+  if (weight == 0) {
     std::memset(target, 0, bytes);
-  } else if (bytes > 0) {
-    std::memcpy(target, data, bytes);
+  } else {
+    CopyWeighted(spec.type, target, data, weight, elements);
   }
   // The gap before the next slot is summed too. What a former user of the buffer left there would
   // grow with every step, up to infinities, subnormals (slow) or overflows.
@@ -248,23 +288,24 @@ Status Reduction::Contribute(int tensor, const void* data, const std::vector<int
 }
 
 Status Reduction::ContributeRows(int tensor, const void* values, const int64_t* indices,
-                                 const std::vector<int64_t>& shape) {
+                                 std::vector<int64_t> shape, double weight) {
   const TensorSpec& spec = layout_->tensors[tensor];
   if (!spec.sparse || shape.empty()) {
     return Status(StatusCode::kInvalidArgument, "tensor " + std::to_string(tensor) + " of '" +
                                                     layout_->name + "' was announced as dense");
   }
-  TFDEAR_RETURN_IF_ERROR(Accept(tensor));
+  TFDEAR_RETURN_IF_ERROR(Accept(tensor, weight));
+  if (weight == 0) shape[0] = 0;
   const int bucket = layout_->place_of_tensor[tensor].bucket;
   const int64_t begin = EventRecord::NowMicros();
   const size_t bytes = ElementsOf(shape) * SizeOf(spec.type);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     BucketState& state = buckets_[bucket];
-    state.buffer = pool_->Take(bytes);
-    state.indices = pool_->Take(shape[0] * sizeof(int64_t));
+    TFDEAR_RETURN_IF_ERROR(pool_->Take(bytes, &state.buffer));
+    TFDEAR_RETURN_IF_ERROR(pool_->Take(shape[0] * sizeof(int64_t), &state.indices));
     state.shapes[0] = shape;
-    if (bytes > 0) std::memcpy(state.buffer->data(), values, bytes);
+    CopyWeighted(spec.type, state.buffer->data(), values, weight, ElementsOf(shape));
     if (shape[0] > 0) std::memcpy(state.indices->data(), indices, shape[0] * sizeof(int64_t));
   }
   RecordContribution(tensor, begin);
@@ -279,7 +320,13 @@ void Reduction::RecordContribution(int tensor, int64_t begin_us) {
 }
 
 // Before anything is written: a second contribution must not touch bytes that may be on the line.
-Status Reduction::Accept(int tensor) {
+Status Reduction::Accept(int tensor, double weight) {
+  const DataType type = layout_->tensors[tensor].type;
+  if ((type == DataType::kInt32 || type == DataType::kInt64) && weight != 0 && weight != 1) {
+    return Status(StatusCode::kInvalidArgument,
+                  "tensor " + std::to_string(tensor) + " of '" + layout_->name +
+                      "' holds integers, which weigh 0 or 1, not " + std::to_string(weight));
+  }
   if (arrived_[tensor].exchange(true)) {
     return Status(StatusCode::kInternal, "tensor " + std::to_string(tensor) + " of '" +
                                              layout_->name + "' was contributed twice in one step");
@@ -333,18 +380,18 @@ bool Reduction::Issue(ProcessGroup* group, Reactions* reactions) {
 }
 
 std::shared_ptr<Work> Reduction::Submit(ProcessGroup* world, const ReductionLayout::Step& step) {
-  auto signature = step.signature;
-  if (signature == nullptr) {
-    signature = std::make_shared<Signature>(Describe(*layout_, step, buckets_[step.bucket].count));
-  }
+  std::string text = step.signature != nullptr
+                         ? step.signature->text()
+                         : Describe(*layout_, step, buckets_[step.bucket].count);
   const bool exchanges = IsSparseExchange(step.phase) && compression_.state != nullptr;
   if (exchanges) {
     // Ranks that disagree on it must not mix what they send.
     char density[32];
     std::snprintf(density, sizeof(density), " density %.9g ", compression_.density);
-    signature = std::make_shared<Signature>(signature->text() + density +
-                                            compression_.state->exchange(step.bucket)->Describe());
+    text += density + compression_.state->exchange(step.bucket)->Describe();
   }
+  const auto signature =
+      std::make_shared<const Signature>(WithTicket(text, number()), layout_->details[step.bucket]);
   const LaneKind kind = LaneOf(step.phase);
   ProcessGroup* const group = kind == LaneKind::kGradientsIntra   ? levels_.intra
                               : kind == LaneKind::kGradientsInter ? levels_.inter
@@ -381,7 +428,7 @@ Status Reduction::RunStep(CollectiveBackend* backend, const ReductionLayout::Ste
   BucketState* const state = &buckets_[step.bucket];
   const DataType type = layout_->buckets[step.bucket].type;
   if (step.phase == Phase::kSparseGather) {
-    const Status status = GatherRows(backend, sequence, signature.text(), state, type);
+    const Status status = GatherRows(backend, signature, sequence, state, type);
     *bytes = state->buffer->size();
     return status;
   }
@@ -459,46 +506,30 @@ std::vector<Range> Reduction::ShardsOfStep(const ReductionLayout::Step& step) co
   return shards;
 }
 
-Status Reduction::GatherRows(CollectiveBackend* backend, uint64_t sequence, const std::string& text,
-                             BucketState* bucket, DataType type) {
+Status Reduction::GatherRows(CollectiveBackend* backend, const Signature& signature,
+                             uint64_t sequence, BucketState* bucket, DataType type) {
   std::vector<int64_t>& shape = bucket->shapes[0];
   size_t row_bytes = SizeOf(type);
   for (size_t d = 1; d < shape.size(); ++d) row_bytes *= static_cast<size_t>(shape[d]);
-  // Of each rank: its rows, and their length, because rows of two lengths must not be put together.
-  std::vector<int64_t> facts(2 * world_size_, 0);
-  facts[2 * rank_] = shape[0];
-  facts[2 * rank_ + 1] = static_cast<int64_t>(row_bytes);
-  Status status = backend->AllGather(facts.data(), facts.size(), DataType::kInt64,
-                                     Signature(text + " counts"), sequence);
-  if (!status.ok()) return status;
-  int64_t total = 0;
-  std::vector<size_t> index_bytes(world_size_), value_bytes(world_size_);
-  for (int r = 0; r < world_size_; ++r) {
-    if (facts[2 * r + 1] != facts[1]) {
-      return Status(StatusCode::kInvalidArgument,
-                    text + ": rank 0 of the process group sent rows of " +
-                        std::to_string(facts[1]) + " bytes, rank " + std::to_string(r) +
-                        " rows of " + std::to_string(facts[2 * r + 1]) +
-                        "; the shape of a sparse gradient may differ between ranks in its first "
-                        "dimension only");
-    }
-    total += facts[2 * r];
-    index_bytes[r] = facts[2 * r] * sizeof(int64_t);
-    value_bytes[r] = facts[2 * r] * row_bytes;
-  }
-  auto all_indices = pool_->Take(total * sizeof(int64_t));
-  auto all_values = pool_->Take(total * row_bytes);
-  status = backend->AllGatherV(bucket->indices->data(), all_indices->data(), index_bytes,
-                               Signature(text + " indices"), sequence);
-  if (!status.ok()) return status;
-  status = backend->AllGatherV(bucket->buffer->data(), all_values->data(), value_bytes,
-                               Signature(text + " values"), sequence);
-  if (!status.ok()) return status;
+  ArrivingRows arriving;
+  TFDEAR_RETURN_IF_ERROR(
+      AnnounceRowsOfLength(backend, signature, sequence, shape[0], row_bytes, &arriving));
+  std::vector<size_t> index_bytes;
+  for (int64_t rows : arriving.of_member) index_bytes.push_back(rows * sizeof(int64_t));
+  std::shared_ptr<FusionBuffer> all_indices, all_values;
+  TFDEAR_RETURN_IF_ERROR(pool_->Take(arriving.total * sizeof(int64_t), &all_indices));
+  TFDEAR_RETURN_IF_ERROR(pool_->Take(arriving.total * row_bytes, &all_values));
+  const std::string& text = signature.text();
+  TFDEAR_RETURN_IF_ERROR(backend->AllGatherV(bucket->indices->data(), all_indices->data(),
+                                             index_bytes, Signature(text + " indices"), sequence));
+  TFDEAR_RETURN_IF_ERROR(backend->AllGatherV(bucket->buffer->data(), all_values->data(),
+                                             arriving.bytes_of_member, Signature(text + " values"),
+                                             sequence));
   std::lock_guard<std::mutex> lock(mutex_);
   bucket->indices = std::move(all_indices);
   bucket->buffer = std::move(all_values);
-  shape[0] = total;
-  return status;
+  shape[0] = static_cast<int64_t>(arriving.total);
+  return Status();
 }
 
 // The last step of a bucket: all of its sum is here, this rank's shard for a while already.

@@ -39,6 +39,7 @@ struct ReductionLayout {
     bool with_norms = false;  // The last of its bucket, and some of its tensors want norms.
   };
   std::vector<Step> steps;  // The order in which the collectives are issued, the same on all ranks.
+  std::vector<std::shared_ptr<const std::string>> details;  // Of each bucket, for signatures.
   std::vector<int> last_steps;  // Of each bucket: how many steps bring its sum.
   // Of each bucket: whether all phases are cut into the same number of chunks. Each chunk then has
   // a chain of its own, and the shards between the nodes are shards of the chunk.
@@ -89,11 +90,14 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
             std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* lane,
             int max_delay_ms, LevelGroups levels = {}, CompressionOfStep compression = {});
 
-  // Adds this rank's share of a dense tensor. `data` null contributes zeros.
-  Status Contribute(int tensor, const void* data, const std::vector<int64_t>& shape);
-  // Adds rows: `values` holds shape[0] rows, `indices` as many. shape[0] may be 0.
+  // Adds this rank's share of a dense tensor, `weight` times what is at `data`. A weight of 0
+  // contributes zeros, whatever `data` holds; integers weigh 0 or 1.
+  Status Contribute(int tensor, const void* data, const std::vector<int64_t>& shape,
+                    double weight = 1);
+  // Adds rows: `values` holds shape[0] rows, `indices` as many. shape[0] may be 0, and a weight of
+  // 0 contributes no rows.
   Status ContributeRows(int tensor, const void* values, const int64_t* indices,
-                        const std::vector<int64_t>& shape);
+                        std::vector<int64_t> shape, double weight = 1);
   // What the norms of a tensor are taken of, which wants them by its TensorSpec. Its bucket is not
   // spread before. Elements and type must be those of the tensor.
   Status AddLayer(int tensor, LayerOperands operands);
@@ -107,6 +111,7 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
     return contributed_.load() == layout_->tensors.size() && layers_missing_.load() == 0;
   }
   const ReductionLayout& layout() const { return *layout_; }
+  Lane* lane() const { return lane_; }
 
  private:
   struct BucketState {
@@ -124,9 +129,9 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
     std::vector<std::pair<int, Receiver>> receivers;
   };
 
-  FusionBuffer* BufferOf(int bucket, size_t count);
+  Status TakeBuffer(int bucket, size_t count, FusionBuffer** buffer);
   void RecordContribution(int tensor, int64_t begin_us);
-  Status Accept(int tensor);
+  Status Accept(int tensor, double weight);
   void Arrived(int tensor);
   std::shared_ptr<Work> Submit(ProcessGroup* world, const ReductionLayout::Step& step);
   Status ExchangeSparse(CollectiveBackend* backend, const ReductionLayout::Step& step,
@@ -134,7 +139,7 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   std::vector<Range> ShardsOfStep(const ReductionLayout::Step& step) const;
   Status RunStep(CollectiveBackend* backend, const ReductionLayout::Step& step,
                  const Signature& signature, uint64_t sequence, size_t* bytes);
-  Status GatherRows(CollectiveBackend* backend, uint64_t sequence, const std::string& text,
+  Status GatherRows(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
                     BucketState* bucket, DataType type);
   Status TakeNorms(CollectiveBackend* backend, int bucket, const std::string& text,
                    uint64_t sequence);

@@ -250,7 +250,8 @@ const SharedMemoryTransport::Slot* SharedMemoryTransport::MessageOf(int peer, bo
   const int reader = to_all ? kAll : rank_;
   const uint64_t next = (to_all ? read_for_all_ : read_)[peer];
   if (QueueOf(peer, reader)->published.load(std::memory_order_acquire) == next) return nullptr;
-  return SlotOf(peer, *EntryOf(peer, reader, next));
+  // It is the peer's memory: whatever stands there, nothing outside of the segment is read.
+  return SlotOf(peer, *EntryOf(peer, reader, next) % layout_.slots);
 }
 
 Status SharedMemoryTransport::Receive(int peer, bool to_all, size_t bytes, const char** data) {
@@ -336,7 +337,8 @@ Status SharedMemoryTransport::Silent(int peer, bool for_data) {
   for (bool to_all : {false, true}) {
     const Slot* const other = for_data ? MessageOf(peer, to_all) : nullptr;
     if (other != nullptr && other->key != key_) {
-      text += std::string(" but ") + std::to_string(other->bytes) + " bytes of " + other->name;
+      text += " but " + std::to_string(other->bytes) + " bytes of " +
+              std::string(other->name, strnlen(other->name, sizeof(other->name)));
       break;
     }
   }

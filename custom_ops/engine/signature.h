@@ -4,6 +4,7 @@
 #define TFDEAR_ENGINE_SIGNATURE_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -14,9 +15,12 @@ namespace tfdear {
 // each other (and are told so) and never add up bytes that do not belong together.
 class Signature {
  public:
-  explicit Signature(std::string text) : text_(std::move(text)), hash_(HashOf(text_)) {}
+  // `details`: more about it, a line each, for messages only.
+  explicit Signature(std::string text, std::shared_ptr<const std::string> details = nullptr)
+      : text_(std::move(text)), hash_(HashOf(text_)), details_(std::move(details)) {}
 
   const std::string& text() const { return text_; }
+  const std::shared_ptr<const std::string>& details() const { return details_; }
   uint64_t hash() const { return hash_; }
 
  private:
@@ -29,6 +33,7 @@ class Signature {
 
   std::string text_;
   uint64_t hash_;
+  std::shared_ptr<const std::string> details_;
 };
 
 }  // namespace tfdear

@@ -11,12 +11,13 @@ namespace tfdear {
 // What kind of failure, as far as a caller may want to react to it.
 enum class StatusCode {
   kOk,
-  kInvalidArgument,   // the caller's mistake; the process group stays usable
-  kDeadlineExceeded,  // a peer is alive as far as TCP knows, but silent
-  kUnavailable,       // a peer's connection is gone: the peer was lost
-  kAborted,           // somebody called Abort(): an error elsewhere ends this too
-  kInternal,          // a bug or an unexpected error of the transport
-  kCancelled,         // a step was given up before it sent anything: nothing is wrong with the job
+  kInvalidArgument,    // the caller's mistake; the process group stays usable
+  kDeadlineExceeded,   // a peer is alive as far as TCP knows, but silent
+  kUnavailable,        // a peer's connection is gone: the peer was lost
+  kAborted,            // somebody called Abort(): an error elsewhere ends this too
+  kInternal,           // a bug or an unexpected error of the transport
+  kCancelled,          // a step was given up before it sent anything: nothing is wrong with the job
+  kResourceExhausted,  // this rank has no memory for it
 };
 
 inline const char* Name(StatusCode code) {
@@ -35,6 +36,8 @@ inline const char* Name(StatusCode code) {
       return "internal";
     case StatusCode::kCancelled:
       return "cancelled";
+    case StatusCode::kResourceExhausted:
+      return "resource exhausted";
   }
   return "unknown";
 }

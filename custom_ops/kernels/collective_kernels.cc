@@ -1,11 +1,11 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include <memory>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "custom_ops/engine/engine.h"
+#include "custom_ops/engine/row_exchange.h"
 #include "custom_ops/engine/shard.h"
 #include "custom_ops/kernels/cancellable.h"
 #include "custom_ops/kernels/conversions.h"
@@ -45,10 +45,20 @@ size_t RowBytes(const Tensor& tensor) {
   return bytes;
 }
 
-TensorShape WithRows(const Tensor& tensor, int64_t rows) {
-  TensorShape shape = tensor.shape();
-  shape.set_dim(0, rows);
-  return shape;
+// Memory that a peer's input decides about: TensorFlow says by an empty tensor that there is none.
+Status MakeTensor(const Tensor& like, const TensorShape& shape, Tensor* made) {
+  *made = Tensor(like.dtype(), shape);
+  if (made->IsInitialized()) return Status();
+  return Status(StatusCode::kResourceExhausted, "no memory for the result of a collective, " +
+                                                    shape.DebugString() + " of type " +
+                                                    tensorflow::DataTypeString(like.dtype()));
+}
+
+// A tensor like the given one, with another number of rows.
+Status MakeRows(const Tensor& like, size_t rows, Tensor* made) {
+  TensorShape shape = like.shape();
+  shape.set_dim(0, static_cast<int64_t>(rows));
+  return MakeTensor(like, shape, made);
 }
 
 char* Bytes(Tensor* tensor) { return const_cast<char*>(tensor->tensor_data().data()); }
@@ -61,20 +71,12 @@ std::string RowWords(const char* collective, const Tensor& tensor) {
   return text + "]";
 }
 
-// The number of rows that every rank brought.
-Status GatherRowCounts(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
-                       int64_t rows, std::vector<int64_t>* rows_of_rank) {
-  rows_of_rank->assign(backend->size(), 0);
-  (*rows_of_rank)[backend->rank()] = rows;
-  return backend->AllGather(rows_of_rank->data(), rows_of_rank->size(), DataType::kInt64,
-                            Signature(signature.text() + " rows"), sequence);
-}
-
 // One execution, alive until its collective is done, which may be after the end of the kernel: a
 // cancelled step does not wait, and its function may be deleted.
 struct Call {
   int group_size = 0;
   int root = 0;
+  std::string label;
   Tensor input;
   Tensor splits;
   std::vector<Tensor> outputs;
@@ -102,6 +104,7 @@ class CollectiveOp : public tensorflow::AsyncOpKernel {
  public:
   explicit CollectiveOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
     if (context->HasAttr("root")) OP_REQUIRES_OK(context, context->GetAttr("root", &root_));
+    if (context->HasAttr("label")) OP_REQUIRES_OK(context, context->GetAttr("label", &label_));
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
@@ -110,6 +113,7 @@ class CollectiveOp : public tensorflow::AsyncOpKernel {
     auto call = std::make_shared<Call>();
     call->group_size = collective->group_size();
     call->root = root_;
+    call->label = label_;
     if (context->num_inputs() > 1) call->input = context->input(1);
     if (context->num_inputs() > 2) call->splits = context->input(2);
     OP_REQUIRES_OK_ASYNC(context, Collective::Check(*call), done);
@@ -131,6 +135,7 @@ class CollectiveOp : public tensorflow::AsyncOpKernel {
 
  private:
   int root_ = 0;
+  std::string label_;
 };
 
 struct AllGather {
@@ -139,16 +144,14 @@ struct AllGather {
 
   static Status Run(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
                     Call* call) {
-    std::vector<int64_t> rows;
-    Status status = GatherRowCounts(backend, signature, sequence, call->input.dim_size(0), &rows);
-    if (!status.ok()) return status;
     const size_t row_bytes = RowBytes(call->input);
-    std::vector<size_t> bytes;
-    for (int64_t count : rows) bytes.push_back(count * row_bytes);
-    const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
-    Tensor output(call->input.dtype(), WithRows(call->input, total));
-    status = backend->AllGatherV(call->input.tensor_data().data(), Bytes(&output), bytes, signature,
-                                 sequence);
+    ArrivingRows rows;
+    TFDEAR_RETURN_IF_ERROR(
+        AnnounceRows(backend, signature, sequence, call->input.dim_size(0), row_bytes, &rows));
+    Tensor output;
+    TFDEAR_RETURN_IF_ERROR(MakeRows(call->input, rows.total, &output));
+    const Status status = backend->AllGatherV(call->input.tensor_data().data(), Bytes(&output),
+                                              rows.bytes_of_member, signature, sequence);
     call->outputs = {output};
     return status;
   }
@@ -181,7 +184,8 @@ struct ReduceScatter {
                                            ToEngine(call->input.dtype()), signature, sequence);
     if (!status.ok()) return status;
     const Range mine = ShardOf(rows, backend->rank(), size);
-    Tensor output(call->input.dtype(), WithRows(call->input, mine.size()));
+    Tensor output;
+    TFDEAR_RETURN_IF_ERROR(MakeRows(call->input, mine.size(), &output));
     std::copy_n(blocks.begin() + backend->rank() * block_bytes, mine.size() * row_bytes,
                 Bytes(&output));
     call->outputs = {output};
@@ -214,26 +218,21 @@ struct AllToAll {
                     Call* call) {
     const int size = backend->size();
     const auto splits = call->splits.flat<int64_t>();
-    // Everyone learns the whole table of rows: one small all-gather instead of P messages.
-    std::vector<int64_t> table(static_cast<size_t>(size) * size, 0);
-    for (int r = 0; r < size; ++r) table[backend->rank() * size + r] = splits(r);
-    Status status = backend->AllGather(table.data(), table.size(), DataType::kInt64,
-                                       Signature(signature.text() + " splits"), sequence);
-    if (!status.ok()) return status;
     const size_t row_bytes = RowBytes(call->input);
-    std::vector<size_t> send(size), receive(size);
+    ArrivingRows rows;
+    TFDEAR_RETURN_IF_ERROR(AnnounceSplits(backend, signature, sequence,
+                                          std::vector<int64_t>(splits.data(), splits.data() + size),
+                                          row_bytes, &rows));
+    std::vector<size_t> send(size);
     Tensor received_splits(tensorflow::DT_INT64, TensorShape({size}));
-    int64_t total = 0;
     for (int r = 0; r < size; ++r) {
-      const int64_t rows = table[r * size + backend->rank()];
-      received_splits.flat<int64_t>()(r) = rows;
-      total += rows;
+      received_splits.flat<int64_t>()(r) = rows.of_member[r];
       send[r] = splits(r) * row_bytes;
-      receive[r] = rows * row_bytes;
     }
-    Tensor output(call->input.dtype(), WithRows(call->input, total));
-    status = backend->AllToAllV(call->input.tensor_data().data(), send, Bytes(&output), receive,
-                                signature, sequence);
+    Tensor output;
+    TFDEAR_RETURN_IF_ERROR(MakeRows(call->input, rows.total, &output));
+    const Status status = backend->AllToAllV(call->input.tensor_data().data(), send, Bytes(&output),
+                                             rows.bytes_of_member, signature, sequence);
     call->outputs = {output, received_splits};
     return status;
   }
@@ -244,12 +243,15 @@ struct Broadcast {
 
   static std::string Words(const Call& call) {
     return std::string("broadcast ") + tensorflow::DataTypeString(call.input.dtype()) +
-           call.input.shape().DebugString() + " from rank " + std::to_string(call.root);
+           call.input.shape().DebugString() +
+           (call.label.empty() ? "" : " of '" + call.label + "'") + " from rank " +
+           std::to_string(call.root);
   }
 
   static Status Run(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
                     Call* call) {
-    Tensor output(call->input.dtype(), call->input.shape());
+    Tensor output;
+    TFDEAR_RETURN_IF_ERROR(MakeTensor(call->input, call->input.shape(), &output));
     const auto input = call->input.tensor_data();
     if (backend->rank() == call->root) std::copy(input.begin(), input.end(), Bytes(&output));
     Status status =

@@ -42,6 +42,8 @@ absl::Status ToAbsl(const Status& status) {
       return absl::AbortedError(status.message());
     case StatusCode::kCancelled:
       return absl::CancelledError(status.message());
+    case StatusCode::kResourceExhausted:
+      return absl::ResourceExhaustedError(status.message());
     case StatusCode::kInternal:
       return absl::InternalError(status.message());
   }

@@ -47,9 +47,9 @@ class ContributeOp : public tensorflow::OpKernel {
     auto reduction = GetTicket<Reduction>(context);
     if (reduction == nullptr) return;
     const Tensor& tensor = context->input(1);
-    const bool active = context->input(2).scalar<bool>()();
-    const void* data = active ? tensor.tensor_data().data() : nullptr;
-    OP_REQUIRES_OK(context, ToAbsl(reduction->Contribute(index_, data, ToEngine(tensor.shape()))));
+    const double weight = context->input(2).scalar<double>()();
+    OP_REQUIRES_OK(context, ToAbsl(reduction->Contribute(index_, tensor.tensor_data().data(),
+                                                         ToEngine(tensor.shape()), weight)));
   }
 
  private:
@@ -73,11 +73,10 @@ class ContributeRowsOp : public tensorflow::OpKernel {
         absl::InvalidArgumentError(
             absl::StrCat("values and indices must have the same number of rows. Received shapes ",
                          values.shape().DebugString(), " and ", indices.shape().DebugString())));
-    std::vector<int64_t> shape = ToEngine(values.shape());
-    if (!context->input(3).scalar<bool>()()) shape[0] = 0;
-    OP_REQUIRES_OK(context,
-                   ToAbsl(reduction->ContributeRows(index_, values.tensor_data().data(),
-                                                    indices.flat<int64_t>().data(), shape)));
+    const double weight = context->input(3).scalar<double>()();
+    OP_REQUIRES_OK(context, ToAbsl(reduction->ContributeRows(index_, values.tensor_data().data(),
+                                                             indices.flat<int64_t>().data(),
+                                                             ToEngine(values.shape()), weight)));
   }
 
  private:

@@ -12,15 +12,7 @@ TicketHandle::TicketHandle(std::shared_ptr<Ticket> ticket, Lane* lane)
     : owner_(new Owner{std::move(ticket), lane}) {}
 
 TicketHandle::Owner::~Owner() {
-  if (lane == nullptr || lane->Withdraw(ticket.get())) return;
-  auto* reduction = dynamic_cast<Reduction*>(ticket.get());
-  if (reduction == nullptr || reduction->complete()) return;
-  Engine::Get()->Abort(Status(
-      StatusCode::kAborted,
-      "a step ended on this rank after some of the tensors of '" + reduction->layout().name +
-          "' were on their way to the other ranks and before the rest were computed. The first "
-          "error above says why; the job cannot go on, because the ranks no longer agree on what "
-          "was sent"));
+  if (lane != nullptr) Engine::Get()->GiveUp(ticket.get(), lane);
 }
 
 void SetTicket(tensorflow::OpKernelContext* context, const TicketHandle& handle) {

@@ -83,13 +83,15 @@ REGISTER_OP("DearBroadcast")
     .Output("output: T")
     .Attr("T: type")
     .Attr("root: int")
+    .Attr("label: string = ''")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->input(1));
       return absl::OkStatus();
     })
     .Doc(R"doc(
-The input of rank `root`, on every rank. All inputs have the same shape.
+The input of rank `root`, on every rank. All inputs have the same shape. `label` says what it is, on
+all ranks alike.
 )doc");
 
 REGISTER_OP("DearBarrier")

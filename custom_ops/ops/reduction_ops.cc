@@ -37,15 +37,16 @@ layout: The tensors of the reduction, as registered with the engine.
 REGISTER_OP("DearContribute")
     .Input("ticket: variant")
     .Input("tensor: T")
-    .Input("active: bool")
+    .Input("weight: double")
     .Attr(kReducedTypes)
     .Attr("index: int")
     .SetIsStateful()
     .SetShapeFn(shape_inference::NoOutputs)
     .Doc(R"doc(
-Copies this rank's share of a tensor into its bucket and returns at once.
+Copies this rank's share of a tensor, times a weight, into its bucket and returns at once.
 
-active: If false, zeros are contributed: the rank had no examples in this step.
+weight: What the tensor is multiplied by. If 0, zeros are contributed whatever the tensor holds: the
+  rank had no examples in this step. Integers weigh 0 or 1.
 index: Place of the tensor in the layout.
 )doc");
 
@@ -53,13 +54,15 @@ REGISTER_OP("DearContributeRows")
     .Input("ticket: variant")
     .Input("values: T")
     .Input("indices: int64")
-    .Input("active: bool")
+    .Input("weight: double")
     .Attr(kReducedTypes)
     .Attr("index: int")
     .SetIsStateful()
     .SetShapeFn(shape_inference::NoOutputs)
     .Doc(R"doc(
-Contributes the rows of a sparse tensor; rows of all ranks are gathered.
+Contributes the rows of a sparse tensor, times a weight; rows of all ranks are gathered.
+
+weight: As for DearContribute; if 0, no rows are contributed.
 )doc");
 
 REGISTER_OP("DearReduced")
