@@ -116,11 +116,28 @@ TEST(CompressionStateTest, RefusesWhatDoesNotFit) {
     EXPECT_FALSE(load({bytes.begin(), bytes.begin() + size}, 1, 2).ok());
   }
   std::mt19937 random(1);
-  for (int round = 0; round < 3000; ++round) {  // Whatever comes out, nothing else is touched.
+  // Damage is refused, or what comes out is a whole state, which is saved as it is loaded.
+  int refused = 0;
+  for (int round = 0; round < 3000; ++round) {
     std::vector<char> damaged = bytes;
     damaged[random() % damaged.size()] = static_cast<char>(random());
-    load(damaged, 1, 2);
+    const char* next = damaged.data();
+    std::unique_ptr<CompressionState> state;
+    if (!CompressionState::Load(&next, next + damaged.size(), options, 1, 2, &state).ok()) {
+      ++refused;
+      continue;
+    }
+    ASSERT_LE(next, damaged.data() + damaged.size());
+    std::vector<char> once, twice;
+    state->Save(&once);
+    next = once.data();
+    ASSERT_TRUE(CompressionState::Load(&next, next + once.size(), options, 1, 2, &state).ok());
+    EXPECT_EQ(next, once.data() + once.size());
+    state->Save(&twice);
+    EXPECT_EQ(once, twice);
   }
+  EXPECT_GT(refused, 100);
+  EXPECT_LT(refused, 3000);
 }
 
 TEST(CompressionStateTest, DensityFallsExponentially) {

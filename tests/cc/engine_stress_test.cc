@@ -235,8 +235,7 @@ class StressedRank {
     }
     const int64_t count = CountOf(spec, step);
     const auto data = MakeData(spec.type, count, [&](size_t) { return value; });
-    TFDEAR_EXPECT_OK(
-        running->reduction->Contribute(tensor, active ? data.data() : nullptr, {count}));
+    TFDEAR_EXPECT_OK(running->reduction->Contribute(tensor, data.data(), {count}, active));
   }
 
   // Until fewer than `window` steps have receivers that were not called.

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstdlib>
 
+#include "custom_ops/engine/data_api.h"
 #include "tests/cc/engine_testing.h"
 
 namespace tfdear {
@@ -174,6 +175,49 @@ TEST(Engine, SingleCollectivesRunInTheirTurn) {
           done = true;
         });
     EXPECT_TRUE(Eventually([&] { return done.load(); }));
+  });
+}
+
+// Through the functions that Python calls.
+TEST(Engine, AReductionThatIsClosedEarlyHoldsUpNothing) {
+  InItsOwnProcess([] {
+    StartAlone(Schedule::kDear, 32);  // A bucket for each tensor.
+    const int64_t layout = LayoutOf(LaneKind::kGradients, {8, 8});
+    char error[1000] = "";
+    auto open = [&] {
+      int64_t reduction = 0;
+      EXPECT_EQ(tfdear_reduction_open(layout, &reduction, error, sizeof(error)), 0) << error;
+      return reduction;
+    };
+    const std::vector<float> values(8, 3.0f);
+    auto contribute = [&](int64_t reduction, int tensor) {
+      return tfdear_reduction_contribute(reduction, tensor, values.data(), 8, error, sizeof(error));
+    };
+    std::vector<float> sum(9, -1.0f);
+    auto wait = [&](int64_t reduction, int tensor, int64_t bytes) {
+      int64_t since = 0;
+      return tfdear_reduction_wait(reduction, tensor, sum.data(), bytes, 20, &since, error,
+                                   sizeof(error));
+    };
+    tfdear_reduction_close(open());
+    const int64_t next = open();
+    for (int tensor : {0, 1}) EXPECT_EQ(contribute(next, tensor), 0) << error;
+    EXPECT_EQ(wait(next, 0, 32), 0) << error;
+    EXPECT_EQ(sum, (std::vector<float>{3, 3, 3, 3, 3, 3, 3, 3, -1}));
+    // More than there is, as much as would be copied, is refused.
+    EXPECT_NE(wait(next, 1, 36), 0);
+    EXPECT_NE(std::string(error).find("has 32 bytes, its caller expected 36"), std::string::npos)
+        << error;
+    EXPECT_NE(wait(next, 2, 32), 0);
+    tfdear_reduction_close(next);
+    tfdear_reduction_close(next);
+    EXPECT_NE(contribute(next, 0), 0);
+    TFDEAR_EXPECT_OK(Engine::Get()->failure());
+    // Nobody else can complete what this rank began.
+    const int64_t half = open();
+    EXPECT_EQ(contribute(half, 1), 0) << error;
+    tfdear_reduction_close(half);
+    EXPECT_EQ(Engine::Get()->failure().code(), StatusCode::kAborted);
   });
 }
 

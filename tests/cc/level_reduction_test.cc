@@ -251,7 +251,7 @@ TEST(LevelReduction, LevelsWorkAtOnce) {
     Received received;
     received.ListenTo(reduction.get());
     for (int tensor = 0; tensor < 8; ++tensor) {
-      TFDEAR_EXPECT_OK(reduction->Contribute(tensor, nullptr, {1 << 18}));
+      TFDEAR_EXPECT_OK(reduction->Contribute(tensor, nullptr, {1 << 18}, 0));
     }
     ASSERT_TRUE(received.WaitFor(8));
     const std::vector<Event> steps = StepsOf(*rank);
@@ -302,7 +302,7 @@ TEST(LevelReduction, AFailureBetweenTheNodesEndsWhatWaitsForIt) {
     received.ListenTo(reduction.get());
     // The second node gives only its first bucket: the first node's steps wait for the others.
     for (int tensor = 2; tensor >= (rank->row == 0 ? 0 : 2); --tensor) {
-      TFDEAR_EXPECT_OK(reduction->Contribute(tensor, nullptr, {1000}));
+      TFDEAR_EXPECT_OK(reduction->Contribute(tensor, nullptr, {1000}, 0));
     }
     if (rank->row == 0) {
       EXPECT_TRUE(Eventually([&] {

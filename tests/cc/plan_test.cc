@@ -176,6 +176,23 @@ TEST(Plan, DamagedNumbersAreRefused) {
   auto negative = words;
   negative[2] = -1;
   EXPECT_EQ(Plan::Decode(negative, &plan).code(), StatusCode::kInvalidArgument);
+  EXPECT_FALSE(Plan::Decode({2, 0, 0}, &plan).ok());  // wait_for_all is neither true nor false.
+}
+
+TEST(Plan, ANumberAloneSizesNothing) {
+  Plan plan;
+  const int64_t many = int64_t{1} << 24;
+  for (const std::vector<int64_t>& words : std::vector<std::vector<int64_t>>{
+           {0, many}, {0, 1, many}, {0, 0, many}, {0, 1, 1, 0, many, 2, 0, 0, 1}}) {
+    EXPECT_FALSE(Plan::Decode(words, &plan).ok());
+    EXPECT_LE(plan.buckets.capacity(), words.size());
+    EXPECT_LE(plan.steps.capacity(), words.size());
+  }
+  // So many chunks cannot all come.
+  plan.buckets = {{0}};
+  plan.steps = {{Phase::kAllReduce, 0, 0, static_cast<int>(many)}};
+  EXPECT_NE(plan.Check({Dense(8)}).message().find("a step names bucket 0, chunk 0 of 16777216"),
+            std::string::npos);
 }
 
 TEST(Plan, OnlyWholePlansHold) {
@@ -228,6 +245,21 @@ TEST(Plan, OnlyWholePlansHold) {
     EXPECT_EQ(make(misplaced[i], steps).Check(tensors).code(), StatusCode::kInvalidArgument)
         << "case " << i;
   }
+}
+
+TEST(Plan, GapsDoNotDecideWhatIsCompressed) {
+  // 3 tensors of 5 elements take slots of 16.
+  const std::vector<TensorSpec> tensors(3, TensorSpec{DataType::kFloat32, 5, false});
+  auto compresses = [&](int64_t at_least) {
+    const Plan plan = Plan::Make(tensors, size_t{1} << 20, Schedule::kDear, Algorithm::kShards, {},
+                                 SparseBuckets{at_least, false});
+    return plan.steps[0].phase == Phase::kSparseAllGather;
+  };
+  EXPECT_TRUE(compresses(0));
+  EXPECT_TRUE(compresses(15));
+  EXPECT_FALSE(compresses(16));
+  EXPECT_FALSE(compresses(48));
+  EXPECT_FALSE(compresses(-1));
 }
 
 }  // namespace

@@ -5,10 +5,19 @@
 #include "custom_ops/engine/process_group.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <atomic>
+#include <limits>
+#include <new>
+#include <stdexcept>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "custom_ops/engine/reduce.h"
 #include "tests/cc/testing.h"
 
 namespace tfdear {
@@ -151,6 +160,80 @@ TEST(ProcessGroup, InvalidArgumentsFailTheirOwnWorkOnly) {
   TFDEAR_EXPECT_OK(AllReduce(group.get(), "x", &value, 1, DataType::kFloat32)->Wait());
   EXPECT_FALSE(group->Failure().has_value());
 }
+
+TEST(ProcessGroup, ExceptionsOfABodyAreErrors) {
+  for (bool memory : {true, false}) {
+    auto group = GroupOfOne();
+    group->set_cause_grace(Milliseconds(50));
+    auto work = group->Run(Sign("too large"), [memory](CollectiveBackend*, uint64_t) -> Status {
+      if (!memory) throw std::runtime_error("odd");
+      throw std::bad_alloc();
+    });
+    const Status status = work->Wait();
+    EXPECT_EQ(status.code(), memory ? StatusCode::kResourceExhausted : StatusCode::kInternal);
+    EXPECT_TRUE(Contains(status.message(), "too large: ")) << status.message();
+    EXPECT_TRUE(Contains(status.message(), memory ? "no memory" : "odd")) << status.message();
+    EXPECT_TRUE(Contains(status.message(), "rank 7")) << status.message();
+    // Its peers would wait for the rest of it: the group cannot go on.
+    EXPECT_FALSE(Barrier(group.get(), "next")->Wait().ok());
+  }
+}
+
+// A process whose memory is used up in the middle of a collective, as the kernel limits it.
+TEST(ProcessGroup, MemoryThatRunsOutInACollectiveIsAnError) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers reserve more memory than the limit";
+#endif
+  HardTimeout hard_timeout;
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(60);
+    bool right = true;
+    const size_t count = size_t{64} << 20;
+    RunRanks(2, [&](std::unique_ptr<GlooBackend> backend) {
+      static Rendezvous connected(2);
+      ProcessGroup group("world", {0, 1}, std::move(backend));
+      group.set_cause_grace(Milliseconds(10));
+      connected.Wait();
+      if (group.rank() == 0) {
+        const rlimit limit{size_t{256} << 20, size_t{256} << 20};
+        right = right && setrlimit(RLIMIT_AS, &limit) == 0;
+      }
+      connected.Wait();
+      auto work = group.Run(Sign("large"), [&](CollectiveBackend*, uint64_t) {
+        std::vector<int64_t> scratch(count);
+        return Status();
+      });
+      static std::mutex mutex;
+      std::lock_guard<std::mutex> lock(mutex);
+      right = right && work->Wait().code() == StatusCode::kResourceExhausted;
+    });
+    _exit(right && !testing::Test::HasFailure() ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+#if defined(__x86_64__)
+TEST(ProcessGroup, SumsKeepDenormalsWhateverTheCreatorDoes) {
+  const unsigned mode = _mm_getcsr();
+  _mm_setcsr(mode | 0x8040u);  // As a library built with -ffast-math sets it; threads inherit it.
+  auto group = GroupOfOne();
+  _mm_setcsr(mode);
+  const float tiny = std::numeric_limits<float>::denorm_min();
+  std::vector<float> sum(100, tiny);
+  const std::vector<float> more(100, tiny);
+  auto work = group->Run(Sign("sum"), [&](CollectiveBackend*, uint64_t) {
+    SumInto(DataType::kFloat32, sum.data(), more.data(), sum.size());
+    return Status();
+  });
+  TFDEAR_EXPECT_OK(work->Wait());
+  EXPECT_EQ(sum, std::vector<float>(100, 2 * tiny));
+}
+#endif
 
 TEST(ProcessGroup, DestructionFailsWhatIsLeft) {
   auto group = GroupOfOne();

@@ -34,6 +34,41 @@ TEST(SumInto, AddsEveryTypeAndLengthAtAnyElementAlignment) {
   }
 }
 
+TEST(CopyScaled, MultipliesEveryFloatingTypeAndLengthAtAnyElementAlignment) {
+  for (DataType type :
+       {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64}) {
+    for (size_t count : {0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 100}) {
+      for (size_t shift : {0, 1, 3}) {  // elements
+        const auto source =
+            MakeData(type, count + shift, [](size_t i) { return 4 * (int(i) - 20); });
+        auto target = MakeData(type, count + shift, [](size_t) { return 77; });
+        const auto expected =
+            MakeData(type, count + shift, [&](size_t i) { return i < shift ? 77 : int(i) - 20; });
+        const size_t offset = shift * SizeOf(type);
+        CopyScaled(type, target.data() + offset, source.data() + offset, 0.25, count);
+        EXPECT_EQ(target, expected) << Name(type) << " count " << count << " shift " << shift;
+      }
+    }
+  }
+}
+
+TEST(CopyScaled, RoundsTheProductOnce) {
+  const std::vector<double> third = {3.0};
+  std::vector<double> product(1);
+  CopyScaled(DataType::kFloat64, product.data(), third.data(), 1.0 / 3.0, 1);
+  EXPECT_EQ(product[0], 3.0 * (1.0 / 3.0));
+  const std::vector<float> single = {16777217.0f, std::numeric_limits<float>::quiet_NaN()};
+  std::vector<float> floats(2);
+  CopyScaled(DataType::kFloat32, floats.data(), single.data(), 0.1, 2);
+  EXPECT_EQ(floats[0], 16777217.0f * 0.1f);
+  EXPECT_TRUE(std::isnan(floats[1]));
+  const std::vector<uint16_t> brains = {0x3f81, 0x7fc1};  // 1 + 2^-7, NaN
+  std::vector<uint16_t> rounded(2);
+  CopyScaled(DataType::kBFloat16, rounded.data(), brains.data(), 1.5, 2);
+  EXPECT_EQ(rounded[0], 0x3fc2);  // 1.51171875 lies half-way: to even.
+  EXPECT_EQ(rounded[1], 0x7fc1);
+}
+
 TEST(SumInto, IntegersWrapAround) {
   std::vector<int32_t> left(9, std::numeric_limits<int32_t>::max());
   const std::vector<int32_t> right(9, 1);

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 
+#include "custom_ops/engine/tensor_identity.h"
 #include "tests/cc/engine_testing.h"
 
 namespace tfdear {
@@ -277,7 +279,8 @@ TEST_P(ReductionTest, RankThatContributesZeros) {
     RunEngines(size(), [&](EngineRank* rank) {
       // Buffers full of what a former user left there.
       for (size_t bytes : {size_t{400}, size_t{448}, size_t{200}, size_t{128}}) {
-        auto dirty = rank->pool()->Take(bytes);
+        std::shared_ptr<FusionBuffer> dirty;
+        TFDEAR_EXPECT_OK(rank->pool()->Take(bytes, &dirty));
         std::memset(dirty->data(), 0xff, bytes);
       }
       auto reduction = rank->Open(layout);
@@ -286,9 +289,9 @@ TEST_P(ReductionTest, RankThatContributesZeros) {
       const std::vector<float> ones(100, 1.0f);
       const std::vector<int64_t> sevens(9, 7);
       const bool active = rank->rank() != idle;
-      TFDEAR_EXPECT_OK(reduction->Contribute(0, active ? ones.data() : nullptr, {10, 10}));
-      TFDEAR_EXPECT_OK(reduction->Contribute(1, active ? ones.data() : nullptr, {50}));
-      TFDEAR_EXPECT_OK(reduction->Contribute(2, active ? sevens.data() : nullptr, {9}));
+      TFDEAR_EXPECT_OK(reduction->Contribute(0, ones.data(), {10, 10}, active));
+      TFDEAR_EXPECT_OK(reduction->Contribute(1, ones.data(), {50}, active));
+      TFDEAR_EXPECT_OK(reduction->Contribute(2, sevens.data(), {9}, active));
       ASSERT_TRUE(received.WaitFor(3));
       const float sum = size() - 1;
       const auto dense = received.Get(0).sum;
@@ -303,6 +306,38 @@ TEST_P(ReductionTest, RankThatContributesZeros) {
       EXPECT_EQ(static_cast<int64_t*>(received.Get(2).sum.data)[8], 7 * (size() - 1));
     });
   }
+}
+
+TEST_P(ReductionTest, ContributionsAreWeighted) {
+  const auto layout =
+      Make({Dense(100), Sparse(), Dense(9, DataType::kInt64)}, kHuge, Schedule::kDear);
+  RunEngines(size(), [&](EngineRank* rank) {
+    auto reduction = rank->Open(layout);
+    Received received;
+    received.ListenTo(reduction.get());
+    // Weights 0, 1, 2, ...: rank 0, whose numbers mean nothing, is left out.
+    const double weight = rank->rank();
+    const float value = weight == 0 ? std::numeric_limits<float>::quiet_NaN() : 3.0f;
+    const std::vector<float> values(100, value);
+    const std::vector<int64_t> sevens(9, 7);
+    const std::vector<int64_t> indices = {5};
+    EXPECT_EQ(reduction->Contribute(2, sevens.data(), {9}, 0.5).code(),
+              StatusCode::kInvalidArgument);
+    TFDEAR_EXPECT_OK(reduction->Contribute(2, sevens.data(), {9}));
+    TFDEAR_EXPECT_OK(reduction->ContributeRows(1, values.data(), indices.data(), {1, 2}, weight));
+    TFDEAR_EXPECT_OK(reduction->Contribute(0, values.data(), {100}, weight));
+    ASSERT_TRUE(received.WaitFor(3));
+    const float weights = size() * (size() - 1) / 2;
+    for (int i = 0; i < 100; ++i) {
+      ASSERT_EQ(static_cast<float*>(received.Get(0).sum.data)[i], 3 * weights);
+    }
+    const auto rows = received.Get(1).sum;
+    ASSERT_EQ(rows.shape, (Shape{size() - 1, 2}));
+    for (int r = 1; r < size(); ++r) {
+      EXPECT_EQ(static_cast<float*>(rows.data)[2 * (r - 1)], 3.0f * r);
+    }
+    EXPECT_EQ(static_cast<int64_t*>(received.Get(2).sum.data)[8], 7 * size());
+  });
 }
 
 TEST_P(ReductionTest, SparseRowsComeInTheOrderOfTheRanks) {
@@ -368,6 +403,23 @@ TEST(Reduction, RowsOfTwoLengthsFailOnAllRanksInWords) {
       EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
     }
     TFDEAR_EXPECT_OK(received.Get(1).status);
+  });
+}
+
+TEST(Reduction, MemoryThatIsNotThereIsAnError) {
+  RunEngines(1, [](EngineRank* rank) {
+    // Sizes that no bucket has; what the caller holds does not matter, nothing is copied.
+    auto reduction = rank->Open(Make({Dense(-1), Sparse()}, kHuge, Schedule::kDear));
+    Received received;
+    received.ListenTo(reduction.get());
+    const int64_t absurd = int64_t{1} << 50;
+    EXPECT_EQ(reduction->Contribute(0, nullptr, {absurd}).code(), StatusCode::kResourceExhausted);
+    EXPECT_EQ(reduction->ContributeRows(1, nullptr, nullptr, {absurd, 1}).code(),
+              StatusCode::kResourceExhausted);
+    EXPECT_FALSE(reduction->complete());
+    rank->lane()->Fail(kLost);
+    ASSERT_TRUE(received.WaitFor(2));
+    EXPECT_EQ(received.Get(0).status.code(), StatusCode::kUnavailable);
   });
 }
 
@@ -492,7 +544,8 @@ TEST(Reduction, SlicesAliasOneBufferThatOutlivesTheReduction) {
     EXPECT_EQ(first.shape, (Shape{2, 4}));
     EXPECT_EQ(second.shape, Shape{8});
     EXPECT_EQ(rank->pool()->allocations(), 1);
-    auto other = rank->pool()->Take(first.owner->size());
+    std::shared_ptr<FusionBuffer> other;
+    TFDEAR_EXPECT_OK(rank->pool()->Take(first.owner->size(), &other));
     std::memset(other->data(), 0, other->size());
     EXPECT_EQ(static_cast<float*>(first.data)[7], 16.0f) << "its memory was given away";
     EXPECT_EQ(static_cast<float*>(second.data)[0], 2.0f);
@@ -610,6 +663,31 @@ TEST(Reduction, LaneFailureEndsACollectiveInProgress) {
   });
 }
 
+TEST(Reduction, StepsAreNotMixedWhenARankGivesOneUp) {
+  const auto layout = Make({Dense(8)}, kHuge, Schedule::kDear);
+  RunRanks(
+      2,
+      [&](std::unique_ptr<GlooBackend> backend) {
+        EngineRank rank(std::move(backend));
+        rank.lane()->group()->set_cause_grace(std::chrono::milliseconds(1));
+        const std::vector<float> data(8, 1.0f);
+        if (rank.rank() == 1) {
+          auto given_up = rank.Open(layout);
+          EXPECT_TRUE(rank.lane()->Withdraw(given_up.get()));
+        }
+        auto reduction = rank.Open(layout);
+        Received received;
+        received.ListenTo(reduction.get());
+        TFDEAR_EXPECT_OK(reduction->Contribute(0, data.data(), {8}));
+        ASSERT_TRUE(received.WaitFor(1));
+        const Status status = received.Get(0).status;
+        EXPECT_FALSE(status.ok()) << "a gradient was added to that of another step";
+        const std::string ticket = "ticket " + std::to_string(rank.rank());
+        EXPECT_TRUE(Contains(status.message(), ticket)) << status.message();
+      },
+      std::chrono::milliseconds(1000));
+}
+
 TEST(Reduction, ReceiverMayComeBackToTheLane) {
   // As a step that starts inside the update of the one before it.
   const auto layout = Make({Dense(8)}, kHuge, Schedule::kDear);
@@ -645,6 +723,24 @@ TEST(ReductionLayout, SignaturesTellBucketsApart) {
   EXPECT_NE(one, texts(Make({Dense(8), Dense(24)}, kHuge, Schedule::kWfbp)));
   EXPECT_NE(one, texts(Make({Dense(9), Dense(24)}, kHuge, Schedule::kDear)))
       << "the slots have one size, the tensors have not";
+  // Variables of one size count by their names.
+  std::vector<TensorSpec> named(2, Dense(8));
+  auto name = [&](const std::string& first, const std::string& second) {
+    named[0].name = named[0].comparable = first;
+    named[1].name = named[1].comparable = second;
+    Identify(&named);
+    return Make(named, kHuge, Schedule::kDear);
+  };
+  EXPECT_EQ(texts(name("left", "right")), texts(name("left", "right")));
+  EXPECT_NE(texts(name("left", "right")), texts(name("right", "left")));
+  const std::string details = *name("left", "right")->details[0];
+  EXPECT_TRUE(Contains(details, " right ") && Contains(details, " left ")) << details;
+  // Rows are gathered, but whose they are counts too.
+  named = {Sparse()};
+  named[0].name = named[0].comparable = "words";
+  Identify(&named);
+  EXPECT_NE(texts(Make(named, kHuge, Schedule::kDear)),
+            texts(Make({Sparse()}, kHuge, Schedule::kDear)));
   // More tensors than an error shows: the last one still counts.
   std::vector<TensorSpec> many(20, Dense(8));
   const auto before = texts(Make(many, kHuge, Schedule::kDear));

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -243,30 +242,6 @@ TEST(SparseCodeTest, CorruptBytesAreAnErrorOrAscendingIndices) {
     EXPECT_FALSE(DecodeCopy(good, 100, &decoded).ok());  // Of a shorter vector.
   }
   EXPECT_GT(errors, 1000);
-}
-
-TEST(SparseCodeTest, Speed) {
-  std::mt19937 random(5);
-  std::normal_distribution<float> normal;
-  const size_t d = 1 << 23;
-  const Pairs pairs = Largest(d, d / 100, [&] { return normal(random); });
-  for (const ValueFormat format : {ValueFormat::kFloat32, ValueFormat::kBFloat16}) {
-    double best[2] = {1e9, 1e9};
-    for (int repeat = 0; repeat < 20; ++repeat) {
-      const auto begin = std::chrono::steady_clock::now();
-      const std::vector<char> bytes = Encode(pairs, d, format);
-      const auto middle = std::chrono::steady_clock::now();
-      Pairs decoded;
-      ASSERT_TRUE(
-          DecodeSparse(bytes.data(), bytes.size(), d, &decoded.indices, &decoded.values).ok());
-      const auto end = std::chrono::steady_clock::now();
-      best[0] = std::min(best[0], std::chrono::duration<double>(middle - begin).count());
-      best[1] = std::min(best[1], std::chrono::duration<double>(end - middle).count());
-    }
-    const double millions = static_cast<double>(pairs.indices.size()) * 1e-6;
-    std::printf("format %d: encode %.0f, decode %.0f million pairs per second\n",
-                static_cast<int>(format), millions / best[0], millions / best[1]);
-  }
 }
 
 }  // namespace
