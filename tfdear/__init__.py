@@ -39,13 +39,16 @@ __all__ = [
 ]
 
 _HOMES = {"DearStrategy": "tfdear.strategy", "TfdearError": "tfdear.errors"}
-
-
-_build_check.check_installed()
+# These load the library. All else, the command line first of all, works where it is missing or does
+# not fit, or there would be no `tfdear doctor` to say so.
+_WITH_LIBRARY = frozenset({"DearStrategy", "ops", "optimizers", "parallel_tensor_operator"})
 
 
 def __getattr__(name: str):
     # Imported on first use, so that the command line starts without loading TensorFlow.
+    if name in _WITH_LIBRARY:
+        # Before TensorFlow is imported: what is private in it may have moved in another version.
+        _build_check.check_installed()
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     if name in __all__:

@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""The command line: `tfdear run` and `tfdear doctor`. Loads no TensorFlow by itself."""
+"""The command line. Loads no TensorFlow by itself."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ examples:
 
 Every rank gets TFDEAR_RANK, TFDEAR_WORLD_SIZE, TFDEAR_LOCAL_RANK, TFDEAR_LOCAL_SIZE,
 TFDEAR_NODE_RANK and TFDEAR_COORDINATOR. OMP_NUM_THREADS, TF_NUM_INTRAOP_THREADS and
-TF_NUM_INTEROP_THREADS share the cores among the ranks, TF_CPP_MIN_LOG_LEVEL is 1; what is set
-already is kept.
+TF_NUM_INTEROP_THREADS share the cores among the ranks, TF_CPP_MIN_LOG_LEVEL is 1 on rank 0 and 2 on
+the others; what is set already is kept. What TensorFlow says at every start is shown for rank 0
+alone; log files have all of it.
 """
 
 

@@ -9,6 +9,7 @@ second. Each round bounds the offset from both sides; the tightest bounds of all
 Nothing is assumed about the network, not even that it is as fast in both directions.
 """
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -32,18 +33,24 @@ class ClockOffset:
     source: str
 
 
+def boot() -> str:
+    """A text that differs between machines, and between boots of one; empty if it is not told."""
+    try:
+        return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
 def identity() -> str:
     """A text that is the same for processes that read the same steady clock.
 
     That is one boot of one machine, and one time namespace, which can shift the clock.
     """
-    boot = pathlib.Path("/proc/sys/kernel/random/boot_id")
-    namespace = pathlib.Path("/proc/self/ns/time")
-    try:
-        return f"{boot.read_text().strip()} {os.readlink(namespace)}"
-    except OSError:
-        # Nobody else's.
-        return f"unknown {os.uname().nodename} {os.getpid()}"
+    with contextlib.suppress(OSError):
+        if boot():
+            return f"{boot()} {os.readlink('/proc/self/ns/time')}"
+    # Nobody else's.
+    return f"unknown {os.uname().nodename} {os.getpid()}"
 
 
 def offset_between(rounds: Sequence[tuple[float, float, float, float]]) -> ClockOffset:

@@ -1,8 +1,14 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Who this process is in the job, found without any network traffic.
 
-Every environment that starts processes (a cluster resolver, the tfdear launcher, TF_CONFIG, Slurm,
-Open MPI, torchrun) is translated into one record, `Cluster`.
+Every environment that starts processes (a cluster resolver, the tfdear launcher, TF_CONFIG,
+torchrun, Open MPI, Slurm) is translated into one record, `Cluster`.
+
+[Note: The innermost launcher]
+Launchers run inside each other, and variables are inherited: a script that torchrun starts in a
+Slurm allocation has Slurm's as well, which speak of the shell that called torchrun. So the launcher
+counts that is started within the others: `tfdear run`; then TF_CONFIG, which people write for each
+process; torchrun, which also runs below mpirun and srun; mpirun, which runs below Slurm; Slurm.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ from typing import Any
 # outgoing connection nor a second job on the same machine is likely to hold them.
 _FIRST_DERIVED_PORT = 61440
 _NUM_DERIVED_PORTS = 4096
+_TF_CONFIG = "TF_CONFIG"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +37,8 @@ class Cluster:
         world_size: number of processes.
         addresses: "host:port" of every rank when the environment tells them (a resolver,
             TF_CONFIG), else None.
+        chiefs: how many of these addresses, from the first, belong to the job "chief". Defaults to
+            0.
         coordinator: "host:port" of the coordination service; "" for a job of one process.
         local_rank: place on the node when the environment tells it, else None.
         local_size: number of ranks on the node when the environment tells it, else None.
@@ -40,6 +49,7 @@ class Cluster:
     rank: int
     world_size: int
     addresses: tuple[str, ...] | None = None
+    chiefs: int = 0
     coordinator: str = ""
     local_rank: int | None = None
     local_size: int | None = None
@@ -64,9 +74,10 @@ def discover(cluster_resolver: Any = None, environ: Mapping[str, str] | None = N
     """Finds out who this process is. Use it before anything touches the network.
 
     The first source that is present wins: the resolver, the tfdear launcher (TFDEAR_RANK, ...),
-    TF_CONFIG, Slurm, Open MPI, torchrun. Without any of them the job is this one process.
-    TFDEAR_COORDINATOR=host:port overrides the coordinator that Slurm, Open MPI and torchrun imply;
-    TFDEAR_NODE_RANK overrides the node, so that one machine can play several.
+    TF_CONFIG, torchrun, Open MPI, Slurm; see [Note: The innermost launcher]. Without any of them
+    the job is this one process. TFDEAR_COORDINATOR=host:port overrides the coordinator that
+    torchrun, Open MPI and Slurm imply; TFDEAR_NODE_RANK overrides the node, so that one machine can
+    play several.
 
     Args:
         cluster_resolver: any `tf.distribute.cluster_resolver.ClusterResolver` whose jobs are
@@ -77,14 +88,14 @@ def discover(cluster_resolver: Any = None, environ: Mapping[str, str] | None = N
         The `Cluster`.
 
     Raises:
-        ValueError: a variable has a value that makes no sense; the text names it.
+        ValueError: a variable has a value that makes no sense, or TF_CONFIG contradicts the
+            launcher that it is set under; the text names them.
     """
     environ = os.environ if environ is None else environ
     if cluster_resolver is not None:
         cluster = _from_resolver(cluster_resolver)
     else:
-        found = (source(environ) for source in _SOURCES)
-        cluster = next((c for c in found if c is not None), Cluster(0, 1))
+        cluster = _from_environment(environ)
     if "TFDEAR_NODE_RANK" in environ:
         node_rank = _integer(environ, "TFDEAR_NODE_RANK")
         cluster = dataclasses.replace(cluster, node_rank=node_rank)
@@ -116,6 +127,25 @@ def split_address(address: str, what: str) -> tuple[str, int]:
 def is_loopback(host: str) -> bool:
     """True when `host` can only mean this machine ("localhost", 127.0.0.0/8, ::1)."""
     return host in ("localhost", "::1") or re.fullmatch(r"127(\.\d+){3}", host) is not None
+
+
+def _from_environment(environ: Mapping[str, str]) -> Cluster:
+    found = (source(environ) for source in _SOURCES)
+    cluster = next((c for c in found if c is not None), Cluster(0, 1))
+    if cluster.source == _TF_CONFIG:
+        for source in (_from_torchrun, _from_open_mpi):
+            started = source(environ)
+            if started is None or started.world_size == 1:
+                continue
+            # Platforms set TF_CONFIG for a whole container: not for what starts within it.
+            if (started.rank, started.world_size) != (cluster.rank, cluster.world_size):
+                raise ValueError(
+                    f"By TF_CONFIG this process is rank {cluster.rank} of {cluster.world_size}, by "
+                    f"{started.source} it is rank {started.rank} of {started.world_size}. Unset "
+                    "TF_CONFIG if the launcher decides who the ranks are; else start the script "
+                    "without it."
+                )
+    return cluster
 
 
 def _integer(environ: Mapping[str, str], name: str) -> int:
@@ -166,6 +196,7 @@ def _from_jobs(jobs: Mapping[str, Any], task_type: Any, task_index: Any, source:
         rank=first_rank[task_type] + int(task_index),
         world_size=len(addresses),
         addresses=tuple(addresses),
+        chiefs=first_rank["worker"],
         coordinator=addresses[0],
         source=source,
     )
@@ -216,7 +247,7 @@ def _from_tf_config(environ: Mapping[str, str]) -> Cluster | None:
             'TF_CONFIG must look like {"cluster": {"worker": ["host:port", ...]}, "task": '
             f'{{"type": "worker", "index": 0}}}}, but is {text!r}.'
         )
-    return _from_jobs(jobs, task.get("type"), task.get("index"), "TF_CONFIG")
+    return _from_jobs(jobs, task.get("type"), task.get("index"), _TF_CONFIG)
 
 
 def _first_host(node_list: str) -> str:
@@ -238,6 +269,12 @@ def _from_slurm(environ: Mapping[str, str]) -> Cluster | None:
     if size_name not in environ:
         return None
     world_size = _integer(environ, size_name)
+    if world_size > 1 and not {"SLURM_STEP_ID", "SLURM_STEPID"} & environ.keys():
+        raise ValueError(
+            f"This process runs in the batch script of a Slurm job of {world_size} tasks, and only "
+            "srun starts all of them. Start the script with it: srun python train.py. For one "
+            "process alone, unset SLURM_PROCID."
+        )
     coordinator = environ.get("TFDEAR_COORDINATOR", "")
     if world_size > 1 and not coordinator:
         nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
@@ -305,7 +342,7 @@ def _from_torchrun(environ: Mapping[str, str]) -> Cluster | None:
 _SOURCES: tuple[Callable[[Mapping[str, str]], Cluster | None], ...] = (
     _from_launcher,
     _from_tf_config,
-    _from_slurm,
-    _from_open_mpi,
     _from_torchrun,
+    _from_open_mpi,
+    _from_slurm,
 )

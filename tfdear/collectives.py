@@ -3,7 +3,7 @@
 
 import tensorflow as tf
 
-from tfdear import _ops, reductions
+from tfdear import _ops, reductions, step_data
 from tfdear import engine as engine_module
 
 GROUPS = {
@@ -33,7 +33,10 @@ class Collectives:
     def _call(self, function, group, *inputs, **attributes):
         reductions.check_not_xla()
         with tf.device(self._reducer.device):
-            ticket = _ops.load().dear_open_collective(self._reducer.order, lane=int(lane(group)))
+            with step_data.read():
+                ticket = _ops.load().dear_open_collective(
+                    self._reducer.order, lane=int(lane(group))
+                )
             return function(ticket, *inputs, **attributes)
 
     def all_gather(self, value, group="world"):
@@ -53,9 +56,10 @@ class Collectives:
         splits = tf.convert_to_tensor(splits, tf.int64)
         return self._call(_ops.load().dear_all_to_all, group, tf.convert_to_tensor(value), splits)
 
-    def broadcast(self, value, root=0, group="world"):
+    def broadcast(self, value, root=0, group="world", name=""):
+        """`name`: what it is, in a word that all ranks use, for error messages."""
         value = tf.convert_to_tensor(value)
-        return self._call(_ops.load().dear_broadcast, group, value, root=root)
+        return self._call(_ops.load().dear_broadcast, group, value, root=root, label=name)
 
     def barrier(self, group="world"):
         return self._call(_ops.load().dear_barrier, group)

@@ -85,6 +85,11 @@ def _message_classes() -> dict[str, Any]:
     }
 
 
+def _text(pair: Any) -> str:
+    # Bytes that are no text are somebody else's; their reader will say so.
+    return pair.value.decode(errors="replace")
+
+
 class CoordinationClient:
     """Talks to the coordination service at one address. Any thread may use it.
 
@@ -110,14 +115,14 @@ class CoordinationClient:
         """The value of a key, None when it is not there."""
         request = self._messages["TryGetRequest"](key=key)
         response = self._call("TryGetKeyValue", request, "TryGetResponse", timeout)[0]
-        return None if response is None else response.kv.value.decode()
+        return None if response is None else _text(response.kv)
 
     def directory(self, prefix: str, *, timeout: float) -> dict[str, str]:
         """All keys below `prefix` + "/", without the prefix, and their values."""
         request = self._messages["DirectoryRequest"](directory_key=prefix)
         response = self._call("GetKeyValueDir", request, "DirectoryResponse", timeout)[0]
         pairs = [] if response is None else response.kv
-        return {pair.key[len(prefix) + 1 :]: pair.value.decode() for pair in pairs}
+        return {pair.key[len(prefix) + 1 :]: _text(pair) for pair in pairs}
 
     def unhealthy_tasks(self, world_size: int, *, timeout: float) -> dict[int, str]:
         """Ranks that the service gave up (their heartbeats stopped), with its reason."""

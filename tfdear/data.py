@@ -11,6 +11,8 @@ TensorFlow's AutoShardPolicy.DATA); `strategy.distribute_datasets_from_function`
 
 import tensorflow as tf
 
+from tfdear import autotuning, first_batch, pipeline_order
+
 _DISTRIBUTED = "_tfdear_distributed"
 _IN_STEP = "_tfdear_in_step"
 
@@ -66,8 +68,14 @@ def slice_rows(structure, rank: int, world_size: int):
     return tf.nest.map_structure(cut, structure)
 
 
-def distribute(dataset: tf.data.Dataset, rank: int, world_size: int) -> tf.data.Dataset:
+def distribute(dataset: tf.data.Dataset, rank: int, world_size: int, gather) -> tf.data.Dataset:
     """Returns the rank's share of a dataset of global batches.
+
+    Args:
+        dataset: Yields global batches.
+        rank: The number of this rank.
+        world_size: Number of ranks.
+        gather: Callable that takes a list of integers and returns every rank's.
 
     Raises:
         ValueError: The dataset asks for a sharding policy that is not supported, or shuffles in an
@@ -85,18 +93,30 @@ def distribute(dataset: tf.data.Dataset, rank: int, world_size: int) -> tf.data.
             "`strategy.distribute_datasets_from_function`."
         )
     if policy == policies.OFF:
-        shared = _split_batches(dataset, world_size)
-    else:
-        _check_shuffle_seeds(dataset)
-        whole = _is_tuple(dataset)
+        own = _split_batches(dataset, world_size)
+        own = same_length(own, lambda length: [lengths[0] for lengths in gather([length])])
+        return mark_distributed(own.prefetch(autotuning.READ_AHEAD))
+    in_step = getattr(dataset, _IN_STEP, False)
+    dataset, order = pipeline_order.in_one_order(dataset)
+    whole = _is_tuple(dataset)
+    # Of fixed size: what AUTOTUNE brings with it is for the script to choose.
+    calls = None if in_step else 1
 
-        def mine(*batch):
-            return slice_rows(batch if whole else batch[0], rank, world_size)
+    def cut(batch):
+        return slice_rows(batch, rank, world_size)
 
-        if getattr(dataset, _IN_STEP, False):
-            return mark_distributed(dataset.map(mine).with_options(_no_reading_ahead()))
-        shared = dataset.map(mine, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    return mark_distributed(shared.prefetch(tf.data.AUTOTUNE))
+    def mine(*batch):
+        return cut(batch if whole else batch[0])
+
+    def finish(shared):
+        if in_step:
+            return shared.with_options(_no_reading_ahead())
+        return shared.prefetch(autotuning.READ_AHEAD)
+
+    shared = finish(dataset.map(mine, calls, deterministic=None if in_step else True))
+    comparison = first_batch.FirstBatch(dataset, cut, finish, calls, order, rank, gather)
+    setattr(shared, first_batch.COMPARISON, comparison)
+    return mark_distributed(shared)
 
 
 def read_in_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -138,37 +158,53 @@ def _is_tuple(dataset) -> bool:
 
 def _split_batches(dataset, world_size):
     """AutoShardPolicy.OFF: every rank sees all of its own data, in batches of the ranks' size."""
-
     whole = _is_tuple(dataset)
 
     def split(*batch):
         batch = batch if whole else batch[0]
-        parts = [slice_rows(batch, rank, world_size) for rank in range(world_size)]
-        pieces = tf.data.Dataset.from_tensors(parts[0])
-        for part in parts[1:]:
-            pieces = pieces.concatenate(tf.data.Dataset.from_tensors(part))
-        return pieces
+        # A batch with fewer rows than there are ranks: no step is without examples.
+        count = tf.minimum(_rows(batch), world_size)
+        pieces = tf.data.Dataset.range(count)
+        return pieces.map(lambda piece: slice_rows(batch, piece, count))
 
-    return dataset.flat_map(split)
+    steps = dataset.flat_map(split)
+    batches = int(dataset.cardinality().numpy())
+    if batches == tf.data.INFINITE_CARDINALITY:
+        return steps.apply(tf.data.experimental.assert_cardinality(batches))
+    if batches > 0:
+        last = _rows_of_last_batch(dataset)
+        if last is None:
+            return steps
+        batches = (batches - 1) * world_size + min(last, world_size)
+    if batches >= 0:
+        return steps.apply(tf.data.experimental.assert_cardinality(batches))
+    return steps
 
 
-def _check_shuffle_seeds(dataset) -> None:
-    """Refuses `shuffle` without any seed: each rank would see other global batches."""
-    waiting = [dataset]
-    while waiting:
-        current = waiting.pop()
-        seeds = [getattr(current, name, None) for name in ("_seed", "_seed2")]
-        if type(current).__name__ == "_ShuffleDataset" and all(
-            seed is not None and tf.get_static_value(seed) == 0 for seed in seeds
-        ):
-            raise ValueError(
-                "This dataset was shuffled before the DearStrategy was created and without a seed, "
-                "so every rank would shuffle differently and examples would be lost or repeated. "
-                "Create the strategy before the dataset, or pass a seed: `dataset.shuffle(n, "
-                "seed=1)`."
-            )
-        inputs = getattr(current, "_inputs", None)
-        waiting.extend(inputs() if callable(inputs) else [])
+def _rows(batch):
+    """The number of rows of a batch, scalar int64."""
+    first = tf.nest.flatten(batch)[0]
+    if isinstance(first, tf.SparseTensor):
+        return first.dense_shape[0]
+    if isinstance(first, tf.RaggedTensor):
+        return tf.cast(first.nrows(), tf.int64)
+    return tf.shape(first, tf.int64)[0]
+
+
+def _rows_of_last_batch(dataset) -> int | None:
+    """As far as it can be told without reading: None if not."""
+    batches = int(dataset.cardinality().numpy())
+    while True:
+        inputs = dataset._inputs()
+        if len(inputs) != 1:
+            return None
+        size = tf.get_static_value(getattr(dataset, "_batch_size", None))
+        rows = int(inputs[0].cardinality().numpy())
+        if size is not None and rows >= 0:
+            return int(min(size, rows - (batches - 1) * size))
+        if rows != batches:
+            return None
+        dataset = inputs[0]
 
 
 def same_length(dataset: tf.data.Dataset, exchange) -> tf.data.Dataset:
@@ -189,7 +225,7 @@ def same_length(dataset: tf.data.Dataset, exchange) -> tf.data.Dataset:
     mine = int(dataset.cardinality().numpy())
     lengths = exchange(mine)
     longest = max(lengths)
-    if min(lengths) < 0 and len(set(lengths)) > 1 or mine == tf.data.UNKNOWN_CARDINALITY:
+    if min(lengths) < 0 and len(set(lengths)) > 1 or tf.data.UNKNOWN_CARDINALITY in lengths:
         raise ValueError(
             "The ranks' own datasets must all have a known number of batches, or all be endless: "
             "otherwise ranks would end an epoch at different steps. Give the dataset its length "

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from tfdear import store_records
 from tfdear.rendezvous import ranks_in_words
 
 # A rank that fails publishes why before its connections close. Connections that closed this many
@@ -18,6 +19,13 @@ SECONDS_FOR_LAST_WORDS = 1.5
 SECONDS_FOR_LAST_BYTES = 1.0
 # Ranks that stall in different collectives are reported together when they do so within this time.
 SECONDS_FOR_OTHERS_TO_STALL = 3.0
+# What a script that does it otherwise meets as a rank that is missing or elsewhere.
+FOR_ALL = (
+    "`fit`, `evaluate` and `predict` are calls for all ranks: call them on every rank, not only on "
+    "the chief."
+)
+# Errors of the engine that no other rank's end explains.
+_OWN_FAILURES = ("internal", "resource_exhausted")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +47,8 @@ class Cause:
     @staticmethod
     def from_json(text: str) -> Cause:
         """From the store."""
-        fields = json.loads(text)
-        return Cause(str(fields["kind"]), str(fields["message"]))
+        fields = store_records.cause(text)
+        return Cause(fields["kind"], fields["message"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +60,7 @@ class Snapshot:
         describe: words for a rank, with host and process id.
         members: the ranks of a process group.
         in_flight: collectives that run on this rank now.
-        failure: transport error of this rank's engine ("message", "peer"), or None.
+        failure: transport error of this rank's engine ("message", "peer", "kind"), or None.
         failure_seconds: how long that error has been known.
         failed: ranks that raised, with what they published.
         left: ranks whose script ended, with what they published.
@@ -176,9 +184,41 @@ def _different(snapshot: Snapshot) -> Cause | None:
                 "invalid_argument",
                 f"ranks call different collectives: {who} (#{own['sequence']} in group "
                 f"{own['group']}). All ranks must run the same operations in the same order with "
-                "the same shapes and data types.",
+                f"the same shapes and data types. {FOR_ALL}"
+                + _different_tensors(snapshot, own)
+                + _different_tickets(ranks_of_signature),
             )
     return None
+
+
+def _different_tensors(snapshot: Snapshot, own: Mapping[str, Any]) -> str:
+    """Words for the first tensor of two ranks' collectives that differs."""
+    for rank, items in sorted(snapshot.stalls.items()):
+        for other in items:
+            if (other["group"], other["sequence"]) != (own["group"], own["sequence"]):
+                continue
+            # "IDENTITY NAME TYPE(SHAPE)": the names alone may differ between ranks.
+            pairs = zip(own.get("tensors", ()), other.get("tensors", ()), strict=False)
+            for mine, theirs in pairs:
+                identity, _, name = mine.partition(" ")
+                other_identity, _, other_name = theirs.partition(" ")
+                if identity != other_identity:
+                    return (
+                        f" Rank {snapshot.rank} sends the gradient of {name} where rank {rank} "
+                        f"sends that of {other_name}: create layers and variables in the same "
+                        "order on all ranks."
+                    )
+    return ""
+
+
+def _different_tickets(signatures: Iterable[str]) -> str:
+    split = [signature.rpartition(", ticket ") for signature in signatures]
+    if len({what for what, _, _ in split}) > 1 or not all(ticket for _, _, ticket in split):
+        return ""
+    return (
+        " A rank that is ahead by its ticket has given up a step, after an error that its script "
+        "caught, which the others still take."
+    )
 
 
 def _left(snapshot: Snapshot) -> Cause | None:
@@ -201,8 +241,8 @@ def _left(snapshot: Snapshot) -> Cause | None:
         return Cause(
             "unavailable",
             f"{snapshot.describe(rank)} left the job (its script ended) while {_plural(waiting)} "
-            f"{verb} in {in_words(item)}. All ranks must take the same number of steps; see rank "
-            f"{rank}'s log for why its script ended early.",
+            f"{verb} in {in_words(item)}. All ranks must take the same number of steps. {FOR_ALL} "
+            f"See rank {rank}'s log for why its script ended early.",
         )
     return None
 
@@ -224,6 +264,8 @@ def _lost(snapshot: Snapshot) -> Cause | None:
     failure = snapshot.failure
     if failure is None or _is_deadline(failure):
         return None
+    if failure.get("kind") in _OWN_FAILURES:
+        return Cause("aborted", f"{snapshot.describe(snapshot.rank)}: {failure['message']}.")
     peer = _failed_peer(snapshot)
     if peer in snapshot.left:
         return None  # a rank that has ended its script closes its connections
@@ -263,7 +305,8 @@ def _overdue(snapshot: Snapshot) -> Cause | None:
     return Cause(
         "deadline_exceeded",
         f"{in_words(item)} was not complete after {snapshot.timeout:g} s (DearStrategy's timeout). "
-        f"{who[0].upper()}{who[1:]}. Raise the timeout if a rank may be that much slower.",
+        f"{who[0].upper()}{who[1:]}. {f'{FOR_ALL} ' if missing else ''}"
+        "Raise the timeout if a rank may be that much slower.",
     )
 
 
@@ -273,4 +316,4 @@ def _failed_peer(snapshot: Snapshot) -> int | None:
 
 
 def _is_deadline(failure: Mapping[str, Any]) -> bool:
-    return failure.get("kind") == "deadline_exceeded" or "deadline" in str(failure["message"])
+    return failure["kind"] == "deadline_exceeded"

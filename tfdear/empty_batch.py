@@ -1,10 +1,12 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""A rank that has no example in a step computes on one made of zeros, which counts for nothing.
+"""A rank that has no example in a step computes on one made up, which counts for nothing.
 
 Such a rank must run the whole step, or it would not take part in the step's collectives. Not every
 kernel and not every model takes a batch without rows (oneDNN's fused convolution returns a wrong
-shape, `tf.reshape` cannot infer a dimension), so the step sees one row. Its gradients and its
-changes of metrics are left out of the sums, and it is cut off what the step returns.
+shape, `tf.reshape` cannot infer a dimension), so the step sees one row: the first of a data set of
+that kind, since layers may refuse values that no example has (a lookup without a place for unknown
+words); where none was looked at, one of zeros. Its gradients and its changes of metrics are left
+out of the sums, and it is cut off what the step returns.
 """
 
 import tensorflow as tf
@@ -12,12 +14,13 @@ import tensorflow as tf
 _COUNTS = "_tfdear_counts"
 
 
-def fill(arguments, examples):
-    """Gives a step's arguments one row of zeros if they have none.
+def fill(arguments, examples, elements):
+    """Gives a step's arguments one row if they have none.
 
     Args:
         arguments: Nested structure of a step's arguments.
-        examples: Scalar int64, the number of rows.
+        examples: Scalar int64, the number of this rank's examples.
+        elements: The `examples.Elements` of the strategy's data sets.
 
     Returns:
         The same structure.
@@ -27,7 +30,15 @@ def fill(arguments, examples):
     if not places:
         return arguments
     given = [flat[place] for place in places]
-    filled = tf.cond(examples > 0, lambda: given, lambda: [_one_row(value) for value in given])
+    rows = elements.rows(flat)
+    with tf.init_scope():
+        # Into a graph they come as inputs, not as constants.
+        rows = {place: tf.convert_to_tensor(row) for place, row in rows.items()}
+    filled = tf.cond(
+        examples > 0,
+        lambda: given,
+        lambda: [_one_row(flat[place], rows.get(place)) for place in places],
+    )
     for place, value, old in zip(places, filled, given, strict=True):
         value.set_shape([None, *old.shape[1:]])
         flat[place] = value
@@ -35,7 +46,7 @@ def fill(arguments, examples):
 
 
 def cut(outputs, examples):
-    """Cuts the row of zeros off the batches that a step returned."""
+    """Cuts the made-up row off the batches that a step returned."""
 
     def without(value):
         if isinstance(value, tf.RaggedTensor):
@@ -72,6 +83,11 @@ def _may_be_empty(value) -> bool:
     return isinstance(value, tf.Tensor) and bool(value.shape.rank) and not value.shape[0]
 
 
-def _one_row(value):
-    shape = tf.concat([[1], tf.shape(value)[1:]], 0)
-    return tf.fill(shape, "") if value.dtype == tf.string else tf.zeros(shape, value.dtype)
+def _one_row(value, row):
+    """A row, or the value if it has rows, as what is no batch may have."""
+    if row is not None:
+        return tf.cond(tf.shape(value)[0] > 0, lambda: value, lambda: tf.identity(row))
+    shape = tf.shape(value)
+    shape = tf.concat([[tf.maximum(0, 1 - shape[0])], shape[1:]], 0)
+    nothing = "" if value.dtype == tf.string else tf.zeros([], value.dtype)
+    return tf.concat([value, tf.fill(shape, nothing)], 0)

@@ -11,6 +11,7 @@ import numpy as np
 from tfdear import _ops, errors, event_record
 
 _TEXT_BYTES = 4096
+_SIGNATURE_BYTES = 1 << 16  # With a line for each tensor.
 _LARGEST_ADDRESS_BLOB = 1 << 22
 _EVENTS_AT_ONCE = 1 << 12
 
@@ -90,6 +91,7 @@ _STATUS_NAMES = (
     "aborted",
     "internal",
     "cancelled",
+    "resource_exhausted",
 )
 
 
@@ -145,7 +147,9 @@ def _check(call, *arguments) -> None:
     error = ctypes.create_string_buffer(_TEXT_BYTES)
     code = call(*arguments, error, _TEXT_BYTES)
     if code:
-        raise errors.TfdearError(error.value.decode(errors="replace"))
+        failure = errors.TfdearError(error.value.decode(errors="replace"))
+        failure.kind = _STATUS_NAMES[code - 1]
+        raise failure
 
 
 def _address_arguments(blobs: Sequence[bytes]) -> tuple:
@@ -352,13 +356,27 @@ class Engine:
         """Moves a layout that was not used yet to another lane."""
         _check(_library().tfdear_layout_set_lane, ctypes.c_int64(layout), int(lane))
 
-    def set_variable(self, layout: int, tensor: int, variable: int) -> None:
-        """Says whose gradient a tensor of a layout is; before the first use."""
+    def set_variable(
+        self, layout: int, tensor: int, variable: int, *, name: str, comparable: str, kind: str
+    ) -> None:
+        """Says whose gradient a tensor of a layout is; before the first use.
+
+        Args:
+            layout: The layout.
+            tensor: The tensor.
+            variable: The engine's number of the variable.
+            name: Its name, for messages.
+            comparable: What of the name is alike on all ranks.
+            kind: Its type and shape.
+        """
         _check(
             _library().tfdear_layout_set_variable,
             ctypes.c_int64(layout),
             tensor,
             ctypes.c_int64(variable),
+            name.encode(),
+            comparable.encode(),
+            kind.encode(),
         )
 
     def shared_layout(self, layout: int) -> int:
@@ -437,20 +455,22 @@ class Engine:
             sequence = ctypes.c_uint64()
             seconds = ctypes.c_double()
             waiting_for = ctypes.c_int()
-            signature = ctypes.create_string_buffer(_TEXT_BYTES)
+            signature = ctypes.create_string_buffer(_SIGNATURE_BYTES)
             if library.tfdear_in_flight(
                 int(lane),
                 ctypes.byref(sequence),
                 ctypes.byref(seconds),
                 ctypes.byref(waiting_for),
                 signature,
-                _TEXT_BYTES,
+                _SIGNATURE_BYTES,
             ):
+                text, *tensors = signature.value.decode(errors="replace").splitlines()
                 running.append(
                     {
                         "group": lane.name.lower(),
                         "sequence": sequence.value,
-                        "signature": signature.value.decode(errors="replace"),
+                        "signature": text,
+                        "tensors": tensors,
                         "seconds": seconds.value,
                         "waiting_for": waiting_for.value,
                     }
@@ -461,9 +481,14 @@ class Engine:
         """A transport error that the engine holds back until its cause is known."""
         peer = ctypes.c_int(-1)
         message = ctypes.create_string_buffer(_TEXT_BYTES)
-        if not _library().tfdear_transport_failure(ctypes.byref(peer), message, _TEXT_BYTES):
+        code = _library().tfdear_transport_failure(ctypes.byref(peer), message, _TEXT_BYTES)
+        if not code:
             return None
-        return {"message": message.value.decode(errors="replace"), "peer": peer.value}
+        return {
+            "message": message.value.decode(errors="replace"),
+            "peer": peer.value,
+            "kind": _STATUS_NAMES[code - 1],
+        }
 
     def abort(self, kind: str, message: str) -> None:
         """Fails everything that waits now and everything later. The first cause wins."""

@@ -10,6 +10,9 @@ class TfdearError(RuntimeError):
     `tf.errors.OpError`, because TensorFlow carries them; their text is the same.
     """
 
+    # The engine's word for what happened, as in `diagnosis.Cause`; empty for errors of Python.
+    kind = ""
+
 
 class StoreUnavailableError(TfdearError):
     """The coordination service, which rank 0 hosts, did not answer.

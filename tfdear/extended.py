@@ -1,10 +1,29 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """`strategy.extended`: what Keras and `tf.distribute` call while a model is built and trained."""
 
-import tensorflow as tf
+import weakref
 
-from tfdear import _tf_private, data, empty_batch, reductions, replica_context, sparse_rows
+import tensorflow as tf
+from absl import logging
+
+from tfdear import (
+    _tf_private,
+    consistency,
+    data,
+    empty_batch,
+    first_batch,
+    hyperparameter_search,
+    ignored_options,
+    iterators,
+    loss_contract,
+    reductions,
+    replica_context,
+    sparse_rows,
+    step_collectives,
+    variable_names,
+)
 from tfdear import collectives as collectives_module
+from tfdear import examples as examples_module
 from tfdear import variable as variable_module
 
 _Reconciliation = variable_module.Reconciliation
@@ -31,13 +50,34 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         self._task_id = job.rank
         self._is_chief = job.rank == 0
         self._num_workers = job.world_size
+        self._elements = examples_module.Elements()
+        self._warnings: set[str] = set()
+        self._variables: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
         self.weighs_examples = job.options.weighting == "examples"
         if job.world_size > 1:
             self.reducer = reductions.Reducer(job.engine, device, job.tuner)
             self.collectives = collectives_module.Collectives(self.reducer)
+            self.consistency = consistency.Consistency(self, job.rank, job.options.check_every)
+            self.step_collectives = step_collectives.StepCollectives(
+                self.reducer,
+                self.collectives,
+                {"world": job.rank, "intra_node": job.local_rank, "inter_node": job.node_rank},
+            )
 
     # What Keras's functions ask (`keras_seams`), where isinstance would import in a circle.
     is_dear = True
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks; reading it says nothing about a step, as `num_replicas_in_sync` does."""
+        return self._job.world_size
+
+    def warn_once(self, message: str) -> None:
+        """Logs a warning in the name of the package, on rank 0, the first time it is given."""
+        if message not in self._warnings:
+            self._warnings.add(message)
+            if self._job.rank == 0:
+                logging.warning("tfdear: %s", message)
 
     @property
     def is_distributed_dear(self) -> bool:
@@ -51,6 +91,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         with tf.device(self._device):
             if not self.is_distributed_dear:
                 return next_creator(**kwargs)
+            hyperparameter_search.refuse(self._job.rank, self._job.world_size)
             owner = owner if isinstance(owner, variable_module.DearVariable) else None
             kept = (
                 "trainable",
@@ -65,12 +106,15 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
                 "experimental_enable_variable_lifting",
             )
             arguments = {name: kwargs[name] for name in kept if kwargs.get(name) is not None}
+            path = variable_names.path(kwargs.get("name"), kwargs.get("initial_value"))
             initial_value = self._initial_value(
-                kwargs.get("initial_value"), kwargs.get("dtype"), kwargs.get("name")
+                kwargs.get("initial_value"), kwargs.get("dtype"), path, owner
             )
-            return variable_module.DearVariable(
+            number = self._job.engine.create_variable()
+            variable = variable_module.DearVariable(
                 initial_value,
-                number=self._job.engine.create_variable(),
+                creation_path=path,
+                number=number,
                 owner=owner,
                 # An optimizer's slots are written by updates, alike on all ranks.
                 reconciliation=(
@@ -81,8 +125,14 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
                 distribute_strategy=self._container_strategy(),
                 **arguments,
             )
+            self._variables[number] = variable
+            return variable
 
-    def _initial_value(self, initial_value, dtype, name):
+    def variables(self) -> list[variable_module.DearVariable]:
+        """The variables of this strategy that are still in use, in the order of their making."""
+        return [variable for _, variable in sorted(self._variables.items())]
+
+    def _initial_value(self, initial_value, dtype, path, owner):
         """Rank 0's initial value, so that ranks need not draw the same random numbers."""
         if isinstance(initial_value, _tf_private.trackable.CheckpointInitialValueCallable):
             return initial_value  # Every rank reads the same checkpoint.
@@ -93,8 +143,11 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             value = tf.convert_to_tensor(value, dtype)
             if value.dtype in (tf.string, tf.variant, tf.resource):
                 return value
-            value = self.collectives.broadcast(value)
-            if name and "seed_generator_state" in name and not self._job.options.shared_seeds:
+            # Ranks that make variables in different order must not get each other's values. A
+            # slot's name has its owner's whole path in it, of which the model's name may differ.
+            label = "" if owner is not None else variable_names.without_numbers(path)
+            value = self.collectives.broadcast(value, name=label)
+            if "seed_generator_state" in path and not self._job.options.shared_seeds:
                 # Ranks that started from the same seed would all draw the same dropout masks.
                 stride = tf.constant([_SEED_STRIDE * self._job.rank, 0], tf.int64)
                 value = tf.cast(tf.cast(value, tf.int64) + stride, value.dtype)
@@ -116,62 +169,90 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
     # Data.
 
     def _experimental_distribute_dataset(self, dataset, options):
-        self._reject_per_replica(options)
-        if not self.is_distributed_dear:
-            return dataset
-        return data.distribute(dataset, self._job.rank, self._job.world_size)
+        self._check_input_options(options)
+        if self.is_distributed_dear:
+            dataset = data.distribute(
+                dataset, self._job.rank, self._job.world_size, self._gather_lists
+            )
+            comparison = getattr(dataset, first_batch.COMPARISON, None)
+            self._elements.add(dataset.element_spec, comparison.row if comparison else ())
+        return iterators.hand_out(dataset)
+
+    def _gather_lists(self, integers: list[int]) -> list[list[int]]:
+        """Every rank's integers, of which ranks may have different numbers."""
+        own = tf.constant([len(integers), *integers], tf.int64)
+        flat = self.collectives.all_gather(own).numpy().tolist()
+        lists = []
+        while flat:
+            lists.append(flat[1 : flat[0] + 1])
+            flat = flat[flat[0] + 1 :]
+        return lists
 
     def _distribute_datasets_from_function(self, dataset_fn, options):
-        self._reject_per_replica(options)
+        self._check_input_options(options)
         context = _tf_private.distribute_lib.InputContext(
             self._job.world_size, self._job.rank, self._job.world_size
         )
         dataset = dataset_fn(context)
-        if not self.is_distributed_dear:
-            return dataset
-        return data.mark_distributed(data.same_length(dataset, self._job.exchange_integers))
+        if self.is_distributed_dear:
+            self._elements.add(dataset.element_spec)
+            dataset = data.same_length(dataset, self._job.exchange_integers)
+            dataset = data.mark_distributed(dataset)
+        return iterators.hand_out(dataset)
 
     def _experimental_distribute_values_from_function(self, value_fn):
         context = _tf_private.distribute_lib.ValueContext(self._job.rank, self._job.world_size)
         return value_fn(context)
 
-    def _reject_per_replica(self, options):
+    def _check_input_options(self, options):
         modes = _tf_private.distribute_lib.InputReplicationMode
         if options and options.experimental_replication_mode == modes.PER_REPLICA:
             raise ValueError(
                 "InputReplicationMode.PER_REPLICA is not supported by DearStrategy: a process has "
                 "one replica, so PER_WORKER (the default) is the same"
             )
+        ignored_options.warn(options)
 
     # Steps.
 
     def _call_for_each_replica(self, fn, args, kwargs):
-        reductions.check_not_xla()
         strategy = self._container_strategy()
         with tf.device(self._device):
             if not self.is_distributed_dear:
                 with _LocalReplicaContext(strategy, 0):
                     return fn(*args, **kwargs)
-            examples = number_of_examples((args, kwargs))
-            context = replica_context.DearReplicaContext(strategy, self._job.rank, examples)
-            if examples is not None:
-                args, kwargs = empty_batch.fill((args, kwargs), examples)
-            given = tf.nest.flatten((args, kwargs))
-            context.data = next((value for value in given if isinstance(value, tf.Tensor)), None)
+            reductions.check_not_xla()
+            count = self.number_of_examples((args, kwargs))
+            examples = examples_module.Examples(count, self.reducer)
+            if count is not None:
+                args, kwargs = empty_batch.fill((args, kwargs), count, self._elements)
+            context = replica_context.DearReplicaContext(
+                strategy, self._job.rank, examples, (args, kwargs)
+            )
             with context:
-                outputs = fn(*args, **kwargs)
+                outputs = context.losses.make_global(fn(*args, **kwargs))
                 context.finish()
-            return outputs if examples is None else empty_batch.cut(outputs, examples)
+            return outputs if count is None else empty_batch.cut(outputs, count)
+
+    def number_of_examples(self, arguments):
+        """This rank's number of examples in a step's arguments, or None if it is not known."""
+        return examples_module.count(arguments, self._elements)
 
     def _use_merge_call(self):
         return False
 
     def _replica_ctx_all_reduce(self, reduce_op, value, options=None):
-        del options  # Hints for TensorFlow's own collectives.
-        reductions.check_not_xla()
+        ignored_options.warn(options)  # Hints for TensorFlow's own collectives.
         if not self.is_distributed_dear:
             return value
+        reductions.check_not_xla()
         context = tf.distribute.get_replica_context()
+        losses = loss_contract.current_losses()
+        weight = losses.gradient_weight() if losses is not None and losses.are_reduced else None
+        if weight is not None:
+            flat = tf.nest.flatten(value)
+            means = self.reducer.all_reduce(flat, name="all_reduce", weight=weight)
+            return tf.nest.pack_sequence_as(value, means)
         active = getattr(context, "has_examples", None)
         return self._reduce_flat(reduce_op, value, active)
 
@@ -201,7 +282,8 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             with tf.device(self._device):
                 if self.reducer.defer(var, update, args[0]):
                     return tf.no_op() if group else None
-        if self.is_distributed_dear and args and isinstance(args[0], tf.IndexedSlices):
+        # For a rank alone too, so that results do not depend on the number of ranks.
+        if args and isinstance(args[0], tf.IndexedSlices):
             args = (sparse_rows.sum_duplicates(args[0]), *args[1:])
         return self._update_non_slot(var, fn, (var,) + tuple(args), kwargs, group)
 
@@ -229,7 +311,8 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
     # Values of all ranks, outside of `run`.
 
     def _reduce_to(self, reduce_op, value, destinations, options):
-        del destinations, options
+        del destinations
+        ignored_options.warn(options)
         if not self.is_distributed_dear:
             return value
         value = tf.nest.map_structure(tf.convert_to_tensor, value)
@@ -240,30 +323,30 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         return self._reduce_to(reduce_op, values, None, options)
 
     def _gather_to_implementation(self, value, destinations, axis, options):
-        del destinations, options
-        return self._gather(value, axis)
+        del destinations
+        ignored_options.warn(options)
+        return self.gather(value, axis)
 
-    def _replica_ctx_all_gather(self, value, axis, options):
-        del options
-        return tf.nest.map_structure(lambda rows: self._gather(rows, axis), value)
-
-    def _gather(self, value, axis):
+    def gather(self, value, axis):
+        """Concatenates along an axis the values of the ranks that have examples."""
         if not self.is_distributed_dear:
             return value
         if isinstance(value, tf.RaggedTensor):
-            lengths = self.collectives.all_gather(value.row_lengths())
-            return tf.RaggedTensor.from_row_lengths(self._gather(value.values, 0), lengths)
+            lengths = self.step_collectives.all_gather(value.row_lengths())
+            return tf.RaggedTensor.from_row_lengths(self.gather(value.values, 0), lengths)
         value = tf.convert_to_tensor(value)
         if value.shape.rank == 0:
-            return self.collectives.all_gather(value[tf.newaxis])
+            return self.step_collectives.all_gather(value[tf.newaxis])
         if value.shape.rank is not None and not -value.shape.rank <= axis < value.shape.rank:
             raise ValueError(
                 f"`axis` must be a dimension of the tensor. Received: axis={axis}, {value.shape}"
             )
         if axis == 0:
-            return self.collectives.all_gather(value)
+            return self.step_collectives.all_gather(value)
         return tf.experimental.numpy.swapaxes(
-            self.collectives.all_gather(tf.experimental.numpy.swapaxes(value, 0, axis)), 0, axis
+            self.step_collectives.all_gather(tf.experimental.numpy.swapaxes(value, 0, axis)),
+            0,
+            axis,
         )
 
     def _broadcast_to(self, tensor, destinations):
@@ -347,27 +430,6 @@ def _reconciliation(arguments, initial_value):
     if arguments.get("trainable") is False and tf.as_dtype(dtype).is_floating and averaged:
         return _Reconciliation.MEAN
     return _Reconciliation.NONE
-
-
-def number_of_examples(arguments):
-    """Rows of the first batched tensor among a step's arguments, or None if there is none."""
-    for value in tf.nest.flatten(arguments):
-        if isinstance(value, tf.RaggedTensor):
-            return tf.cast(value.nrows(), tf.int64)
-        if isinstance(value, tf.SparseTensor):
-            return value.dense_shape[0]
-        shape = getattr(value, "shape", None)
-        if shape is None or isinstance(value, tf.Variable):
-            continue
-        if isinstance(shape, tf.TensorShape):
-            if shape.rank is not None and shape.rank > 0:
-                known = shape[0]
-                return (
-                    tf.shape(value, tf.int64)[0] if known is None else tf.constant(known, "int64")
-                )
-        elif len(shape) > 0:
-            return tf.constant(shape[0], tf.int64)
-    return None
 
 
 def _divide(total, count):

@@ -27,6 +27,7 @@ from tfdear import (
     topology,
 )
 from tfdear import cluster as cluster_module
+from tfdear import cluster_resolver as cluster_resolver_module
 from tfdear import engine as engine_module
 from tfdear import monitor as monitor_module
 from tfdear import options as options_module
@@ -68,7 +69,6 @@ class Job:
 
     def __init__(self, options: options_module.DearOptions, cluster_resolver=None):
         self.options = options
-        self.cluster_resolver = cluster_resolver
         self.engine = engine_module.Engine()
         cluster = cluster_module.discover(cluster_resolver)
         self.source = cluster.source
@@ -88,6 +88,7 @@ class Job:
         if self.world_size == 1:
             self.local_rank = self.node_rank = 0
             self.local_size = self.num_nodes = 1
+            self.cluster_resolver = cluster_resolver or cluster_resolver_module.make(cluster)
             return
         self._exchanges = 0
         self._rendezvous = rendezvous_module.connect(
@@ -98,11 +99,7 @@ class Job:
                 "tfdear": tfdear.__version__,
                 "backend": "gloo",
                 "device": "CPU",
-                "schedule": options.planned_schedule,
-                "collective": options.collective,
-                "size of the first buckets": str(planner.first_bucket_bytes(options.fusion)),
-                "compression": repr(options.compression),
-                "connections": str(options.connections),
+                **options.shared(),
                 # Ranks that record one measure their clocks together.
                 timeline_recorder.VARIABLE: (
                     "set" if timeline_recorder.requested_file() else "not set"
@@ -113,7 +110,30 @@ class Job:
         self.local_size = self._rendezvous.local_size
         self.node_rank = self._rendezvous.node_rank
         self.num_nodes = self._rendezvous.num_nodes
+        self.cluster_resolver = cluster_resolver or cluster_resolver_module.make(
+            cluster, self._rendezvous.hosts
+        )
         self._group_members = self._choose_groups()
+        # From here on a rank that fails or dies is named by the others.
+        self.monitor = monitor_module.Monitor(
+            self._rendezvous,
+            self.engine,
+            {lane.name.lower(): ranks for lane, ranks in self._group_members.items()},
+            heartbeat=options.heartbeat,
+            timeout=options.timeout,
+            cleanup_timeout=options.cleanup_timeout,
+        )
+        self.monitor.start()
+        monitor_module.install_exit_handlers(self.monitor, drain=self._drain)
+        try:
+            self._start()
+        except Exception as error:
+            self.monitor.report_failure(f"{type(error).__name__}: {error}"[:2000])
+            raise
+
+    def _start(self) -> None:
+        """What ranks do together once they have met, watched by the monitor."""
+        options = self.options
         self._connect_groups(self._rendezvous.listen_address)
         self._share_seed()
         self.engine.start(
@@ -123,14 +143,6 @@ class Job:
             options.max_delay_ms,
             first_agreement=tuner_module.FIRST_AGREEMENT,
         )
-        self.monitor = monitor_module.Monitor(
-            self._rendezvous,
-            self.engine,
-            {lane.name.lower(): ranks for lane, ranks in self._group_members.items()},
-            heartbeat=options.heartbeat,
-            timeout=options.timeout,
-        )
-        self.monitor.start()
         self._measure_links()
         self._compress()
         if self.rank == 0:
@@ -145,7 +157,6 @@ class Job:
                 sparse_buckets=self._sparse_buckets,
                 trace_file=os.environ.get("TFDEAR_TRACE"),
             )
-        monitor_module.install_exit_handlers(self.monitor, drain=self._drain)
 
     def exchange(self, value: str) -> list[str]:
         """Every rank's value, in the order of the ranks. All ranks must call it alike."""
@@ -233,9 +244,15 @@ class Job:
                 self._connect_group(lane, ranks, open_group())
 
     def _connect_group(self, lane: _Lane, ranks: list[int], blob: bytes) -> None:
-        blobs = self._exchange_blobs(blob)
-        self.engine.connect_group(lane, [blobs[r] for r in ranks])
+        self._connect(lane, ranks, self._exchange_blobs(blob))
         self.transports[lane] = engine_module.Transport.GLOO
+
+    def _connect(self, lane: _Lane, ranks: list[int], blobs: list[bytes]) -> None:
+        assert self.monitor is not None
+        try:
+            self.engine.connect_group(lane, [blobs[r] for r in ranks])
+        except errors.TfdearError as error:
+            raise self.monitor.cause_of(error) from None
 
     def _connect_on_one_node(
         self, lane: _Lane, ranks: list[int], open_group: Callable[..., bytes]
@@ -258,7 +275,7 @@ class Job:
         refusals = self.exchange(refusal)
         shared = not any(refusals[r] for r in ranks)
         if shared:
-            self.engine.connect_group(lane, [blobs[r] for r in ranks])
+            self._connect(lane, ranks, blobs)
             self.transports[lane] = shared_memory
         if not any(refusals):
             return
@@ -286,7 +303,8 @@ class Job:
             return
         levels = self._sparse_levels
         if levels.inter == 1:
-            return  # One node: there is nothing to send between nodes.
+            self._warn_uncompressed("all ranks are on one node, where nothing is compressed")
+            return
         measured = json.dumps(dataclasses.asdict(self._costs_of_levels()[1]))
         outer = cost_model.CommunicationCosts(
             **{
@@ -307,9 +325,22 @@ class Job:
             hierarchical=option.hierarchical,
         )
         self.engine.set_density(option.density)
-        if at_least >= 0:
+        if at_least < 0:
+            self._warn_uncompressed(
+                "by the costs that were measured, no size of bucket gains by it; say with "
+                "`dense_below` from how many bytes buckets are to be compressed"
+            )
+        else:
             self._sparse_buckets = engine_plan.SparseBuckets(
                 at_least, levels if option.hierarchical else None
+            )
+
+    def _warn_uncompressed(self, reason: str) -> None:
+        if self.rank == 0:
+            logging.warning(
+                "tfdear: %r has no effect: %s.",
+                self.options.compression,
+                reason,
             )
 
     @property

@@ -109,7 +109,8 @@ class LaunchPlan:
         local_size = self.num_ranks // self.num_nodes
         result = dict(environ)
         result.pop("TF_CONFIG", None)
-        result.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+        # Rank 0's warnings stand for those of all.
+        result.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if rank == 0 else "2")
         if self.num_ranks > 1:
             # Otherwise every rank starts a thread per core, and they get in each other's way.
             for name, least in _THREAD_VARIABLES.items():

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO
 
 from tfdear.launch_plan import LaunchError, LaunchPlan, available_cores, free_port
-from tfdear.launcher_output import Relay, Sink, last_lines, tail_of_file
+from tfdear.launcher_output import Relay, Sink, exception_line, last_lines, tail_of_file
 from tfdear.launcher_rank import GUARD_SECONDS, Rank, signal_name
 
 _GUARD = pathlib.Path(__file__).with_name("rank_guard.py")
@@ -49,7 +49,7 @@ def launch(plan: LaunchPlan, environ: Mapping[str, str] | None = None) -> int:
         when the command cannot be executed.
 
     Raises:
-        LaunchError: the log folder cannot be written.
+        LaunchError: the log folder cannot be written, or the machine cannot start so many ranks.
     """
     return _Job(plan, os.environ if environ is None else environ).run()
 
@@ -121,7 +121,14 @@ class _Job:
         cores = available_cores()
         for number in range(self._plan.num_ranks):
             environment = self._plan.environment(self._environ, number, coordinator, cores)
-            self._ranks.append(self._start_rank(number, environment))
+            try:
+                self._ranks.append(self._start_rank(number, environment))
+            except OSError as error:
+                raise LaunchError(
+                    f"rank {number} of {self._plan.num_ranks} could not be started: "
+                    f"{error.strerror}. Start fewer ranks, or raise what limits them (see `ulimit "
+                    "-a`)."
+                ) from None
             if self._signals:
                 break
 
@@ -310,9 +317,13 @@ class _Job:
         if first.error and not first.pid:
             self._say(f"{first} {first.error} ({self._plan.command[0]}).")
             return
+        data = b"\n".join(relay.tail for relay in first.relays)
+        if not first.relays and first.log_path:
+            data = tail_of_file(first.log_path)
+        cause = exception_line(data) if (first.exit_code or 0) > 0 else None
         self._say(
-            f"{first} (pid {first.pid}{place}) failed first: it "
-            f"{first.how_it_ended()} after {seconds:.1f} s."
+            f"{first} (pid {first.pid}{place}) failed first: it {first.how_it_ended()} after "
+            f"{seconds:.1f} s" + (f", with {cause}" if cause else ".")
         )
         if first.exit_code == -signal.SIGKILL and not first.was_stopped:
             self._say("SIGKILL often comes from the kernel when memory is short; see `dmesg`.")
@@ -325,9 +336,6 @@ class _Job:
         if self._plan.is_shown(first.number) and not others_failed:
             return  # What it said stands just above.
         where = f" ({first.log_path})" if first.log_path else ""
-        data = b"\n".join(relay.tail for relay in first.relays)
-        if not first.relays and first.log_path:
-            data = tail_of_file(first.log_path)
         lines = last_lines(data, _TAIL_LINES)
         self._say(f"the last that {first} printed{where}: {'' if lines else 'nothing'}")
         for line in lines:

@@ -9,13 +9,26 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from typing import BinaryIO
 
 # A line that is longer than this goes out in pieces, so that a rank cannot fill the memory.
 _LONGEST_LINE = 1 << 16
-# Kept of every rank's output, to be shown when it failed.
-_TAIL_BYTES = 1 << 13
+# Kept of every rank's output, to be shown when it failed; a traceback through a graph is long.
+_TAIL_BYTES = 1 << 16
+# What TensorFlow's C++ code says at every start. TF_CPP_MIN_LOG_LEVEL does not keep all of it back.
+_NOISE = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog\(\)"
+    rb"|I\d{4} [\d:.]+ +\d+ [\w./]+:\d+\] "
+    rb"|\d{4}-\d\d-\d\d [\d:.]+: I tensorflow/"
+    rb"|To enable the following instructions: .*rebuild TensorFlow"
+    rb"|(E\d{4} |\d{4}-\d\d-\d\d [\d:.]+: E ).* failed call to cuInit: "
+)
+_TRACEBACK = "Traceback (most recent call last):"
+# "KeyError: 'x'", "package.module.SomeError: text", "SomeError".
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?$")
+_LONGEST_CAUSE = 300
 # Seconds for which a line waits for the live rank to finish its own.
 _HOLD_SECONDS = 0.2
 # The ranks are not read while this much waits for a slow reader.
@@ -27,8 +40,9 @@ _SAFE_WRITE_BYTES = 4096
 class LinePrefixer:
     r"""Turns a stream of bytes into whole lines behind a prefix.
 
-    Of a line that was drawn again and again with `\r`, only the last state remains. Nothing is
-    decoded, and a line is cut only between characters: UTF-8 that arrives in pieces stays whole.
+    Of a line that was drawn again and again with `\r`, only the last state remains. What TensorFlow
+    says at every start is left out. Nothing is decoded, and a line is cut only between characters:
+    UTF-8 that arrives in pieces stays whole.
 
     Args:
         prefix: goes in front of every line.
@@ -59,7 +73,8 @@ class LinePrefixer:
 
     def _line(self, line: bytes) -> bytes:
         line = line.rstrip(b"\r")
-        return self._prefix + line[line.rfind(b"\r") + 1 :] + b"\n"
+        line = line[line.rfind(b"\r") + 1 :]
+        return b"" if _NOISE.match(line) else self._prefix + line + b"\n"
 
 
 class Sink:
@@ -218,6 +233,26 @@ def last_lines(data: bytes, count: int) -> list[str]:
     text = LinePrefixer(b"").feed(data + b"\n").decode(errors="replace")
     lines = [line.rstrip() for line in text.splitlines()]
     return [line for line in lines if line][-count:]
+
+
+def exception_line(data: bytes) -> str | None:
+    """The line that names the exception which ended a Python program.
+
+    Args:
+        data: the end of what it printed, stderr included.
+
+    Returns:
+        Such as "KeyError: 'x'"; None if there is no traceback.
+    """
+    _, found, after = data.decode(errors="replace").rpartition(_TRACEBACK)
+    if not found:
+        return None
+    # Frames are indented; long messages go on for many lines below.
+    ends = (line for line in after.splitlines() if line and not line[0].isspace())
+    cause = next((line.rstrip() for line in ends if _EXCEPTION.match(line)), None)
+    if cause is not None and len(cause) > _LONGEST_CAUSE:
+        cause = cause[:_LONGEST_CAUSE] + "..."
+    return cause
 
 
 def tail_of_file(path: str) -> bytes:

@@ -19,12 +19,13 @@ import sys
 import threading
 import time
 import traceback
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from absl import logging
 
-from tfdear import diagnosis, errors, process_exit
+from tfdear import _keras_private, _tf_private, diagnosis, errors, process_exit, store_records
 from tfdear.rendezvous import Rendezvous
 
 _CALL_SECONDS = 1.5  # one request to the store
@@ -33,18 +34,23 @@ _POLL_SECONDS = 1.0
 _HEALTH_SECONDS = 1.0  # between two questions for dead tasks
 _WARN_SECONDS = 30.0
 _LAST_WORDS_SECONDS = 10.0  # rank 0 keeps the store open so long after its own end
-_REACT_SECONDS = 10.0  # after an abort the script must move within this time ...
-_LEAVE_SECONDS = 60.0  # ... and exit handlers must end within this
+# A write that has begun when the job is given up may take this long, whatever the script may.
+_WRITE_SECONDS = 3600.0
+# Where checkpoints are written: modules of functions that a thread is then in.
+_WRITERS = (*_keras_private.WRITERS, *_tf_private.WRITERS, "h5py")
 
 
 class WatchedEngine(Protocol):
     """What the monitor needs of the engine."""
 
     def in_flight(self) -> list[dict[str, Any]]:
-        """Running collectives: group, sequence, signature, seconds, waiting_for (-1: unknown)."""
+        """Running collectives: group, sequence, signature, seconds, waiting_for (-1: unknown).
+
+        And, where gradients are summed, "tensors": a line for each, "IDENTITY NAME TYPE(SHAPE)".
+        """
 
     def failure(self) -> dict[str, Any] | None:
-        """A transport error that is held back: message and peer (-1: unknown)."""
+        """A transport error that is held back: message, peer (-1: unknown) and kind."""
 
     def abort(self, kind: str, message: str) -> None:
         """Fails everything now and later. The first call wins."""
@@ -63,7 +69,9 @@ class Monitor:
         timeout: seconds any collective may take. Default 300.
         stall_seconds: a collective that runs longer is compared with those of the other ranks.
             Default: TFDEAR_STALL_SECONDS, else 2.
-        react_seconds: a script that does not move for this long after an abort is ended.
+        cleanup_timeout: seconds for which the script may clean up after an abort: one that does not
+            move for this long, or whose exit handlers take longer, is ended. Who writes a
+            checkpoint may finish it. Default 60.
     """
 
     def __init__(
@@ -75,7 +83,7 @@ class Monitor:
         heartbeat: float | None = None,
         timeout: float = 300.0,
         stall_seconds: float | None = None,
-        react_seconds: float = _REACT_SECONDS,
+        cleanup_timeout: float = 60.0,
     ):
         if stall_seconds is None:
             stall_seconds = float(os.environ.get("TFDEAR_STALL_SECONDS", "2"))
@@ -84,9 +92,11 @@ class Monitor:
         self._heartbeat = rendezvous.heartbeat if heartbeat is None else heartbeat
         self._timeout = timeout
         self._stall_seconds = stall_seconds
-        self._react_seconds = react_seconds
+        self._cleanup_timeout = cleanup_timeout
         self._store = rendezvous.store
         self._rank = rendezvous.rank
+        # A process that is forked off has this object too, but must not speak for the rank.
+        self._pid = os.getpid()
         self._group_members = dict(group_members or {})
         local = rendezvous.on_one_machine
         self._poll_seconds = _POLL_ON_ONE_MACHINE_SECONDS if local else _POLL_SECONDS
@@ -97,6 +107,7 @@ class Monitor:
         self._closing_since: float | None = None
         self._reported = False
         self._failure_since: float | None = None
+        self._start_failure: dict[str, Any] | None = None
         self._unreachable_since: float | None = None
         self._refused_since: float | None = None
         self._words: dict[str, str] = {}
@@ -121,13 +132,33 @@ class Monitor:
 
     @property
     def healthy(self) -> bool:
-        """True while neither this rank nor the job has failed."""
-        return self._cause is None and not self._reported
+        """True while neither this rank nor the job has failed; False in a process forked off."""
+        return self._cause is None and not self._reported and os.getpid() == self._pid
 
     def check_alive(self) -> None:
         """Raises JobAbortedError when the job was given up."""
         if self._cause is not None:
             raise errors.JobAbortedError(self._cause.message)
+
+    def cause_of(self, failure: errors.TfdearError) -> errors.TfdearError:
+        """Why groups could not be connected: rarely what this rank saw of it first.
+
+        Args:
+            failure: What connecting raised.
+
+        Returns:
+            The error to raise: with the cause on which the ranks agreed, else `failure` itself.
+        """
+        self._start_failure = {
+            "message": f"{self._rendezvous.describe(self._rank)} could not start: {failure}",
+            "peer": -1,
+            "kind": failure.kind,
+        }
+        # The heartbeats tell whether a peer died; `diagnosis` waits for them.
+        end = time.monotonic() + self._heartbeat + _LAST_WORDS_SECONDS
+        while self._cause is None and time.monotonic() < end:
+            time.sleep(0.05)
+        return failure if self._cause is None else errors.JobAbortedError(self._cause.message)
 
     def report_failure(self, error: str) -> None:
         """Tells the other ranks that this one fails. Call it before any connection closes.
@@ -135,6 +166,8 @@ class Monitor:
         Args:
             error: type and text of the exception.
         """
+        if os.getpid() != self._pid:
+            return
         with self._lock:
             if self._reported or self._cause is not None or self._rendezvous.world_size == 1:
                 return
@@ -150,7 +183,7 @@ class Monitor:
         Args:
             error: type and text of the exception that ends this rank, or None.
         """
-        if self._closing_since is not None:
+        if self._closing_since is not None or os.getpid() != self._pid:
             return
         if error is not None:
             self.report_failure(error)
@@ -209,7 +242,7 @@ class Monitor:
 
     def _look(self) -> None:
         in_flight = self._engine.in_flight()
-        failure = self._engine.failure()
+        failure = self._engine.failure() or self._start_failure
         now = time.monotonic()
         self._failure_since = None if failure is None else self._failure_since or now
         if not self._store_gone:
@@ -220,7 +253,7 @@ class Monitor:
         if "cause" in words:
             self._abort(diagnosis.Cause.from_json(words["cause"]))
             return
-        left = _of_kind(words, "left")
+        left = store_records.words_of_rank(words, "left")
         snapshot = diagnosis.Snapshot(
             rank=self._rank,
             describe=self._rendezvous.describe,
@@ -228,10 +261,10 @@ class Monitor:
             in_flight=in_flight,
             failure=failure,
             failure_seconds=now - (self._failure_since or now),
-            failed=_of_kind(words, "failed"),
+            failed=store_records.words_of_rank(words, "failed"),
             left={rank: w for rank, w in left.items() if not w["aborted"] and not w["failed"]},
             dead=self._dead,
-            stalls=_of_kind(words, "stall"),
+            stalls=store_records.words_of_rank(words, "stall"),
             timeout=self._timeout,
             heartbeat=self._heartbeat,
             stall_seconds=self._stall_seconds,
@@ -290,7 +323,7 @@ class Monitor:
 
     def _publish_stall(self, in_flight: list[dict[str, Any]]) -> None:
         stalled = [
-            {key: item[key] for key in ("group", "sequence", "signature", "waiting_for")}
+            {key: value for key, value in item.items() if key != "seconds"}
             for item in in_flight
             if item["seconds"] > self._stall_seconds
         ]
@@ -344,25 +377,35 @@ class Monitor:
 
     def _see_that_the_script_ends(self) -> None:
         """Ends the process when the main thread stays in one call that no abort can reach."""
+        if hasattr(sys, "ps1") or "ipykernel" in sys.modules:
+            return  # Somebody sits there, and has seen the error.
         main = threading.main_thread().ident
         place, since = None, time.monotonic()
+        last_write = time.monotonic() + _WRITE_SECONDS
         while True:
             time.sleep(0.25)
             now = time.monotonic()
+            frames = sys._current_frames()
+            if now < last_write and any(map(_writes_checkpoint, frames.values())):
+                since = now
+                continue
             if self._closing_since is not None:
-                if now - self._closing_since < _LEAVE_SECONDS:
+                # Rank 0 waits for the others then.
+                longest = self._cleanup_timeout + _LAST_WORDS_SECONDS
+                if now - max(self._closing_since, since) < longest:
                     continue
             else:
-                frame = sys._current_frames().get(main or 0)
+                frame = frames.get(main or 0)
                 here = (id(frame), frame.f_lasti) if frame is not None else None
                 if here != place:
                     place, since = here, now
-                if now - since < self._react_seconds:
+                if now - since < self._cleanup_timeout:
                     continue
             message = self._cause.message if self._cause is not None else ""
             print(
                 f"tfdear: rank {self._rank} did not react to the end of the job and ends itself "
-                f"with code {process_exit.EXIT_CODE_STUCK}. The job ended because {message}",
+                f"with code {process_exit.EXIT_CODE_STUCK} (cleanup_timeout "
+                f"{self._cleanup_timeout:g} s). The job ended because {message}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -404,6 +447,9 @@ def install_exit_handlers(monitor: Monitor, drain: Callable[[], None] | None = N
     atexit.register(say_goodbye)
 
 
-def _of_kind(words: dict[str, str], kind: str) -> dict[int, Any]:
-    start = kind + "/"
-    return {int(k[len(start) :]): json.loads(v) for k, v in words.items() if k.startswith(start)}
+def _writes_checkpoint(frame: types.FrameType | None) -> bool:
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith(_WRITERS):
+            return True
+        frame = frame.f_back
+    return False

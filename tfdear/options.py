@@ -2,9 +2,13 @@
 """The options of a `DearStrategy`: arguments, environment variables, defaults. No TensorFlow."""
 
 import dataclasses
+import difflib
+import math
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from absl import logging
 
 from tfdear import compression as compression_module
 from tfdear import fusion as fusion_module
@@ -16,8 +20,27 @@ _CHOICES = {
     "collective": ("ring", "tree", "hierarchical", "torus2d"),
     "weighting": ("examples", "replica"),
 }
-# Every one costs each rank a socket per peer.
-_MOST_CONNECTIONS = 16
+# Options in seconds: the least and the most. TensorFlow's coordination service counts a heartbeat
+# in milliseconds, and several signs of life must fit into one.
+_SECONDS = {
+    "timeout": (0.1, 7 * 86400.0),
+    "init_timeout": (0.1, 7 * 86400.0),
+    "heartbeat": (1.0, 3600.0),
+    "cleanup_timeout": (0.0, 7 * 86400.0),
+}
+_FLAGS = ("barrier", "shared_memory", "shared_seeds", "log_per_rank")
+# Whole numbers: the least and the most. Every connection costs each rank a socket per peer.
+_INTEGERS = {"connections": (1, 16), "check_every": (0, 1 << 30), "max_delay_ms": (0, 60_000)}
+# What ranks may choose for themselves; all else must be the same everywhere.
+_OWN_CHOICE = (
+    "backend",  # "auto" and "gloo" are one here.
+    "timeout",
+    "init_timeout",
+    "heartbeat",
+    "cleanup_timeout",
+    "shared_memory",
+    "max_delay_ms",
+)
 # Named in the documentation of the project, refused in words until they are built.
 _NOT_BUILT = {
     "backend": ("nccl", "mpi"),
@@ -39,9 +62,12 @@ class DearOptions:
         timeout: Seconds any collective may take.
         init_timeout: Seconds within which all ranks must have started.
         heartbeat: Seconds after which a silent rank counts as lost.
+        cleanup_timeout: Seconds for which a script may clean up after the job was given up.
         shared_memory: Whether ranks of one node exchange data through shared memory where they can.
         connections: TCP connections to each peer, between which the data of gradients take turns.
         shared_seeds: Whether all ranks draw the same dropout masks.
+        check_every: Steps after which variables are compared over the ranks again, or 0.
+        log_per_rank: Whether Keras's callbacks write logs on every rank, in a folder each.
         max_delay_ms: Random delay injected into the engine, in milliseconds, for tests.
 
     Raises:
@@ -58,9 +84,12 @@ class DearOptions:
     timeout: float = 300.0
     init_timeout: float = 300.0
     heartbeat: float = 10.0
+    cleanup_timeout: float = 60.0
     shared_memory: bool = True
     connections: int = 1
     shared_seeds: bool = False
+    check_every: int = 0
+    log_per_rank: bool = False
     max_delay_ms: int = 0
 
     def __post_init__(self) -> None:
@@ -87,23 +116,49 @@ class DearOptions:
                 "tfdear.compression.MSTopK(density=0.01). "
                 f"Received: compression={self.compression!r}"
             )
-        for name in ("timeout", "init_timeout", "heartbeat"):
+        for name in _FLAGS:
             value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not value > 0:
+            if not isinstance(value, bool):
+                raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}")
+        for name, (least, most) in _SECONDS.items():
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not math.isfinite(value) or not least <= value <= most:
                 raise ValueError(
-                    f"`{name}` must be a positive number of seconds. Received: {name}={value!r}"
+                    f"`{name}` must be a number of seconds from {least:g} to {most:g}. "
+                    f"Received: {name}={value!r}"
+                )
+        for name, (least, most) in _INTEGERS.items():
+            value = getattr(self, name)
+            number = isinstance(value, int) and not isinstance(value, bool)
+            if not number or not least <= value <= most:
+                raise ValueError(
+                    f"`{name}` must be a whole number from {least} to {most}. "
+                    f"Received: {name}={value!r}"
                 )
 
-        if not isinstance(self.connections, int) or not 1 <= self.connections <= _MOST_CONNECTIONS:
-            raise ValueError(
-                f"`connections` must be a number from 1 to {_MOST_CONNECTIONS}. "
-                f"Received: connections={self.connections!r}"
-            )
+    def shared(self) -> dict[str, str]:
+        """What must be the same on every rank, as text, by the option's name."""
+        names = (field.name for field in dataclasses.fields(self))
+        return {name: _text(getattr(self, name)) for name in names if name not in _OWN_CHOICE}
 
     @property
     def planned_schedule(self) -> str:
         """The schedule as `tfdear.schedules` names it."""
         return "dear_barrier" if self.barrier else self.schedule
+
+
+def _text(value: object) -> str:
+    """An option's value so that equal options have equal texts, on whatever rank."""
+    if type(value).__repr__ is not object.__repr__:
+        return repr(value)
+    # A planner with a state, or one of the user's.
+    kept = sorted(
+        f"{name.lstrip('_')}={part!r}"
+        for name, part in vars(value).items()
+        if isinstance(part, bool | int | float | str | tuple | None)
+    )
+    return f"{type(value).__name__}({', '.join(kept)})"
 
 
 def _flag(text: str) -> bool:
@@ -124,9 +179,12 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "timeout": float,
     "init_timeout": float,
     "heartbeat": float,
+    "cleanup_timeout": float,
     "shared_memory": _flag,
     "connections": int,
     "shared_seeds": _flag,
+    "check_every": int,
+    "log_per_rank": _flag,
     "max_delay_ms": int,
     "bucket_bytes": int,  # Stands for `fusion`, which wins.
 }
@@ -138,19 +196,43 @@ def resolve(
     """Options from the arguments that were given, else the environment, else the defaults.
 
     Args:
-        arguments: Constructor arguments; None means not given.
+        arguments: Constructor arguments; None means not given. A planner or a compression may be
+            the text that its variable takes.
         environ: Where to look for `TFDEAR_BACKEND`, `TFDEAR_TIMEOUT` and so on.
             `TFDEAR_FUSION` holds a planner as it is written in Python, `TFDEAR_COMPRESSION` a
             compression, `TFDEAR_BUCKET_BYTES` stands for `FixedSize(...)`.
 
     Raises:
+        TypeError: There is no such option.
         ValueError: An argument or a variable has a value that is not allowed.
     """
+    known = [field.name for field in dataclasses.fields(DearOptions)]
+    for name in arguments:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1) or (
+                ["fusion"] if "bucket" in name else []
+            )
+            hint = f" Did you mean {near[0]!r}?" if near else f" Options: {', '.join(known)}."
+            raise TypeError(f"DearStrategy has no option {name!r}.{hint}")
     values: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
+    for name in ("fusion", "compression"):
+        if isinstance(values.get(name), str):
+            try:
+                values[name] = _PARSERS[name](values[name])
+            except ValueError as error:
+                raise ValueError(f"`{name}` cannot be read: {error}") from error
     for name, parse in _PARSERS.items():
         variable = f"TFDEAR_{name.upper()}"
         option = "fusion" if name == "bucket_bytes" else name
-        if option in values or variable not in environ:
+        if variable not in environ:
+            continue
+        if option in values:
+            if name == "bucket_bytes":
+                logging.warning(
+                    "tfdear: %s has no effect: the planner %r was chosen by other means.",
+                    variable,
+                    values["fusion"],
+                )
             continue
         try:
             value = parse(environ[variable])

@@ -18,6 +18,7 @@ import sys
 EXIT_CODE_STUCK = 70
 
 _exit_code: list[int] = []
+_pid = os.getpid()  # A process that is forked off ends in its own way.
 
 
 def leave_without_teardown(code: int) -> None:
@@ -45,7 +46,7 @@ def leave_now(code: int) -> None:
 
 
 def _leave_if_asked() -> None:
-    if _exit_code:
+    if _exit_code and os.getpid() == _pid:
         leave_now(_exit_code[0])
 
 

@@ -9,6 +9,7 @@ optimizer update, the updates are put off instead (`defer`), nobody reads the su
 TensorFlow prunes those ops, so the step ends without waiting for the network.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -21,12 +22,16 @@ from tfdear import (
     gradient_order,
     sparse_rows,
     step_data,
+    variable_names,
 )
 from tfdear import engine as engine_module
 from tfdear import tuner as tuner_module
 
 # The engine's DataType, by TensorFlow's.
 _DATA_TYPES = {tf.as_dtype(name): number for name, number in engine_module.DATA_TYPES.items()}
+# A layout stays for ever, and shapes may be other ones in every step: past so many, one serves all
+# shapes, whose sizes are then known at run time only.
+_MOST_EAGER_LAYOUTS = 256
 
 
 def check_not_xla() -> None:
@@ -61,7 +66,9 @@ class Reducer:
         # Of each layout of a graph: its tensors, and what they are called.
         self._tensors: dict[int, list[engine_plan.TensorSpec]] = {}
         self._names: dict[int, list[str]] = {}
-        self._eager_layouts: dict[tuple, int] = {}
+        # Of eager calls, by lane: the members of a lane's group have made the same calls, so they
+        # run out of layouts at the same one.
+        self._eager_layouts: dict[engine_module.Lane, dict[tuple, int]] = {}
         # A resource without content: ops that take a place in the order of collectives share it,
         # so automatic control dependencies keep them in program order.
         with tf.init_scope(), tf.device(device):
@@ -78,6 +85,7 @@ class Reducer:
         name: str,
         lane: engine_module.Lane = engine_module.Lane.CONTROL,
         active: tf.Tensor | None = None,
+        weight: tf.Tensor | None = None,
     ) -> list:
         """Sums tensors over the ranks; gathers the rows of `tf.IndexedSlices`.
 
@@ -87,6 +95,8 @@ class Reducer:
             lane: Where the reduction queues. One in the control lane whose sums are all deferred
                 moves to the gradients' lane.
             active: Scalar bool; where false, this rank contributes nothing.
+            weight: Scalar float64, by which this rank's values are multiplied; where 0, it
+                contributes nothing, whatever they are. Takes the place of `active`.
 
         Returns:
             The sums, in the order of `values`.
@@ -95,37 +105,41 @@ class Reducer:
         values = [check_type(value) for value in values]
         ops = _ops.load()
         with tf.device(self.device):
-            if active is None:
-                active = tf.constant(True)
+            if weight is None:
+                everything = tf.constant(1.0, tf.float64)
+                weight = everything if active is None else tf.cast(active, tf.float64)
             layout = self._layout(values, name, lane)
-            with step_data.required():
+            with step_data.required(), step_data.read():
                 ticket = ops.dear_open_reduction(self.order, layout=layout)
             # Last first: the order in which the backward pass yields gradients.
             for index in reversed(range(len(values))):
-                self._contribute(ops, ticket, index, values[index], active)
+                self._contribute(ops, ticket, index, values[index], weight)
             return [_reduced(ops, ticket, index, value) for index, value in enumerate(values)]
 
     def _layout(self, values, name, lane) -> int:
         specs = tuple(_spec(value) for value in values)
         eager = tf.executing_eagerly()
-        key = (name, lane, specs)
-        if eager and key in self._eager_layouts:
-            return self._eager_layouts[key]
+        if eager:
+            layouts = self._eager_layouts.setdefault(lane, {})
+            if (name, specs) not in layouts and len(layouts) >= _MOST_EAGER_LAYOUTS:
+                specs = tuple(dataclasses.replace(spec, count=-1, bytes=0) for spec in specs)
+            if (name, specs) in layouts:
+                return layouts[name, specs]
         layout = self._engine.create_layout(name, lane)
         for spec in specs:
             self._engine.add_tensor(layout, spec.data_type, spec.count, spec.sparse)
         if eager:
-            self._eager_layouts[key] = layout
+            layouts[name, specs] = layout
         else:
             self._tensors[layout] = list(specs)
         return layout
 
-    def _contribute(self, ops, ticket, index, value, active) -> None:
+    def _contribute(self, ops, ticket, index, value, weight) -> None:
         if isinstance(value, tf.IndexedSlices):
             rows, indices = sparse_rows.unique(value.values, value.indices)
-            op = ops.dear_contribute_rows(ticket, rows, indices, active, index=index)
+            op = ops.dear_contribute_rows(ticket, rows, indices, weight, index=index)
         else:
-            op = ops.dear_contribute(ticket, value, active, index=index)
+            op = ops.dear_contribute(ticket, value, weight, index=index)
         if not tf.executing_eagerly():
             # Contributions happen whenever the backward pass has them; without this they would be
             # chained to each other as ops with side effects.
@@ -193,7 +207,14 @@ class Reducer:
             if self._tuner is not None:
                 self._tuner.add_layout(layout, self._names[layout], self._tensors[layout])
         self._names[layout][index] = variable.name
-        self._engine.set_variable(layout, index, variable.number)
+        self._engine.set_variable(
+            layout,
+            index,
+            variable.number,
+            name=variable.creation_path,
+            comparable=variable_names.comparable(variable.creation_path),
+            kind=f"{variable.dtype.name}{variable.shape}",
+        )
 
 
 def check_type(value):

@@ -7,11 +7,14 @@ import dataclasses
 import json
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from absl import logging
+
+from tfdear import clock, coordination, errors, liveness, process_exit, store_records
 from tfdear import cluster as cluster_lib
-from tfdear import coordination, errors, process_exit
 
 # What to do when the ranks differ in one of these.
 _ADVICE = {
@@ -22,9 +25,14 @@ _ADVICE = {
     "device": "Give every rank the same kind of device, or hide the GPUs from all of them.",
 }
 _CALL_SECONDS = 10.0  # one request to the store; retried until the deadline of the caller
+# A refused connection to rank 0 on this machine, where it has answered before, for so long.
+_REFUSED_SECONDS = 1.5
 _GRACE_SECONDS = 5.0  # ranks that do not fit together are refused after this time at the latest
 _GO = "go"  # the verdict that all ranks start; any other verdict is the reason why not
 _REFUSAL_SECONDS = 10.0  # rank 0 stays so long for the others to read why the job does not start
+
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +89,7 @@ class Rendezvous:
 
     @property
     def num_nodes(self) -> int:
-        """Number of nodes. Ranks with one host name are a node unless TFDEAR_NODE_RANK is set."""
+        """Number of nodes: ranks of one host name and machine are one, or TFDEAR_NODE_RANK says."""
         return self._nodes[self.rank].num_nodes
 
     @property
@@ -98,6 +106,11 @@ class Rendezvous:
     def host_names(self) -> list[str]:
         """The host name of every rank."""
         return [str(facts["host"]) for facts in self.facts_of_rank]
+
+    @property
+    def hosts(self) -> list[str]:
+        """The address of every rank's host, or its name where the address is not known."""
+        return [str(facts.get("address") or facts["host"]) for facts in self.facts_of_rank]
 
     @property
     def on_one_machine(self) -> bool:
@@ -119,8 +132,7 @@ class Rendezvous:
 
     def describe(self, rank: int) -> str:
         """ "rank 2 (host h, pid 123)", for messages."""
-        facts = self.facts_of_rank[rank]
-        return f"rank {rank} (host {facts['host']}, pid {facts['pid']})"
+        return describe(rank, self.facts_of_rank[rank])
 
     def set(self, key: str, value: str, timeout: float = _CALL_SECONDS) -> None:
         """Publishes a value under a key that nobody has used.
@@ -156,7 +168,7 @@ class Rendezvous:
         """
         deadline = coordination.Deadline(timeout)
         while True:
-            value = self.store.try_get(f"user/{key}", timeout=_CALL_SECONDS)
+            value = self._ask(self.store.try_get, f"user/{key}", deadline=deadline)
             if value is not None:
                 return value
             self.check_alive()
@@ -186,19 +198,20 @@ class Rendezvous:
         self._exchanges[name] = self._exchanges.get(name, 0) + 1
         path = f"exchange/{name}/{self._exchanges[name]}"
         deadline = coordination.Deadline(timeout)
-        self.store.insert(f"{path}/{self.rank}", value, timeout=_CALL_SECONDS)
+        self._ask(self.store.insert, f"{path}/{self.rank}", value, deadline=deadline)
         # Rank 0 collects and publishes the whole: P readers of one key instead of P of P keys.
         while True:
             if self.rank == 0:
-                came = self.store.directory(path, timeout=_CALL_SECONDS)
-                if len(came) == self.world_size:
+                came = self._ask(self.store.directory, path, deadline=deadline)
+                if came.keys() >= {str(rank) for rank in range(self.world_size)}:
                     values = [came[str(rank)] for rank in range(self.world_size)]
-                    self.store.insert(f"{path}-all", json.dumps(values), timeout=_CALL_SECONDS)
+                    text = json.dumps(values)
+                    self._ask(self.store.insert, f"{path}-all", text, deadline=deadline)
                     return values
             else:
-                text = self.store.try_get(f"{path}-all", timeout=_CALL_SECONDS)
+                text = self._ask(self.store.try_get, f"{path}-all", deadline=deadline)
                 if text is not None:
-                    return json.loads(text)
+                    return store_records.values_of_ranks(f"{path}-all", text, self.world_size)
             self.check_alive()
             if deadline.expired():
                 break
@@ -206,9 +219,22 @@ class Rendezvous:
         came = self.store.directory(path, timeout=_CALL_SECONDS)
         raise errors.RendezvousTimeoutError(
             f"the exchange of {name!r} was not complete after {timeout:g} s. "
-            + _who_came([int(rank) for rank in came], self.world_size)
+            + _who_came([store_records.number_of_rank(path, r) for r in came], self.world_size)
             + " See the logs of those missing."
         )
+
+    def _ask(
+        self, call: Callable[..., _Answer], *arguments: str, deadline: coordination.Deadline
+    ) -> _Answer:
+        """The store's answer. Asks again until the deadline: one hiccup is not the end of a job."""
+        while True:
+            try:
+                return call(*arguments, timeout=_CALL_SECONDS)
+            except errors.StoreUnavailableError:
+                self.check_alive()
+                if deadline.expired():
+                    raise
+                deadline.pause()
 
     def dead_tasks(self) -> dict[int, str]:
         """Ranks whose heartbeats stopped, each with the coordination service's reason."""
@@ -246,6 +272,7 @@ def connect(
     own: dict[str, Any] = {
         "common": {"world size": cluster.world_size, **facts},
         "host": socket.gethostname(),
+        "boot": clock.boot(),
         "pid": os.getpid(),
         "node": cluster.node_rank,
         "address": _address_towards(
@@ -299,6 +326,12 @@ class _Meeting:
         self._deadline = coordination.Deadline(timeout)
         # Our own deadline ends the start; TensorFlow's lies behind it.
         self._server = tf_server.ServerStart(cluster, heartbeat, timeout + 60.0)
+        self._heartbeat = heartbeat
+        self._liveness = liveness.Liveness(self.store, cluster.rank, heartbeat)
+        self._dead: list[int] = []
+        # When rank 0 answered last, if it ever did, and since when nobody listens there.
+        self._answered: float | None = None
+        self._refused_since: float | None = None
         self._came: dict[int, dict[str, Any]] = {}
         self._mismatch_grace: coordination.Deadline | None = None
         self._member = False
@@ -308,7 +341,8 @@ class _Meeting:
         if rank == 0:
             self._server.start()
         # A server takes a moment to listen, and rank 0 may start much later than this rank.
-        while not self._try(lambda: self._announce(own)):
+        # In this order: whoever has come can be missed.
+        while not (self._try(self._pulse) and self._try(lambda: self._announce(own))):
             self._wait_a_little()
         self._member = True
         self._came[rank] = own
@@ -322,6 +356,7 @@ class _Meeting:
             self._try(self._look_for_failed_connect)
             self._wait_a_little()
         self._check_server()
+        self._try(self._leave)
         return [self._came[r] for r in range(world_size)]
 
     def refuse(self, reason: str) -> None:
@@ -333,41 +368,46 @@ class _Meeting:
             me = f"{socket.gethostname()} {os.getpid()}"  # two processes may claim one rank
             self.store.insert(f"start/read/{me}", "", timeout=2.0)
             deadline = coordination.Deadline(_REFUSAL_SECONDS)
+            if self._cluster.rank == 0 and self._dead:
+                logging.error("tfdear: rank 0 ends: %s", reason)  # Before it waits for the others.
             while self._cluster.rank == 0 and not deadline.expired():
-                came = self.store.directory("start/rank", timeout=2.0).values()
-                names = {f"{own['host']} {own['pid']}" for own in map(json.loads, came)}
+                came = self.store.directory("start/rank", timeout=2.0)
+                facts = store_records.facts_of_rank(came)
+                living = [own for rank, own in facts.items() if rank not in self._dead]
+                names = {f"{own['host']} {own['pid']}" for own in living}
                 told = names <= set(self.store.directory("start/read", timeout=2.0))
                 # Ranks may still be on their way, unless they are the reason of the refusal.
-                all_here = len(names) >= self._cluster.world_size or self._deadline.expired()
+                all_here = len(came) >= self._cluster.world_size or self._deadline.expired()
                 if told and all_here:
                     break
                 deadline.pause()
-        except errors.StoreUnavailableError:
+        except (errors.StoreUnavailableError, errors.RendezvousError):
             pass  # nobody can be told any more
 
     def _announce(self, own: dict[str, Any]) -> bool:
         rank = self._cluster.rank
-        timeout = min(_CALL_SECONDS, self._deadline.remaining())
+        timeout = self._call_seconds()
         if self.store.insert(f"start/rank/{rank}", json.dumps(own), timeout=timeout):
             return True
-        other = json.loads(self.store.try_get(f"start/rank/{rank}", timeout=timeout) or "{}")
-        if (other.get("pid"), other.get("host")) == (own["pid"], own["host"]):
+        text = self.store.try_get(f"start/rank/{rank}", timeout=timeout) or ""
+        other = store_records.facts_of_rank({str(rank): text})[rank]
+        if (other["pid"], other["host"]) == (own["pid"], own["host"]):
             return True  # an earlier try of ours arrived after all
         raise errors.RendezvousError(
             f"two processes claim rank {rank} of the job at {self._cluster.coordinator}: pid "
-            f"{other.get('pid')} on host {other.get('host')}, and pid {own['pid']} on host "
+            f"{other['pid']} on host {other['host']}, and pid {own['pid']} on host "
             f"{own['host']}. Give every process a rank of its own ({self._cluster.source})."
         )
 
     def _agree(self) -> bool:
         """True when all ranks start. The first to write the key "start/verdict" decides."""
-        timeout = min(_CALL_SECONDS, self._deadline.remaining())
+        timeout = self._call_seconds()
         # In this order: when the verdict is there, so is everybody it is about.
         verdict = self.store.try_get("start/verdict", timeout=timeout)
         self._look_who_came()
-        timeout = min(_CALL_SECONDS, self._deadline.remaining())
+        timeout = self._call_seconds()
         if verdict is None and self._cluster.rank == 0:
-            if len(self._came) == self._cluster.world_size:
+            if self._came.keys() >= set(range(self._cluster.world_size)):
                 self.store.insert("start/verdict", _GO, timeout=timeout)
         elif verdict is not None and verdict != _GO:
             mismatch = _mismatch(self._came)
@@ -375,16 +415,16 @@ class _Meeting:
         return verdict == _GO
 
     def _look_for_failed_connect(self) -> bool:
-        timeout = min(_CALL_SECONDS, self._deadline.remaining())
+        timeout = self._call_seconds()
         reason = self.store.try_get("start/failed", timeout=timeout)
         if reason is not None:
             raise errors.RendezvousError(reason)
         return True
 
     def _look_who_came(self) -> bool:
-        timeout = min(_CALL_SECONDS, self._deadline.remaining())
+        timeout = self._call_seconds()
         entries = self.store.directory("start/rank", timeout=timeout)
-        self._came = {int(rank): json.loads(text) for rank, text in entries.items()}
+        self._came = store_records.facts_of_rank(entries)
         mismatch = _mismatch(self._came)
         if mismatch:
             # The others are on their way; with them the text tells the whole story.
@@ -393,16 +433,79 @@ class _Meeting:
                 raise errors.MismatchError(mismatch)
         return not mismatch
 
+    def _pulse(self) -> bool:
+        self._liveness.pulse(self._call_seconds())
+        return True
+
+    def _leave(self) -> bool:
+        self._liveness.leave(self._call_seconds())
+        return True
+
+    def _call_seconds(self) -> float:
+        # Several calls fit into a heartbeat, so that the silence of rank 0 is noticed in time.
+        longest = min(_CALL_SECONDS, max(self._heartbeat / 4, 1.0))
+        return min(longest, self._deadline.remaining())
+
     def _try(self, call: Callable[[], bool]) -> bool:
         """The call's answer, False when rank 0 does not answer (yet)."""
         try:
-            return call()
-        except errors.StoreUnavailableError:
+            answer = call()
+        except errors.StoreUnavailableError as error:
+            now = time.monotonic()
+            self._refused_since = (self._refused_since or now) if error.refused else None
+            if self._answered is not None and self._cluster.rank != 0:
+                self._judge_silence_of_rank_0(now - self._answered)
             return False
+        self._answered = time.monotonic()
+        self._refused_since = None
+        return answer
+
+    def _judge_silence_of_rank_0(self, silent: float) -> None:
+        refused = time.monotonic() - (self._refused_since or time.monotonic())
+        if _meets_on_loopback(self._cluster) and refused > _REFUSED_SECONDS:
+            what = "was lost: it was killed or crashed"
+        elif silent > self._heartbeat:
+            what = (
+                f"has not answered for {silent:.0f} s (heartbeat {self._heartbeat:g} s): it was "
+                "killed or is stopped, or its machine or network is gone"
+            )
+        else:
+            return
+        raise errors.RendezvousError(
+            f"{self._describe(0)}, which hosts the coordination service, {what}, while the job "
+            "started. See rank 0's log."
+        ) from None
+
+    def _watch(self) -> bool:
+        """Shows that this rank is alive; rank 0 looks whether the others are."""
+        timeout = self._call_seconds()
+        self._liveness.pulse(timeout)
+        if self._cluster.rank == 0:
+            dead = set(self._liveness.silent_ranks(timeout))
+            dead |= set(self.store.unhealthy_tasks(self._cluster.world_size, timeout=timeout))
+            self._dead = sorted(dead)
+        if self._dead:
+            self._look_who_came()
+            who = ", ".join(map(self._describe, self._dead))
+            verb = "has" if len(self._dead) == 1 else "have"
+            raise errors.RendezvousError(
+                f"{who} {verb} not given a sign of life for {self._heartbeat:g} s "
+                "(TFDEAR_HEARTBEAT) while the job started: killed, crashed or stopped, or the "
+                f"machine or the network is gone. See the log of {_ranks(self._dead)}."
+            )
+        return True
+
+    def _describe(self, rank: int) -> str:
+        own = self._came.get(rank)
+        if own is None:  # It has died before this rank heard more of it.
+            return f"rank {rank}" + (f" at {self._cluster.coordinator}" if rank == 0 else "")
+        return describe(rank, own)
 
     def _wait_a_little(self) -> None:
         if not self._server.is_alive():
             self._check_server()
+        if self._member and self._liveness.due():
+            self._try(self._watch)
         if self._deadline.expired():
             self._try(self._look_who_came)
             raise errors.RendezvousTimeoutError(self._expired())
@@ -410,10 +513,20 @@ class _Meeting:
 
     def _check_server(self) -> None:
         if self._server.error is not None:
+            self._wait_for_another_reason()
             raise errors.RendezvousError(
                 f"rank {self._cluster.rank} could not start TensorFlow's server for the job at "
                 f"{self._cluster.coordinator}: {self._server.error}"
             )
+
+    def _wait_for_another_reason(self) -> None:
+        """The likely reason is a rank that died; its silence tells that after a heartbeat."""
+        patience = coordination.Deadline(self._heartbeat + 2.0 if self._member else 0.0)
+        while not patience.expired():
+            if self._liveness.due():
+                self._try(self._watch)
+            self._try(self._look_for_failed_connect)
+            patience.pause()
 
     def _expired(self) -> str:
         cluster = self._cluster
@@ -452,6 +565,15 @@ def _who_came(came: list[int], world_size: int) -> str:
     return f"Ranks that came: {ranks_in_words(came)}; missing: {ranks_in_words(missing)}."
 
 
+def describe(rank: int, facts: Mapping[str, Any]) -> str:
+    """ "rank 2 (host h, pid 123)", for messages."""
+    return f"rank {rank} (host {facts['host']}, pid {facts['pid']})"
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {ranks_in_words(ranks)}"
+
+
 def ranks_in_words(ranks: list[int]) -> str:
     """ "0, 2, 5-9" for a list of ranks; "none" when it is empty."""
     parts: list[list[int]] = []
@@ -485,11 +607,14 @@ def _mismatch(facts_of_rank: Mapping[int, Mapping[str, Any]]) -> str | None:
 
 def _nodes(facts_of_rank: list[dict[str, Any]]) -> list[_Node]:
     keys = [
-        ("number", facts["node"]) if facts.get("node") is not None else ("host", facts["host"])
+        # Of containers and fresh images, several may have one name.
+        ("number", facts["node"])
+        if facts.get("node") is not None
+        else ("host", facts["host"], facts.get("boot"))
         for facts in facts_of_rank
     ]
     distinct = list(dict.fromkeys(keys))  # in the order of their first ranks
-    if all(kind == "number" for kind, _ in distinct):
+    if all(kind == "number" for kind, *_ in distinct):
         distinct.sort()
     nodes = []
     for rank, key in enumerate(keys):

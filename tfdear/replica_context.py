@@ -4,8 +4,9 @@
 [Note: All ranks hold the same values]
 After a step every variable has the same value on all ranks, so a read, a checkpoint or an early
 stop never needs a collective. Trainable variables get the same sums of gradients. What a step
-writes into other variables is reconciled: changes of metrics are added up before they are read,
-moving statistics are averaged when the step's function returns.
+writes into other variables is reconciled: metrics, of which every rank has its own value ([Note:
+Own values]), are added up before a result is taken of them, moving statistics are averaged when the
+step's function returns.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ import contextlib
 import numpy as np
 import tensorflow as tf
 
-from tfdear import _tf_private
+from tfdear import _tf_private, exact_mean, ignored_options, loss_contract
 from tfdear import variable as variable_module
 
 _Reconciliation = variable_module.Reconciliation
@@ -25,25 +26,41 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
     Args:
         strategy: The `DearStrategy`.
         rank: This process's rank.
-        examples: Scalar int64, how many examples this rank has in the step, or None if unknown.
+        examples: The `tfdear.examples.Examples` of this rank in the step.
+        arguments: Nested structure of what the step's function is given.
     """
 
-    def __init__(self, strategy, rank, examples):
+    def __init__(self, strategy, rank, examples, arguments):
         super().__init__(strategy, replica_id_in_sync_group=rank)
         self._reducer = strategy.extended.reducer
-        self.data = None  # A tensor of the step's data; see `step_data`.
+        given = tf.nest.flatten(arguments)
+        # A tensor of the step's data; see `step_data`.
+        self.data = next((value for value in given if isinstance(value, tf.Tensor)), None)
         self.data_in_graph = {}
-        self._examples = examples
+        self.examples = examples
         self._graph = _graph()
-        self._shares = {}
-        # Metrics: id -> (variable, this rank's change, whether to zero), not yet added up.
-        self._changes = {}
+        self._changed = {}  # Metrics: id -> variable, written and not yet added up.
+        self.own_reads = set()  # Operations that yield a value of this rank's own.
         self._written = {}  # Statistics: id -> variable, written and not yet averaged.
         self._updating = False
+        self.losses = loss_contract.Losses(self, strategy.extended, arguments)
 
     @property
     def devices(self):
         return self._strategy.extended.worker_devices
+
+    def all_reduce(self, reduce_op, value, options=None):
+        def collective(value):
+            return super(DearReplicaContext, self).all_reduce(reduce_op, value, options)
+
+        return self.losses.across_ranks(collective, value)
+
+    def all_gather(self, value, axis, options=None):
+        ignored_options.warn(options)
+        if any(isinstance(each, tf.IndexedSlices) for each in tf.nest.flatten(value)):
+            raise NotImplementedError("all_gather does not support IndexedSlices")
+        gather = self._strategy.extended.gather
+        return tf.nest.map_structure(lambda each: gather(each, axis), value)
 
     @property
     def reconciles(self) -> bool:
@@ -52,48 +69,11 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
     @property
     def has_examples(self) -> tf.Tensor | None:
         """Scalar bool: whether this rank has examples in this step; None if unknown."""
-        if self._examples is None or not self._sees(self._examples):
-            return None
-        return self._examples > 0
+        return self.examples.present
 
     def share_of_examples(self) -> tf.Tensor | None:
-        """This rank's share of the step's examples, scalar float32, or None if unknown."""
-        if self._examples is None or not self._sees(self._examples):
-            return None
-        graph = _graph()
-        while True:
-            if id(graph) in self._shares:
-                return self._shares[id(graph)]
-            if graph is None or graph is self._graph:
-                break
-            graph = getattr(graph, "outer_graph", None)
-        (total,) = self._reducer.all_reduce([self._examples], name="number of examples")
-        share = tf.cast(self._examples, tf.float32) / tf.cast(total, tf.float32)
-        self._shares[id(_graph())] = share
-        return share
-
-    def _sees(self, tensor) -> bool:
-        # A function traced inside an eager step is called again with other batches: the number of
-        # examples of the step that traced it must not be baked in.
-        return not (self._graph is None and _graph() is not None)
-
-    def gate_gradient(self, gradient):
-        """The gradient, or zeros on a rank without examples."""
-        if gradient is None or self.has_examples is None:
-            return gradient
-        if isinstance(gradient, tf.IndexedSlices):
-            values = self._gate(gradient.values, tf.zeros_like(gradient.values))
-            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-        return self._gate(gradient, tf.zeros_like(gradient))
-
-    @contextlib.contextmanager
-    def contributing(self):
-        """Within it, this rank takes part in reductions even if it has no examples in this step."""
-        examples, self._examples = self._examples, None
-        try:
-            yield
-        finally:
-            self._examples = examples
+        """This rank's share of the step's examples, scalar float64, or None if unknown."""
+        return self.examples.share()
 
     @contextlib.contextmanager
     def updating(self):
@@ -105,54 +85,80 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         finally:
             self._updating = previous
 
-    def _gate(self, new, old):
-        """`new`, or `old` on a rank without examples, whose values mean nothing (0 / 0)."""
-        if self.has_examples is None:
-            return new
-        return tf.where(self.has_examples, new, old)
-
     def assign(self, variable, value, read_value):
-        value = tf.cast(tf.convert_to_tensor(value), variable.dtype)
+        alike = _is_same_on_all_ranks(value)
+        value = tf.convert_to_tensor(value, variable.dtype)
         if variable.reconciliation is _Reconciliation.SUM_OF_WRITES:
             _store(variable, self._total(value))
             return variable if read_value else None
-        if variable.reconciliation is not _Reconciliation.SUM:
-            return self._write(variable, value, read_value)
-        self.settle(variable)
-        if tf.executing_eagerly():
-            to_zero = not np.any(value)
-        elif tf.get_static_value(value) is not None:
-            # A reset: not a rank's contribution, but the same on all ranks.
-            _store(variable, value)
-            return variable if read_value else None
-        else:
-            to_zero = False
-        return self._change(variable, value - _local(variable), read_value, to_zero)
+        if variable.own is None:
+            return self._write(variable, value, _local(variable), read_value)
+        # A reset is for a rank without examples, too.
+        variable.own.write(value if alike else self.examples.gate(value, variable.own.read()))
+        return self._note_change(variable, read_value)
 
     def assign_add(self, variable, delta, read_value):
-        delta = tf.cast(tf.convert_to_tensor(delta), variable.dtype)
-        if variable.reconciliation is _Reconciliation.SUM:
-            self.settle(variable)
-            return self._change(variable, delta, read_value)
+        delta = tf.convert_to_tensor(delta, variable.dtype)
+        if variable.own is not None:
+            variable.own.add(self.examples.gate(delta))
+            return self._note_change(variable, read_value)
         if variable.reconciliation is _Reconciliation.SUM_OF_WRITES:
             _store(variable, _local(variable) + self._total(delta))
             return variable if read_value else None
-        return self._write(variable, _local(variable) + delta, read_value)
+        old = _local(variable)
+        return self._write(variable, old + delta, old, read_value)
+
+    def read_own(self, variable):
+        """This rank's own value of a metric's variable."""
+        value = variable.own.read()
+        if not tf.executing_eagerly():
+            self.own_reads.add(value.op)
+        return value
+
+    def write_part(self, variable, method, write, arguments):
+        """A write that touches some elements only.
+
+        Args:
+            variable: The `DearVariable`.
+            method: Name of the variable's method.
+            write: Calls it on this rank.
+            arguments: Those of the method, by name.
+        """
+        if variable.own is not None:
+            raise NotImplementedError(
+                f"`{method}` does not work inside `strategy.run` on `{variable.name}`, of which "
+                "every rank has a value of its own until it is read (VariableSynchronization."
+                "ON_READ). Use `assign` or `assign_add` with a value for all of its elements."
+            )
+        if variable.reconciliation is _Reconciliation.SUM_OF_WRITES:
+            if method not in _ADDITIONS:
+                raise NotImplementedError(
+                    f"`{method}` does not work inside `strategy.run` on `{variable.name}`: with "
+                    "VariableAggregation.SUM, what the ranks write is added up, which here means "
+                    f"nothing. These work: {', '.join(_ADDITIONS)}, `assign`, `assign_add` and "
+                    "`assign_sub`; or make the variable with VariableAggregation.MEAN or "
+                    "ONLY_FIRST_REPLICA."
+                )
+            total = self._total(_scattered(variable, arguments))
+            _store(variable, _local(variable) + _ADDITIONS[method] * total)
+            return variable
+        old = _local(variable)
+        write()
+        return self._write(variable, _local(variable), old, read_value=True)
 
     def _total(self, written):
-        written = self._gate(written, tf.zeros_like(written))
+        written = self.examples.gate(written)
         return self._reducer.all_reduce([written], name="sum of writes")[0]
 
-    def _change(self, variable, change, read_value, to_zero=False):
-        change = self._gate(change, tf.zeros_like(change))
+    def _note_change(self, variable, read_value):
         if _graph() is self._graph:
-            self._changes[id(variable)] = (variable, change, to_zero)
-        else:  # The change exists only in this inner graph.
-            self._add_up([(variable, change, to_zero)])
+            self._changed[id(variable)] = variable
+        else:  # A function that is traced here may be called again.
+            self._add_up([variable])
         return variable if read_value else None
 
-    def _write(self, variable, value, read_value):
-        value = self._gate(value, _local(variable))
+    def _write(self, variable, value, old, read_value):
+        value = self.examples.gate(value, old)
         if variable.reconciliation is _Reconciliation.FIRST:
             _store(variable, self._strategy.extended.collectives.broadcast(value))
         elif _graph() is not self._graph:
@@ -163,36 +169,27 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         return variable if read_value else None
 
     def settle(self, variable) -> None:
-        """Before a read: adds up the ranks' changes of all metrics, if this one has any."""
-        if id(variable) not in self._changes:
+        """Before a sum is read: adds up all metrics that were written, if this one was."""
+        if id(variable) not in self._changed:
             return
-        pending = list(self._changes.values())
-        self._changes.clear()
-        # In the step's own graph, where the changes are: a branch that reads may not be taken.
+        changed = list(self._changed.values())
+        self._changed.clear()
+        # In the step's own graph, where they were written: a branch that reads may not be taken.
         outside = tf.init_scope() if self._graph is None else self._graph.as_default()
         with outside:
-            self._add_up(pending)
+            self._add_up(changed)
 
-    def _add_up(self, pending) -> None:
-        changes = [change for _, change, _ in pending]
-        resets = [False] * len(pending)
-        if tf.executing_eagerly():
-            # A value alone does not tell a reset from a rank's batch without a hit: it is one if
-            # all ranks wrote zeros.
-            zeros = tf.constant([to_zero for _, _, to_zero in pending], tf.int32)
-            *sums, zeros = self._reducer.all_reduce([*changes, zeros], name="metrics")
-            resets = (zeros.numpy() == self._strategy.num_replicas_in_sync).tolist()
-        else:
-            sums = self._reducer.all_reduce(changes, name="metrics")
-        for (metric, _, _), total, reset in zip(pending, sums, resets, strict=True):
-            value = _local(metric)
-            _store(metric, tf.zeros_like(value) if reset else value + total)
+    def _add_up(self, changed) -> None:
+        own = [variable.own.read() for variable in changed]
+        for variable, total in zip(
+            changed, self._reducer.all_reduce(own, name="metrics"), strict=True
+        ):
+            _store(variable, total)
 
     def finish(self) -> None:
         """At the end of the step: reconciles what is left."""
-        if self._changes:
-            variable, *_ = next(iter(self._changes.values()))
-            self.settle(variable)
+        if self._changed:
+            self.settle(next(iter(self._changed.values())))
         if self._written:
             written = list(self._written.values())
             self._written.clear()
@@ -201,14 +198,47 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
                 _store(variable, mean)
 
     def _average(self, variables, values):
-        weights = None
-        if self._strategy.extended.weighs_examples and self._shares:
-            weights = self.share_of_examples()
-        if weights is None:
-            weights = tf.constant(1.0 / self._strategy.num_replicas_in_sync)
-        # A rank without examples sends what it had (`_gate`), or weighs nothing.
-        shares = [value * tf.cast(weights, value.dtype) for value in values]
-        return self._reducer.all_reduce(shares, name="moving statistics")
+        """See [Note: What all ranks write alike stays as it is]."""
+        weight = tf.constant(1.0, tf.float64)
+        if self.examples.count is not None:
+            counted = self._strategy.extended.weighs_examples
+            weight = self.examples.count if counted else self.examples.present
+            weight = tf.cast(weight, tf.float64)
+        terms = [exact_mean.terms(value, weight) for value in values]
+        flat = [*tf.nest.flatten(terms), weight]
+        *sums, total = self._reducer.all_reduce(flat, name="moving statistics")
+        means = []
+        for value, sums_of_it in zip(values, tf.nest.pack_sequence_as(terms, sums), strict=True):
+            mean = exact_mean.mean(sums_of_it, total, value.dtype)
+            # A rank without examples has what all had before; so has everybody if there are none.
+            means.append(tf.where(total > 0, mean, value))
+        return means
+
+
+# The writes of parts whose sum over the ranks means something, and their sign.
+_ADDITIONS = {"scatter_add": 1, "scatter_sub": -1, "scatter_nd_add": 1, "scatter_nd_sub": -1}
+
+
+def _is_same_on_all_ranks(value) -> bool:
+    """Whether a value comes from the program and not from a rank's examples."""
+    if isinstance(value, (int, float, np.ndarray, np.generic)):
+        return True
+    if isinstance(value, tf.Variable):
+        return False
+    if tf.executing_eagerly():
+        return not np.any(value)  # Nothing but a reset can be told from what was computed.
+    return tf.get_static_value(tf.convert_to_tensor(value)) is not None
+
+
+def _scattered(variable, arguments):
+    """What an addition adds to each element."""
+    delta = arguments.get("sparse_delta")
+    if delta is None:
+        indices, updates = tf.convert_to_tensor(arguments["indices"]), arguments["updates"]
+    else:
+        indices, updates = tf.expand_dims(delta.indices, -1), delta.values
+    updates = tf.convert_to_tensor(updates, variable.dtype)
+    return tf.scatter_nd(indices, updates, tf.constant(variable.shape.as_list(), indices.dtype))
 
 
 def _graph():

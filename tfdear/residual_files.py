@@ -11,12 +11,15 @@ sums stay right, but the training is not the uninterrupted one bit for bit, and 
 """
 
 import contextlib
+import errno
 import json
 import os
 import pathlib
 import warnings
 
 import tensorflow as tf
+
+from tfdear import errors
 
 _FORMAT = 1
 _KEPT = 2
@@ -39,8 +42,9 @@ def write(model, target: pathlib.Path) -> None:
             writer.write(json.dumps(header).encode())
             writer.write(state)
     except tf.errors.NotFoundError as error:
-        # As Python's own files say it; a folder of backups may go while another rank writes.
-        raise FileNotFoundError(str(error)) from error
+        # As Python's own files say it, with the number that a retry looks for: a folder of backups
+        # may go while another rank writes.
+        raise FileNotFoundError(errno.ENOENT, str(error), str(own)) from error
     os.replace(own, path)
     steps = {_step_of(file): file for file in _files(job, target)}
     for old in sorted(steps)[:-_KEPT]:
@@ -54,15 +58,15 @@ def read(model, source: pathlib.Path) -> None:
     if job is None:
         return
     job.engine.synchronize(job.options.timeout)
-    state, problem = b"", ""
+    problem = ""
     try:
-        state = _read(job, _path(job, source, _step(model)))
-    except (OSError, ValueError, tf.errors.OpError) as error:
+        job.engine.load_compression(_read(job, _path(job, source, _step(model))))
+    except (OSError, ValueError, errors.TfdearError, tf.errors.OpError) as error:
         problem = f"rank {job.rank}: {error}"
     # Together or not at all: what some ranks hold back belongs to what the others do.
     problems = [text for text in job.exchange(problem) if text]
-    job.engine.load_compression(b"" if problems else state)
     if problems:
+        job.engine.load_compression(b"")
         warnings.warn(
             f"Weights were loaded from {str(source)!r}, but not what compression held back when "
             "they were saved; every rank starts with nothing held back. Gradients of about "
@@ -106,12 +110,12 @@ def _read(job, path: pathlib.Path) -> bytes:
     records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
     if len(records) != 2:
         raise ValueError(f"{path.name!r} has {len(records)} records instead of 2: it is cut off")
-    header = json.loads(records[0])
-    if (header["format"], header["rank"], header["world_size"]) != (
-        _FORMAT,
-        job.rank,
-        job.world_size,
-    ):
+    try:
+        header = json.loads(records[0])
+        found = header["format"], header["rank"], header["world_size"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path.name!r} does not say what it is: {error!r}") from error
+    if found != (_FORMAT, job.rank, job.world_size):
         raise ValueError(f"{path.name!r} was written as {header}")
     return records[1]
 

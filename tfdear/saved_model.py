@@ -1,12 +1,10 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Takes await ops out of SavedModels, which must load where tfdear is not installed."""
 
-import functools
-
-from tfdear import _tf_private
+from tfdear import _tf_private, seams
 
 _AWAIT = "DearAwait"
-_installed = False
+SEAMS = seams.Seams()
 
 
 def remove_awaits(nodes) -> None:
@@ -69,21 +67,10 @@ def _clean(meta_graph) -> None:
     operations.extend(kept)
 
 
-def install() -> None:
-    """Cleans every SavedModel that TensorFlow writes from now on. Idempotent."""
-    global _installed
-    if _installed:
-        return
-    _installed = True
-    module = _tf_private.saved_model_save
-    original = module._build_meta_graph
-
-    @functools.wraps(original)
-    def build_meta_graph(obj, signatures, options, meta_graph_def=None):
-        result = original(obj, signatures, options, meta_graph_def)
-        for part in result:
-            if hasattr(part, "meta_info_def"):
-                _clean(part)
-        return result
-
-    module._build_meta_graph = build_meta_graph
+@SEAMS.wrap(_tf_private.BUILD_META_GRAPH)
+def _build_clean_meta_graph(original, obj, signatures, options, meta_graph_def=None):
+    result = original(obj, signatures, options, meta_graph_def)
+    for part in result:
+        if hasattr(part, "meta_info_def"):
+            _clean(part)
+    return result

@@ -13,6 +13,18 @@ import tensorflow as tf
 from tfdear import _tf_private
 
 
+def read():
+    """Within it, ops run only when the batches that the graph itself reads are there.
+
+    A replica function may read from an iterator of its own instead of being given the batch.
+    """
+    if tf.executing_eagerly():
+        return contextlib.nullcontext()
+    graph = _tf_private.ops.get_default_graph()
+    reads = [op for op in graph.get_operations() if op.type.startswith("IteratorGetNext")]
+    return tf.control_dependencies(reads)
+
+
 def required():
     """Within it, ops run only when the data of the current step are there."""
     context = tf.distribute.get_replica_context()

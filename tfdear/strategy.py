@@ -3,19 +3,26 @@
 
 import weakref
 
+import keras
 import tensorflow as tf
 from absl import logging
 
 from tfdear import (
+    _keras_private,
     _ops,
+    _tf_private,
     empty_batch,
     event_record,
+    ignored_options,
     keras_files,
     keras_seams,
+    loss_contract,
     residual_files,
     saved_model,
+    seams,
     strategy_statistics,
     timeline_recorder,
+    unused_devices,
 )
 from tfdear import collectives as collectives_module
 from tfdear import compression as compression_module
@@ -36,12 +43,16 @@ class DearStrategy(tf.distribute.MirroredStrategy):
     the next forward pass runs; each variable's optimizer update happens as soon as its gradient is
     there, and whatever reads the variable waits for it, so results are those of synchronous SGD.
 
+    What Keras itself prints (progress bars, `model.summary()`) is shown by rank 0 alone;
+    `keras.config.enable_interactive_logging()` brings it back on a rank.
+
     Arguments that are None come from the environment variable `TFDEAR_<NAME>`, else the default.
+    Those that shape what the ranks do together are compared at the start, and must be equal.
     With `TFDEAR_TIMELINE=FILE`, every rank writes a timeline when its script ends.
 
     Args:
         cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to None: the
-            launcher's environment, `TF_CONFIG`, Slurm, Open MPI or torchrun variables, else one
+            launcher's environment, `TF_CONFIG`, torchrun, Open MPI or Slurm variables, else one
             process.
         backend: "gloo" (TCP) or "auto", the best this build has. Defaults to "auto".
         schedule: "dear" as above, "wfbp" (all-reduce under the backward pass), "sequential"
@@ -63,14 +74,23 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         timeout: Seconds any collective may take before every rank raises. Defaults to 300.
         init_timeout: Seconds within which all ranks must have started. Defaults to 300.
         heartbeat: Seconds of silence after which a rank counts as lost. Defaults to 10.
+        cleanup_timeout: Seconds for which the script may clean up when the job was given up: a rank
+            whose main thread does not move for so long is ended, with code 70. Writing a Keras
+            file or a `tf.train.Checkpoint` is waited for. Defaults to 60.
         shared_memory: Whether ranks of one node exchange data through shared memory, where all of
             them can; else by Gloo. Sums are the same bit for bit. Defaults to True.
         connections: TCP connections to each peer, between which the data of gradients take turns;
             for networks that give one connection less than the link has, such as those of clouds
             and bundles of links. Equal on all ranks. Sums are the same bit for bit. Defaults to 1.
         shared_seeds: Whether all ranks draw the same dropout masks. Defaults to False.
+        log_per_rank: Whether `TensorBoard` and `CSVLogger` write on every rank, each into a folder
+            `rank_0`, `rank_1`, ... beside where they would write. Defaults to False: rank 0 alone.
+        check_every: Steps after which variables are compared over the ranks again: steps of `fit`,
+            and calls of `run` from Python (not those in a loop inside a `tf.function`). They always
+            are when `fit`, `evaluate` and a script's own loop begin. Defaults to 0: only then.
 
     Raises:
+        TypeError: There is no such argument.
         ValueError: An argument or environment variable has a value that is not allowed, or the
             nodes have different numbers of ranks and the collective works in two levels.
         TfdearError: The ranks do not fit together, or did not all start in time.
@@ -99,16 +119,20 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         backend: str | None = None,
         schedule: str | None = None,
         barrier: bool | None = None,
-        fusion: planner_module.Planner | None = None,
+        fusion: planner_module.Planner | str | None = None,
         collective: str | None = None,
-        compression: compression_module.MSTopK | None = None,
+        compression: compression_module.MSTopK | str | None = None,
         weighting: str | None = None,
         timeout: float | None = None,
         init_timeout: float | None = None,
         heartbeat: float | None = None,
+        cleanup_timeout: float | None = None,
         shared_memory: bool | None = None,
         connections: int | None = None,
         shared_seeds: bool | None = None,
+        log_per_rank: bool | None = None,
+        check_every: int | None = None,
+        **unknown,
     ):
         options = options_module.resolve(
             {
@@ -122,24 +146,33 @@ class DearStrategy(tf.distribute.MirroredStrategy):
                 "timeout": timeout,
                 "init_timeout": init_timeout,
                 "heartbeat": heartbeat,
+                "cleanup_timeout": cleanup_timeout,
                 "shared_memory": shared_memory,
                 "connections": connections,
                 "shared_seeds": shared_seeds,
+                "log_per_rank": log_per_rank,
+                "check_every": check_every,
+                **unknown,  # Refused, with a hint.
             }
         )
         _ops.load()
+        _verify_seams()  # Before the ranks meet.
         self._job = job_module.Job(options, cluster_resolver)
+        if self._job.rank > 0:
+            # All ranks would show the same progress bars and summaries.
+            keras.config.disable_interactive_logging()
+        unused_devices.warn(self._job.rank, tf.config.get_visible_devices())
         self._events = engine_module.EventReader()
         self._statistics = strategy_statistics.StrategyStatistics(self._job)
-        keras_seams.install()
-        keras_files.install()
-        saved_model.install()
+        _install_seams(self._job.world_size)
         device = tf.config.list_logical_devices("CPU")[0].name
         self._graph_functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         extended = extended_module.DearExtended(self, self._job, device)
         tf.distribute.Strategy.__init__(self, extended)
         timeline_file = timeline_recorder.requested_file()
-        if timeline_file and self.world_size > 1:
+        if self.world_size == 1:
+            ignored_options.warn_of_records(timeline_recorder.VARIABLE, "TFDEAR_TRACE")
+        elif timeline_file:
             self._timeline = timeline_recorder.TimelineRecorder(
                 self._job, timeline_file, self._gather_integers
             )
@@ -187,14 +220,32 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         return self._job.rank == 0
 
     @property
+    def num_replicas_in_sync(self) -> int:
+        """The world size. A step that reads it is taken to scale its loss by itself."""
+        losses = loss_contract.current_losses()
+        if losses is not None:
+            losses.note_scaling()
+        return self._job.world_size
+
+    @property
     def cluster_resolver(self):
-        """The cluster resolver that was passed in, or None."""
+        """This process's place in the job, as a `tf.distribute.cluster_resolver.ClusterResolver`.
+
+        Use it in scripts written for `tf.distribute.MultiWorkerMirroredStrategy`, which ask for
+        `task_type`, `task_id` and `cluster_spec()`. It is the resolver that was passed in, else one
+        that says what was found in the environment: tasks are "worker"s, also "chief" where
+        `TF_CONFIG` says so. One process without any of that has the task type None, which by
+        TensorFlow's convention is a chief.
+        """
         return self._job.cluster_resolver
 
     # Steps.
 
     def run(self, fn, args=(), kwargs=None, options=None):
         """Calls `fn` on this rank's part of a step; see `tf.distribute.Strategy.run`."""
+        ignored_options.warn(options)
+        if self.world_size > 1 and loss_contract.current_step() is None:
+            self.extended.consistency.check_step()
         compiled = isinstance(fn, tf.types.experimental.PolymorphicFunction)
         if self.world_size > 1 and compiled and tf.executing_eagerly():
             # The call is made from a graph, so that what belongs to this step (its number of
@@ -214,7 +265,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         else:
             outputs = super().run(fn, args, kwargs, options)
         if self.world_size > 1:
-            empty_batch.mark(outputs, extended_module.number_of_examples((args, kwargs)))
+            empty_batch.mark(outputs, self.extended.number_of_examples((args, kwargs)))
         return outputs
 
     def set_density(self, density: float | None) -> None:
@@ -263,6 +314,35 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         ```
         """
         return residual_files.CompressionState(self._job)
+
+    def broadcast_variables(self, variables, root: int = 0) -> None:
+        """Gives all ranks the values that one rank's variables have.
+
+        Use it on all ranks after weights were loaded or assigned on one of them, or where `fit`
+        found that ranks hold different values.
+
+        Args:
+            variables: A Keras model (whose optimizer's variables are included), a variable, or a
+                nested structure of variables; in the same order on all ranks.
+            root: The rank whose values all get. Defaults to 0.
+
+        Raises:
+            ValueError: There is no rank `root`.
+
+        Example:
+
+        ```python
+        if strategy.is_chief:
+            model.load_weights("pretrained.weights.h5")
+        strategy.broadcast_variables(model)
+        ```
+        """
+        if not isinstance(root, int) or not 0 <= root < self.world_size:
+            raise ValueError(
+                f"`root` must be a rank, from 0 to {self.world_size - 1}. Received: root={root!r}"
+            )
+        if self.world_size > 1:
+            self.extended.consistency.broadcast(variables, root)
 
     def synchronize(self) -> None:
         """Waits until no update is in flight.
@@ -317,7 +397,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         """Sums tensors over the ranks of a group.
 
         Use it for values of your own, outside or inside `run`. All ranks must call it, with the
-        same shapes.
+        same shapes. Gradients flow through it, as through `reduce_scatter`, `all_gather` and
+        `all_to_all`. In a step, a rank without examples contributes nothing to these.
 
         Args:
             value: A tensor or a nested structure of tensors (floating or int32/int64).
@@ -330,11 +411,10 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             TypeError: A tensor's type cannot be summed.
             tf.errors.InvalidArgumentError: Ranks called different collectives.
         """
+        collectives_module.lane(group)  # A wrong name is one for a rank alone, too.
         if self.world_size == 1:
             return value
-        flat = tf.nest.flatten(value)
-        lane = collectives_module.lane(group)
-        sums = self.extended.reducer.all_reduce(flat, name=f"all_reduce in {group}", lane=lane)
+        sums = self.extended.step_collectives.all_reduce(tf.nest.flatten(value), group)
         return tf.nest.pack_sequence_as(value, sums)
 
     def reduce_scatter(self, value: tf.Tensor, group: str = "world") -> tf.Tensor:
@@ -347,9 +427,10 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         Returns:
             Rows [rank * n // size, (rank + 1) * n // size) of the sum.
         """
+        collectives_module.lane(group)  # A wrong name is one for a rank alone, too.
         if self.world_size == 1:
             return tf.convert_to_tensor(value)
-        return self.extended.collectives.reduce_scatter(value, group)
+        return self.extended.step_collectives.reduce_scatter(value, group)
 
     def all_gather(self, value: tf.Tensor, group: str = "world") -> tf.Tensor:
         """Concatenates the ranks' tensors along the first dimension, in the order of the ranks.
@@ -358,9 +439,10 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             value: A tensor; ranks may have different numbers of rows.
             group: "world", "intra_node" or "inter_node". Defaults to "world".
         """
+        collectives_module.lane(group)  # A wrong name is one for a rank alone, too.
         if self.world_size == 1:
             return tf.convert_to_tensor(value)
-        return self.extended.collectives.all_gather(value, group)
+        return self.extended.step_collectives.all_gather(value, group)
 
     def all_to_all(self, value: tf.Tensor, splits, group: str = "world"):
         """Sends `splits[r]` consecutive rows to every rank r.
@@ -373,9 +455,10 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         Returns:
             The rows received, in the order of the ranks, and how many came from each.
         """
+        collectives_module.lane(group)  # A wrong name is one for a rank alone, too.
         if self.world_size == 1:
-            return tf.convert_to_tensor(value), tf.convert_to_tensor(splits, tf.int64)
-        return self.extended.collectives.all_to_all(value, splits, group)
+            return tf.convert_to_tensor(value), tf.cast(splits, tf.int64)
+        return self.extended.step_collectives.all_to_all(value, splits, group)
 
     def broadcast(self, value: tf.Tensor, root: int = 0, group: str = "world") -> tf.Tensor:
         """Returns the tensor of one rank on all ranks.
@@ -385,6 +468,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             root: The rank in the group whose tensor it is. Defaults to 0.
             group: "world", "intra_node" or "inter_node". Defaults to "world".
         """
+        collectives_module.lane(group)  # A wrong name is one for a rank alone, too.
         if self.world_size == 1:
             return tf.convert_to_tensor(value)
         return self.extended.collectives.broadcast(value, root, group)
@@ -395,5 +479,22 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         Args:
             group: "world", "intra_node" or "inter_node". Defaults to "world".
         """
+        collectives_module.lane(group)
         if self.world_size > 1:
             self.extended.collectives.barrier(group)
+
+
+def _verify_seams() -> None:
+    _tf_private.REGISTRY.verify()
+    if keras.backend.backend() == "tensorflow":
+        _keras_private.REGISTRY.verify()
+
+
+def _install_seams(world_size: int) -> None:
+    keras_runs_here = keras.backend.backend() == "tensorflow"
+    collections = [keras_seams.BUILDING] if keras_runs_here else []
+    if world_size > 1:
+        collections.append(saved_model.SEAMS)
+        if keras_runs_here:
+            collections += [keras_files.SEAMS, keras_seams.SEAMS]
+    seams.install(*collections)

@@ -101,6 +101,9 @@ class ServerStart(threading.Thread):
             self.error = error
         finally:
             _tf_private.pywrap_tfe.TFE_EnableCollectiveOps = original
+            if self._loopback_only:
+                # What the script listens with later is its own affair.
+                ctypes.CDLL(str(_ops.library_path())).tfdear_bind_to_loopback(0)
 
 
 def _talk_directly(hosts: set[str]) -> None:

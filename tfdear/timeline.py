@@ -46,6 +46,7 @@ _LINE_OF_PHASE = {
 }
 # Threads per line: what happens at once is spread over them.
 _THREADS_PER_LINE = 1000
+_LATEST_MICROSECONDS = 1e17  # Three thousand years; floats tell microseconds apart that far.
 
 _KINDS = event_record.EVENT_KINDS
 _PASS_BOUNDS = {
@@ -236,8 +237,10 @@ def read(path: str | os.PathLike) -> dict:
     try:
         trace = json.loads(pathlib.Path(path).read_text())
         ranks = [entry["rank"] for entry in trace["otherData"]["ranks"]]
-        complete = all({"ph", "pid", "name"} <= event.keys() for event in trace["traceEvents"])
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+        complete = all(map(_is_event, trace["traceEvents"]))
+        complete = complete and all(type(rank) is int and rank >= 0 for rank in ranks)
+        complete = complete and {event["pid"] for event in trace["traceEvents"]} <= set(ranks)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{path} is no timeline of tfdear: expected a file that TFDEAR_TIMELINE=FILE made a "
             f"rank write, or one that `tfdear timeline -o FILE.json` merged ({error!r})."
@@ -245,6 +248,25 @@ def read(path: str | os.PathLike) -> dict:
     if not ranks or not complete:
         raise ValueError(f"{path} is no complete timeline of tfdear: write it again.")
     return trace
+
+
+def _is_event(event: dict) -> bool:
+    """Whether it has what drawing and merging rely on."""
+    texts = [event["ph"], event["name"]]
+    numbers = [event["pid"], event["tid"]]
+    if event["ph"] != "M":
+        texts.append(event["cat"])
+        line = event["tid"] // _THREADS_PER_LINE - 1
+        if not 0 <= line < len(LINES) or not abs(event["ts"]) <= _LATEST_MICROSECONDS:
+            return False
+    if event["ph"] == "X":
+        if not 0 <= event["dur"] <= _LATEST_MICROSECONDS:
+            return False
+        numbers += [event["args"][key] for key in ("step", "bucket") if key in event["args"]]
+        if event["name"] in _PASS_BOUNDS:
+            numbers.append(event["args"]["step"])
+    whole = all(type(number) is int for number in numbers)
+    return whole and all(isinstance(text, str) for text in texts)
 
 
 def merge(traces: Sequence[dict]) -> dict:

@@ -19,7 +19,7 @@ examples:
   tfdear timeline timeline.rank*.json -o timeline.png
   tfdear timeline timeline.rank*.json -o timeline.json
 """
-_FAILED_EXIT_CODE = 1
+_USAGE_EXIT_CODE = 2
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -64,11 +64,13 @@ def _run(options: argparse.Namespace) -> int:
             )
     except ModuleNotFoundError as error:
         return _refuse(f"a picture needs {error.name}, which is not installed: pip install it.")
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        return _refuse(f"{error.filename}: {(error.strerror or str(error)).lower()}.")
+    except ValueError as error:
         return _refuse(str(error))
     return 0
 
 
 def _refuse(text: str) -> int:
     print(f"tfdear timeline: {text}", file=sys.stderr)
-    return _FAILED_EXIT_CODE
+    return _USAGE_EXIT_CODE

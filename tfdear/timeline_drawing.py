@@ -43,6 +43,8 @@ _SHOWN = (
 _WIDTH_INCHES = 15.0
 _LINE_INCHES = 0.34
 _PIXELS_PER_INCH = 130
+# More would run into the title.
+_LEGEND_COLUMNS = 9
 # Narrower bars get no number.
 _LEAST_INCHES_FOR_TEXT = {"number": 0.10, "word": 0.55}
 
@@ -53,7 +55,7 @@ def draw(
     """Draws some steps of a timeline.
 
     Use it for one rank or for several merged ones. Bars carry the numbers of their buckets; the
-    ticks below the passes are gradients as they become ready.
+    ticks below the passes are gradients as they become ready; the legend says so.
 
     Args:
         trace: What `tfdear.timeline.read` or `merge` returned.
@@ -93,6 +95,7 @@ def draw(
     )
     inches_per_us = 0.86 * _WIDTH_INCHES / (end - begin)
     present: dict[str, Any] = {}
+    ticks = numbers = False
     for event in trace["traceEvents"]:
         if not begin <= event.get("ts", begin - 1) + event.get("dur", 0) or event["ts"] > end:
             continue
@@ -100,10 +103,12 @@ def draw(
         if event["ph"] == "X" and row is not None:
             bar = _bar(axes, event, row, begin, end, inches_per_us)
             present.setdefault(event["cat"], bar)
+            numbers = numbers or event["args"].get("bucket") is not None
         elif timeline.line_of(event) == timeline.GRADIENTS:
             row = rows[event["pid"], timeline.PASSES]
             at = (event["ts"] - begin) * _MILLISECONDS
             axes.plot([at, at], [row - 0.5, row - 0.36], color="black", linewidth=0.6)
+            ticks = True
     _step_borders(axes, passes, ranks, rows, lines, begin, end)
     axes.set_xlim(0, (end - begin) * _MILLISECONDS)
     axes.set_ylim(-len(rows) + 0.4, 0.6)
@@ -117,13 +122,21 @@ def draw(
         pad=14,
     )
     ordered = [category for category in _COLOURS if category in present]
+    entries = [(present[category], _LABELS.get(category, category)) for category in ordered]
+    if numbers:
+        entries.append((_mark("$0$", 5), "number of the bucket"))
+    if ticks:
+        entries.append((_mark("|", 7), "a gradient is ready"))
+    handles, labels = zip(*entries, strict=True)
     axes.legend(
-        [present[category] for category in ordered],
-        [_LABELS.get(category, category) for category in ordered],
-        ncols=len(ordered),
+        handles,
+        labels,
+        ncols=min(len(entries), _LEGEND_COLUMNS),
         loc="lower right",
         bbox_to_anchor=(1.0, 1.0),
         frameon=False,
+        columnspacing=1.2,
+        handletextpad=0.5,
     )
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -155,6 +168,13 @@ def _choose(begins: Mapping[int, float], num_steps: int, first_step: int | None)
         in_order = sorted(runs, key=lambda i: times[i + num_steps] - times[i])
         first = in_order[len(in_order) // 2] if in_order else 0
     return steps[first : first + num_steps]
+
+
+def _mark(marker: str, size: float) -> Any:
+    """An entry of the legend for what is no bar."""
+    from matplotlib import lines
+
+    return lines.Line2D([], [], color="black", marker=marker, markersize=size, linestyle="none")
 
 
 def _bar(axes: Any, event: dict, row: int, begin: float, end: float, inches_per_us: float) -> Any:

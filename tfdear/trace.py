@@ -43,6 +43,8 @@ class Layer:
     backward: float
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ValueError(f"`name` of a layer must be a text. Received: name={self.name!r}")
         whole = isinstance(self.bytes, int) and not isinstance(self.bytes, bool)
         if not whole or not 0 <= self.bytes <= _MOST_BYTES:
             raise ValueError(
@@ -51,7 +53,8 @@ class Layer:
             )
         for field in ("forward", "backward"):
             seconds = getattr(self, field)
-            if not isinstance(seconds, (int, float)) or not 0 <= seconds <= _LONGEST_SECONDS:
+            number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+            if not number or not 0 <= seconds <= _LONGEST_SECONDS:
                 raise ValueError(
                     f"`{field}` of layer {self.name!r} must be a time in seconds, from 0 to "
                     f"{_LONGEST_SECONDS:g}. "
@@ -71,7 +74,7 @@ class Trace:
         layers: One `Layer` per gradient tensor, in the order in which the forward pass needs them.
 
     Raises:
-        ValueError: There is no layer.
+        ValueError: There is no layer, or the name is no text.
 
     Example:
 
@@ -86,6 +89,8 @@ class Trace:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(self.layers))
+        if not isinstance(self.name, str):
+            raise ValueError(f"`name` of a trace must be a text. Received: name={self.name!r}")
         if not self.layers:
             raise ValueError(f"Trace {self.name!r} has no layers; it needs at least one.")
 

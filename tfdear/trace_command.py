@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         The job's exit code; 1 if the job made too few steps for a trace.
     """
     from tfdear import launcher
-    from tfdear.launch_plan import LaunchError, LaunchPlan, make_command
+    from tfdear.launch_plan import LaunchPlan, make_command
     from tfdear.trace import Trace
 
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
@@ -61,27 +62,32 @@ def run(options: argparse.Namespace) -> int:
         )
         return 2
     path = os.path.abspath(options.output)
+    # Beside it and renamed when it is whole: a job that fails costs no trace of an earlier one.
+    folder, name = os.path.split(path)
+    new = os.path.join(folder, f".{os.getpid()}.{name}")
     try:
         plan = LaunchPlan(
             command=make_command(command[0], command[1:]), num_ranks=options.num_ranks
         )
-        output_file.check_writable(path)
-        if os.path.exists(path):
-            os.remove(path)
-        os.environ["TFDEAR_TRACE"] = path
+        output_file.check_writable(path, new)
+        os.environ["TFDEAR_TRACE"] = new
         code = launcher.launch(plan)
-    except (LaunchError, OSError) as error:
+        if code:
+            return code
+        if not os.path.exists(new):
+            print(
+                "tfdear: the job ended before it had made 25 training steps: no trace was recorded",
+                file=sys.stderr,
+            )
+            return 1
+        trace = Trace.load(new)
+        os.replace(new, path)
+    except (ValueError, OSError) as error:
         print(f"tfdear: {error}", file=sys.stderr)
         return 2
-    if code:
-        return code
-    if not os.path.exists(path):
-        print(
-            "tfdear: the job ended before it had made 25 training steps: no trace was recorded",
-            file=sys.stderr,
-        )
-        return 1
-    trace = Trace.load(path)
+    finally:
+        with contextlib.suppress(OSError):
+            os.remove(new)
     print(
         f"{path}: {len(trace.layers)} gradients, {trace.bytes / 1e6:.1f} MB, forward "
         f"{trace.forward * 1e3:.1f} ms, backward {trace.backward * 1e3:.1f} ms"

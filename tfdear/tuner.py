@@ -42,6 +42,8 @@ _IDLE_POLL_SECONDS = 0.5
 # A step that runs while plans change belongs to neither.
 _CHANGING_STEPS = 1
 _WATCH_STEPS = 50
+# Kept beside those that a decision is made from: more than are opened between two looks.
+_LATEST_STEPS = 1000
 _NEVER = 1 << 40
 # Rows of events that are kept for profiles: dozens of steps of the largest models. A function that
 # is traced and hardly ever called never has enough of them.
@@ -70,7 +72,21 @@ class _Layout:
     proposed: list[int] | None = None
     adopted: int | None = None
     finished: bool = False
+    # When the latest steps were opened, and how many there were before these.
     opened: list[float] = dataclasses.field(default_factory=list)
+    forgotten: int = 0
+
+    @property
+    def steps(self) -> int:
+        """How many steps were opened so far."""
+        return self.forgotten + len(self.opened)
+
+    def forget_old_steps(self, kept: int) -> None:
+        """Bounds what a long training leaves behind; cuts seldom."""
+        excess = len(self.opened) - kept
+        if excess > kept:
+            del self.opened[:excess]
+            self.forgotten += excess
 
 
 class Tuner:
@@ -148,6 +164,8 @@ class Tuner:
         for layout in layouts:
             steps = rows[(rows["kind"] == _STEP) & (rows["subject"] == layout.number)]
             layout.opened.extend((steps["begin"] * 1e-6).tolist())
+            trial = getattr(layout.planner, "steps_per_trial", 0)
+            layout.forget_old_steps(2 * max(trial, _WATCH_STEPS) + _LATEST_STEPS)
         if any(layout.trace is None for layout in layouts) or self._trace_file is not None:
             if len(rows):
                 self._rows.append(rows)
@@ -163,7 +181,7 @@ class Tuner:
         self._record_trace(layouts)
         waiting = [layout for layout in layouts if not layout.finished]
         # A function that is traced and hardly ever called does not keep this thread busy.
-        hardly_called = all(len(layout.opened) < FIRST_AGREEMENT for layout in waiting)
+        hardly_called = all(layout.steps < FIRST_AGREEMENT for layout in waiting)
         settled = hardly_called and len(waiting) < len(layouts)
         return settled and self._trace_file is None
 
@@ -180,9 +198,9 @@ class Tuner:
         # Of equally large ones, as two functions that train one model have, the busier one.
         largest = max(
             layouts,
-            key=lambda layout: (sum(t.bytes for t in layout.tensors), len(layout.opened)),
+            key=lambda layout: (sum(t.bytes for t in layout.tensors), layout.steps),
         )
-        if len(largest.opened) <= _TRACED_STEPS:
+        if largest.steps <= _TRACED_STEPS:
             return
         sizes = [tensor.bytes for tensor in largest.tensors]
         skip = FIRST_AGREEMENT
@@ -197,7 +215,7 @@ class Tuner:
 
     def _profile(self, layout: _Layout) -> None:
         # The last step opened is still under way.
-        if len(layout.opened) < FIRST_AGREEMENT:
+        if layout.steps < FIRST_AGREEMENT:
             return
         sizes = [tensor.bytes for tensor in layout.tensors]
         rows = np.concatenate(self._rows)
@@ -248,11 +266,12 @@ class Tuner:
         # Times of openings: one more than steps.
         first = layout.adopted - 1 + _CHANGING_STEPS
         if planner.done:
-            first = max(first, len(layout.opened) - 1 - steps)
+            first = max(first, layout.steps - 1 - steps)
         last = first + steps
-        if len(layout.opened) <= last:
+        if layout.steps <= last:
             return
-        times = np.diff(layout.opened[first : last + 1])
+        first = max(first, layout.forgotten)
+        times = np.diff(layout.opened[first - layout.forgotten : last + 1 - layout.forgotten])
         before = planner.buckets(layout.trace, self._costs, self._schedule)
         was_done = planner.done
         # The median: a validation or a checkpoint between two steps belongs to no bucket size.
@@ -261,5 +280,5 @@ class Tuner:
         if before != after or was_done != planner.done:
             self._propose(layout)
         else:
-            layout.adopted = len(layout.opened)
+            layout.adopted = layout.steps
             self._engine.propose(layout.number, [], self._interval(planner))

@@ -3,11 +3,12 @@
 
 import contextlib
 import enum
+import inspect
 import threading
 
 import tensorflow as tf
 
-from tfdear import _ops, _tf_private, deferred_update, step_data
+from tfdear import _ops, _tf_private, deferred_update, own_value, step_data
 
 _state = threading.local()
 
@@ -17,7 +18,7 @@ class Reconciliation(enum.Enum):
 
     # Nothing: every rank writes the same (step counters), or nobody outside an update writes.
     NONE = "none"
-    # The ranks' changes are added up: metrics.
+    # Every rank has its own value, and these are added up: metrics. See [Note: Own values].
     SUM = "sum"
     # The ranks' values are averaged: moving statistics of BatchNormalization.
     MEAN = "mean"
@@ -62,17 +63,26 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
     pending on the variable. See "Deferred updates" in `custom_ops/README.md`.
 
     Args:
+        creation_path: Its path in the model where it was made.
         number: The engine's number of the variable.
         owner: The variable whose update writes this one (an optimizer slot), or None.
         reconciliation: What becomes of values written inside `strategy.run`.
         **kwargs: As `tf.Variable`.
     """
 
-    def __init__(self, *args, number, owner, reconciliation, **kwargs):
+    def __init__(self, *args, creation_path, number, owner, reconciliation, **kwargs):
         self._number = None  # No updates can be in flight while the variable is being made.
+        self.creation_path = creation_path
         self.owner = owner
         self.reconciliation = reconciliation
         super().__init__(*args, **kwargs)
+        self.own: own_value.OwnValue | None = None
+        if reconciliation is Reconciliation.SUM:
+            with tf.init_scope():
+                strategy = self._distribute_strategy
+                self.own = own_value.OwnValue(
+                    super()._read_variable_op(), strategy.rank, strategy.world_size
+                )
         self._number = number
 
     @property
@@ -80,39 +90,62 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         return self._number
 
     @property
+    def strategy(self):
+        """The `DearStrategy` that made the variable."""
+        return self._distribute_strategy
+
+    @property
     def raw_handle(self):
-        return self._handle
+        return self._bare_handle
+
+    # TensorFlow's C++ takes this attribute of a variable that is an argument of an eager op, as in
+    # `tf.maximum(variable, 0)`, and reads the value past everything else here.
+    @property
+    def _handle(self):
+        if self._number is None or getattr(_state, "raw", False) or not tf.executing_eagerly():
+            return self._bare_handle
+        context = _reconciling_context(self)
+        if context is not None and self.own is not None:
+            if not own_value.are_sums_read():
+                return self.own.handle
+            context.settle(self)
+        self.await_updates()
+        return self._bare_handle
+
+    @_handle.setter
+    def _handle(self, handle):
+        self._bare_handle = handle
 
     @property
     def handle(self):
         if self._number is None or getattr(_state, "raw", False):
-            return self._handle
+            return self._bare_handle
         trace = deferred_update.current_trace()
         if trace is not None:
             trace.require_ownership(self)
         else:
             self.await_updates()
-        return self._handle
+        return self._bare_handle
 
     def await_updates(self) -> None:
         """Adds the op that later uses of the variable in program order wait for."""
         # A SavedModel is loaded where nothing is in flight.
         if not _tf_private.save_context.in_save_context():
             with step_data.required():
-                _ops.load().dear_await(handles=[self._handle], variables=[self._number])
+                _ops.load().dear_await(handles=[self._bare_handle], variables=[self._number])
 
     # Facts about the variable, not its value: no reason to wait.
     @property
     def device(self):
-        return self._handle.device
+        return self._bare_handle.device
 
     @property
     def graph(self):
-        return self._handle.graph
+        return self._bare_handle.graph
 
     @property
     def op(self):
-        return self._handle.op
+        return self._bare_handle.op
 
     def _read_variable_op(self, no_copy=False):
         trace = deferred_update.current_trace()
@@ -120,11 +153,30 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
             return trace.read_by_value(lambda: self._read_variable_op(no_copy))
         if trace is None and self._number is not None and not getattr(_state, "raw", False):
             replica_context = _reconciling_context(self)
-            if replica_context is not None:
+            if replica_context is not None and self.own is not None:
+                if not own_value.are_sums_read():
+                    return replica_context.read_own(self)
                 replica_context.settle(self)
             self.await_updates()
         with raw_handles():
             return super()._read_variable_op(no_copy)
+
+    def sparse_read(self, indices, name=None):
+        if self._is_read_by_value():
+            return tf.gather(self._read_variable_op(), indices, name=name)
+        return super().sparse_read(indices, name)
+
+    def gather_nd(self, indices, name=None):
+        if self._is_read_by_value():
+            return tf.gather_nd(self._read_variable_op(), indices, name=name)
+        return super().gather_nd(indices, name)
+
+    def _is_read_by_value(self) -> bool:
+        # An update knows of what it needs as a whole; and a rank's own value is elsewhere.
+        trace = deferred_update.current_trace()
+        if trace is not None:
+            return not trace.owns(self)
+        return self.own is not None and _reconciling_context(self) is not None
 
     def write(self, method, *args, **kwargs):
         """Calls a writing method of the base class after the updates in flight."""
@@ -133,6 +185,11 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
             trace.record_write(self)
         elif not getattr(_state, "raw", False):
             self.await_updates()
+            if self.own is not None:
+                with raw_handles():
+                    result = method(self, *args, **kwargs)
+                    self.own.take_part_of(self._read_variable_op())
+                return result
         with raw_handles():
             return method(self, *args, **kwargs)
 
@@ -171,16 +228,21 @@ def _reconciling_context(variable):
 
 def _add_write_method(name):
     base = getattr(_tf_private.resource_variable_ops.ResourceVariable, name)
+    signature = inspect.signature(base)
 
     def method(self, *args, **kwargs):
-        return self.write(base, *args, **kwargs)
+        context = _reconciling_context(self)
+        if context is None or name == "_restore_from_tensors":
+            return self.write(base, *args, **kwargs)
+        arguments = signature.bind(self, *args, **kwargs).arguments
+        return context.write_part(self, name, lambda: self.write(base, *args, **kwargs), arguments)
 
     method.__name__ = name
     method.__doc__ = base.__doc__
     setattr(DearVariable, name, method)
 
 
-# The other ways to write into a variable, all alike.
+# The other ways to write into a variable, into parts of it but for the last, a checkpoint's.
 for _name in (
     "scatter_sub",
     "scatter_add",

@@ -1,0 +1,166 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Compares variables over the ranks, which must hold the same values, and makes them the same.
+
+No collective tells if ranks train different weights, as after `load_weights` on one rank only: the
+sums of their gradients are alike, and the error stays in the model for good. So digests are
+compared where all ranks come by: when `fit` and `evaluate` begin, at the first step of a loop, and
+every so many steps by option.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tfdear import errors
+
+# What a rank has for itself, by design: seeds of dropout, and gradients that were not sent yet.
+_OWN = ("seed_generator_state", "gradient_accumulator")
+
+
+class Consistency:
+    """Compares and spreads the variables of one strategy.
+
+    Args:
+        extended: The `DearExtended` of the strategy.
+        rank: This process's rank.
+        every: Steps after which it compares again; 0: only when training begins.
+    """
+
+    def __init__(self, extended, rank: int, every: int):
+        self.every = every
+        self._extended = extended
+        self._rank = rank
+        self._loop_began = False
+        self._steps_of_loops = 0
+
+    def check_model(self, model) -> None:
+        """Raises on all ranks if a model or its optimizer has other values on some rank."""
+        self._loop_began = True
+        self.check(_shared_variables(model))
+
+    def check_step(self) -> None:
+        """Before a script's step: compares what is trained, of all models, if it is time to.
+
+        That is the first step, and every few by option where steps are called from Python: of those
+        in a `tf.function`'s loop nobody here knows.
+        """
+        due = not self._loop_began
+        if self.every and tf.executing_eagerly():
+            due = due or self._steps_of_loops % self.every == 0
+            self._steps_of_loops += 1
+        self._loop_began = True
+        if due:
+            self._check_trained()
+
+    def _check_trained(self) -> None:
+        trained = (
+            variable
+            for variable in self._extended.variables()
+            if variable.trainable or variable.owner is not None
+        )
+        self.check([variable for variable in trained if not _is_own(variable)])
+
+    def check(self, variables: Sequence) -> None:
+        """Raises on all ranks if a variable has other values on some rank.
+
+        Args:
+            variables: Variables of TensorFlow or Keras, in the same order on all ranks.
+
+        Raises:
+            TfdearError: They differ; the text names the first one.
+        """
+        with tf.init_scope():
+            names = [_name(variable) for variable in variables]
+            # Not the names: Keras numbers what a script made before.
+            kinds = [(str(tuple(v.shape)), tf.as_dtype(v.dtype).name) for v in variables]
+            digests = [_digest(variable) for variable in variables]
+            # In one small exchange what nearly always holds: all is the same.
+            described = [_hash(repr(kinds)), _hash(repr(digests)), len(names)]
+            everybody = self._gather(described)
+            if (everybody == everybody[0]).all():
+                return
+            if len(set(everybody[:, 0])) > 1 or len(set(everybody[:, 2])) > 1:
+                raise errors.TfdearError(
+                    "The ranks do not have the same variables. How many they have, by rank: "
+                    f"{everybody[:, 2].tolist()}. Rank {self._rank} has {names[:3]} and so on, of "
+                    f"{kinds[:3]}. Build the same model and optimizer on all ranks."
+                )
+            everybody = self._gather(digests)
+        different = np.flatnonzero((everybody != everybody[0]).any(axis=0))
+        first = different[0]
+        groups: dict[int, list[int]] = {}
+        for rank, digest in enumerate(everybody[:, first].tolist()):
+            groups.setdefault(digest, []).append(rank)
+        raise errors.TfdearError(
+            f"The ranks hold different values of the variable `{names[first]}`; {len(different)} "
+            f"of {len(names)} variables differ. Ranks with the same value of it: "
+            f"{list(groups.values())}. Most likely only some ranks have loaded or assigned "
+            "weights, as in `if strategy.is_chief: model.load_weights(...)`, or they have loaded "
+            "different files. Load on all ranks, or call `strategy.broadcast_variables(model)` on "
+            "all ranks afterwards, which gives them the values of rank 0."
+        )
+
+    def broadcast(self, model_or_variables, root: int) -> None:
+        """Gives all ranks the values that one of them has.
+
+        Args:
+            model_or_variables: A Keras model, or a structure of variables.
+            root: The rank whose values all get.
+        """
+        with tf.init_scope():
+            for variable in _variables_of(model_or_variables):
+                variable = _tensor_variable(variable)
+                if variable.dtype not in (tf.string, tf.variant, tf.resource):
+                    value = self._extended.collectives.broadcast(variable.read_value(), root)
+                    variable.assign(value)
+
+    def _gather(self, numbers) -> np.ndarray:
+        return self._extended.collectives.all_gather(tf.constant([numbers], tf.int64)).numpy()
+
+
+def _variables_of(model_or_variables) -> list:
+    """The variables of a model and its optimizer, or those of a structure."""
+    if hasattr(model_or_variables, "trainable_variables"):
+        return _shared_variables(model_or_variables)
+    return tf.nest.flatten(model_or_variables)
+
+
+def _shared_variables(model) -> list:
+    """Variables of a Keras model and its optimizer that all ranks hold alike between steps."""
+    metrics = {id(variable) for variable in getattr(model, "metrics_variables", ())}
+    variables = [v for v in model.variables if id(v) not in metrics]
+    optimizer = getattr(model, "optimizer", None)
+    variables += optimizer.variables if optimizer is not None else []
+    return [variable for variable in variables if not _is_own(variable)]
+
+
+def _is_own(variable) -> bool:
+    return any(own in _name(variable) for own in _OWN)
+
+
+def _name(variable) -> str:
+    return getattr(variable, "path", None) or variable.name
+
+
+def _tensor_variable(variable):
+    """TensorFlow's variable in one of Keras's."""
+    value = getattr(variable, "value", None)
+    return value if isinstance(value, tf.Variable) else variable
+
+
+def _digest(variable) -> int:
+    value = _tensor_variable(variable)
+    value = value.read_value() if isinstance(value, tf.Variable) else tf.convert_to_tensor(value)
+    if value.dtype == tf.string:
+        return _hash(repr(value.numpy().tolist()))
+    if tf.size(value) == 0:
+        return 0
+    fingerprint = tf.fingerprint(tf.reshape(value, [1, -1])).numpy().tobytes()
+    return int.from_bytes(fingerprint, "little", signed=True)
+
+
+def _hash(text: str) -> int:
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)

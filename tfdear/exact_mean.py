@@ -1,0 +1,40 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Weighted means over ranks that leave a value alone which all ranks have.
+
+[Note: What all ranks write alike stays as it is]
+A mean that is off by one rounding is off by thousands after as many steps of a counter. Here every
+product and every partial sum of equal values is exact, so their mean is the value itself: weights
+are whole numbers, and a value has so few digits that its multiples fit into a float64. A float64
+is cut into two of half as many digits.
+"""
+
+import tensorflow as tf
+
+# Clears the lower 27 of the 53 digits.
+_UPPER_HALF = ~((1 << 27) - 1)
+
+
+def terms(value: tf.Tensor, weight: tf.Tensor) -> list[tf.Tensor]:
+    """What a rank contributes to the sums of which `mean` makes the mean.
+
+    Args:
+        value: This rank's value, of any numeric type.
+        weight: Scalar float64, a whole number; the ranks' together are less than 2 ** 26.
+    """
+    if value.dtype != tf.float64:
+        return [tf.cast(value, tf.float64) * weight]
+    bits = tf.bitwise.bitwise_and(tf.bitcast(value, tf.int64), tf.constant(_UPPER_HALF, tf.int64))
+    upper = tf.bitcast(bits, tf.float64)
+    lower = tf.where(tf.math.is_finite(value), value - upper, tf.zeros_like(value))
+    return [upper * weight, lower * weight]
+
+
+def mean(sums: list[tf.Tensor], total: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """The mean of the ranks' values.
+
+    Args:
+        sums: Those of `terms` over the ranks.
+        total: The sum of the ranks' weights.
+        dtype: The values' type.
+    """
+    return tf.cast(tf.add_n([part / total for part in sums]), dtype)

@@ -1,0 +1,251 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Whether an input pipeline yields the same elements in the same order on every rank.
+
+TensorFlow keeps what a pipeline does in three places: the Python objects that made it, the graphs
+of their functions, and, for what the objects do not remember, the graph of the dataset itself. All
+of them are looked through, with the datasets that are made inside of functions.
+"""
+
+import dataclasses
+import functools
+import warnings
+
+import tensorflow as tf
+
+# Largest tensors of a pipeline, in bytes, that are written into a graph to look at it.
+_LARGEST_SOURCE = 1 << 26
+
+# Where the two seeds stand among an op's inputs.
+_SEEDS = {
+    "ShuffleDataset": 2,
+    "ShuffleDatasetV3": 2,
+    "ShuffleAndRepeatDataset": 2,
+    "ShuffleAndRepeatDatasetV2": 2,
+    "RandomDataset": 0,
+    "RandomDatasetV2": 0,
+    "SamplingDataset": 2,
+}
+
+# Where the number of inputs that are interleaved stands, from the end.
+_CYCLE_LENGTH = {
+    "InterleaveDataset": -2,
+    "ParallelInterleaveDatasetV2": -3,
+    "ParallelInterleaveDatasetV3": -3,
+    "ParallelInterleaveDatasetV4": -5,
+}
+
+_PYTHON_CALLS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
+
+
+@dataclasses.dataclass
+class Order:
+    """What was found in a pipeline.
+
+    Attributes:
+        unordered: Names of transformations that may yield their elements in another order each
+            time.
+        unseeded: Names of transformations that draw another order each time.
+        unshared: Names of sources that divide their elements between whoever reads them.
+        draws: Whether the contents of elements may be random: a function calls Python, or draws
+            numbers without a seed or in calls that run at the same time.
+        generated: Whether elements come from a Python generator.
+        counts_cores: Whether the order depends on the number of cores.
+    """
+
+    unordered: set[str] = dataclasses.field(default_factory=set)
+    unseeded: set[str] = dataclasses.field(default_factory=set)
+    unshared: set[str] = dataclasses.field(default_factory=set)
+    draws: bool = False
+    generated: bool = False
+    counts_cores: bool = False
+
+
+def in_one_order(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, Order]:
+    """Makes a pipeline yield its elements in the order that it has on every rank.
+
+    Returns:
+        The dataset, changed where that was needed, and what was found in it.
+
+    Raises:
+        ValueError: The order is random and not seeded, or is decided outside of the pipeline.
+    """
+    order = inspect(dataset)
+    if order.unseeded:
+        raise ValueError(
+            "This dataset draws random numbers for the order of its elements without a seed "
+            f"({', '.join(sorted(order.unseeded))}), because it was made before the DearStrategy. "
+            "Every rank would draw another order, and examples would be lost or repeated. Create "
+            "the strategy before the dataset, or pass a seed: `dataset.shuffle(n, seed=1)`."
+        )
+    if order.unshared:
+        raise ValueError(
+            "The elements of this dataset are divided between whoever reads them "
+            f"({', '.join(sorted(order.unshared))}), so that the ranks would not see the same "
+            "global batches. If every rank is to train on what it gets, set AutoShardPolicy.OFF "
+            "in the dataset's options."
+        )
+    by_option = dataset.options().deterministic is False
+    if not by_option and not order.unordered:
+        return dataset, order
+    found = sorted(order.unordered) + ["`options.deterministic = False`"] * by_option
+    warnings.warn(
+        f"tfdear: this dataset may yield its elements in any order ({', '.join(found)}). Every "
+        "rank cuts its rows out of the same global batches, so it is put into one order. That may "
+        "cost time: leave `deterministic=False` out, or give every rank its own files with "
+        "`strategy.distribute_datasets_from_function`.",
+        stacklevel=2,
+    )
+    options = tf.data.Options()
+    options.deterministic = True
+    if order.unordered:
+        # The attribute of an op wins over the option.
+        variant = tf.raw_ops.OptimizeDatasetV2(
+            input_dataset=tf.data.experimental.to_variant(dataset),
+            optimizations_enabled=["make_deterministic"],
+            optimizations_disabled=tf.constant([], tf.string),
+            optimizations_default=tf.constant([], tf.string),
+            output_types=[tf.variant],
+            output_shapes=[[]],
+        )
+        ordered = tf.data.experimental.from_variant(variant, dataset.element_spec)
+        # What Python keeps alive for the pipeline, such as its functions, must stay.
+        ordered._source = dataset
+        dataset = ordered.with_options(dataset.options())
+    return _with_options_quietly(dataset, options), order
+
+
+def _with_options_quietly(dataset, options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # That an option changes its value.
+        return dataset.with_options(options)
+
+
+def inspect(dataset: tf.data.Dataset) -> Order:
+    """Looks through a pipeline and everything that it calls."""
+    order = Order()
+    waiting = [dataset]
+    seen = set()
+    maps, parallel_interleave = _kinds()
+    while waiting:
+        current = waiting.pop()
+        # A reader of several files at a time keeps the dataset that does it.
+        parts = [current, *filter(None, [getattr(current, "_impl", None)])]
+        for part in parts:
+            if id(part) in seen:
+                continue
+            seen.add(id(part))
+            name = type(part).__name__.strip("_")
+            seeds = [getattr(part, attribute, None) for attribute in ("_seed", "_seed2")]
+            if all(seed is not None and tf.get_static_value(seed) == 0 for seed in seeds):
+                order.unseeded.add(name)
+            if getattr(part, "_deterministic", None) == "false":
+                order.unordered.add(name)
+            if getattr(part, "_cycle_length", None) is not None:
+                order.counts_cores |= tf.get_static_value(part._cycle_length) == tf.data.AUTOTUNE
+            if "DataService" in name:
+                order.unshared.add(name)
+            if type(part) is parallel_interleave:
+                _inspect_variant(part, order)
+            for function in part._functions():
+                graph = function.function.graph.as_graph_def()
+                _inspect_graph(graph, order, type(part) not in maps, "Parallel" in name)
+            waiting.extend(part._inputs())
+    return order
+
+
+@functools.cache
+def _kinds():
+    """The classes of datasets that map, and of those that interleave in parallel."""
+    few = tf.data.Dataset.range(1)
+    maps = [type(few.map(tf.identity, num_parallel_calls=calls)) for calls in (None, 2)]
+    return maps, type(few.interleave(tf.data.Dataset.from_tensors, num_parallel_calls=2))
+
+
+def _inspect_variant(dataset, order) -> None:
+    """Looks at the graph of a dataset whose Python object does not say whether it keeps order."""
+    try:
+        if _source_bytes(dataset) > _LARGEST_SOURCE:
+            raise ValueError("too large")
+        graph = tf.raw_ops.DatasetToGraphV2(
+            input_dataset=tf.data.experimental.to_variant(dataset),
+            external_state_policy=1,  # Whatever state there is, it is only looked at.
+            strip_device_assignment=True,
+        )
+    except (ValueError, tf.errors.OpError):
+        # Nobody can tell, so it is made to keep order.
+        order.unordered.add(type(dataset).__name__.strip("_"))
+        return
+    _inspect_graph(tf.compat.v1.GraphDef.FromString(graph.numpy()), order, True, False)
+
+
+def _source_bytes(dataset) -> int:
+    tensors = getattr(dataset, "_tensors", [])
+    own = sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors)
+    return own + sum(_source_bytes(source) for source in dataset._inputs())
+
+
+def _inspect_graph(graph, order, decides: bool, parallel: bool) -> None:
+    """Looks at the ops of a function.
+
+    Args:
+        graph: Its `GraphDef`.
+        order: What is found is added to it.
+        decides: Whether it decides which elements there are, unlike the function of a map.
+        parallel: Whether several calls of it run at a time.
+    """
+    library = {function.signature.name: function for function in graph.library.function}
+    called = set()
+
+    def visit(nodes, decides, parallel):
+        constants = {node.name: node.attr["value"].tensor for node in nodes if node.op == "Const"}
+        for node in nodes:
+            _inspect_node(node, constants, order, decides, parallel)
+            if node.op == "GeneratorDataset":
+                continue
+            inside = (
+                decides and node.op not in ("MapDataset", "ParallelMapDatasetV2"),
+                parallel or node.op.startswith("Parallel"),
+            )
+            for name in _functions(node):
+                if name in library and (name, *inside) not in called:
+                    called.add((name, *inside))
+                    visit(library[name].node_def, *inside)
+
+    visit(graph.node, decides, parallel)
+
+
+def _functions(node):
+    for attribute in node.attr.values():
+        if attribute.func.name:
+            yield attribute.func.name
+        yield from (function.name for function in attribute.list.func)
+
+
+def _inspect_node(node, constants, order, decides, parallel) -> None:
+    inputs = [source.split(":")[0] for source in node.input if not source.startswith("^")]
+    attributes = dict(node.attr)
+
+    def constant(place):
+        tensor = constants.get(inputs[place])
+        return None if tensor is None else tf.make_ndarray(tensor).item()
+
+    if "deterministic" in attributes and attributes["deterministic"].s == b"false":
+        order.unordered.add(node.op)
+    if "sloppy" in attributes and attributes["sloppy"].b:
+        order.unordered.add(node.op)
+    if node.op in _CYCLE_LENGTH:
+        order.counts_cores |= constant(_CYCLE_LENGTH[node.op]) == tf.data.AUTOTUNE
+    if node.op.startswith("DataServiceDataset"):
+        order.unshared.add(node.op)
+    order.generated |= node.op == "GeneratorDataset"
+    place = _SEEDS.get(node.op)
+    if place is not None and constant(place) == 0 and constant(place + 1) == 0:
+        order.unseeded.add(node.op)
+    if "seed2" in attributes:  # An op that draws numbers.
+        unseeded = attributes["seed"].i == 0 and attributes["seed2"].i == 0
+        if unseeded and decides:
+            order.unseeded.add(node.op)
+        order.draws |= unseeded or parallel
+    # Keras's layers and `tf.random.Generator` keep their state in a variable.
+    order.draws |= node.op.startswith(("Rng", "StatefulUniform", "StatefulStandard", "AssignVar"))
+    order.draws |= node.op in _PYTHON_CALLS

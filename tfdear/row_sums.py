@@ -1,0 +1,171 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Finds losses that a step in `fit` adds up over its rows by hand.
+
+Gradients of a step that Keras calls are weighed as those of means ([Note: One process is the
+reference]); a loss object with `reduction="sum"` says what it is, a `tf.reduce_sum` does not. In a
+compiled step it can be seen: the graph is walked from the loss to the sum and on to the batch. What
+is not seen for certain is let pass, as a false warning is worse than none.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+WARNING = (
+    "The loss of this step is a sum over the rows of the batch, made by hand (`tf.reduce_sum`, "
+    "`keras.ops.sum`, or a loss of several values). In `fit`, gradients are put together over the "
+    "ranks as those of means, so the gradients of this sum come out too small, about by the number "
+    'of ranks. Use a loss object of `keras.losses` with `reduction="sum"`, take the mean instead '
+    "(`keras.ops.mean`), or divide by the number of rows."
+)
+
+# What passes a factor or a term on; of a product or quotient, one side must be constant.
+_TERMS = {"Add", "AddV2", "AddN", "Sub", "Neg", "Identity", "Cast", "Squeeze"}
+_PRODUCTS = {"Mul", "RealDiv", "Div", "DivNoNan", "MulNoNan"}
+_CONSTANTS = {"Const", "ReadVariableOp", "VarHandleOp"}
+
+# Reductions, and what may put something else than the batch into the first dimension.
+_REDUCTIONS = {"Sum", "Mean", "Prod", "Max", "Min", "All", "Any", "EuclideanNorm"}
+_UNCERTAIN = {
+    "Transpose",
+    "Einsum",
+    "Unpack",
+    "GatherV2",
+    "GatherNd",
+    "Where",
+    "While",
+    "StatelessWhile",
+    "If",
+    "StatelessIf",
+    "PartitionedCall",
+    "StatefulPartitionedCall",
+    "TensorListStack",
+    "Range",
+    "SparseTensorDenseMatMul",
+}
+
+
+class RowSums:
+    """The gradients of such losses in one step.
+
+    Args:
+        arguments: The tensors that the step was given.
+    """
+
+    def __init__(self, arguments: Sequence[tf.Tensor]):
+        self._arguments = {id(value) for value in arguments}
+        # Numbers of rows, None where it is known only when the step runs.
+        self._rows = {value.shape[0] for value in arguments if value.shape.rank}
+        self._alive = list(arguments)
+        self._gradients: list = []
+        self.are_applied = False
+
+    def note_gradients(self, target, gradients) -> None:
+        """To be called with what a tape was asked, and what it answered."""
+        losses = [loss for loss in tf.nest.flatten(target) if isinstance(loss, tf.Tensor)]
+        if any(hasattr(loss, "op") and self._is_row_sum(loss) for loss in losses):
+            self._gradients += [g for g in tf.nest.flatten(gradients) if g is not None]
+
+    def note_applied(self, gradients) -> None:
+        """To be called with what an optimizer is given."""
+        # By identity: whoever divides them before may well make them those of a mean.
+        given = {id(gradient) for gradient in gradients}
+        self.are_applied |= any(id(gradient) in given for gradient in self._gradients)
+
+    def _is_row_sum(self, loss) -> bool:
+        if loss.shape.rank is None or loss.shape.rank > 0:
+            # A tape adds up a target of several values.
+            return self._has_rows_of_the_batch(loss)
+        waiting, seen = [loss], set()
+        while waiting:
+            tensor = waiting.pop()
+            op = tensor.op
+            if op in seen:
+                continue
+            seen.add(op)
+            if op.type in ("Sum", "L2Loss"):
+                if tensor.shape.rank == 0 and self._has_rows_of_the_batch(op.inputs[0]):
+                    return True
+            elif op.type in _TERMS:
+                waiting.extend(op.inputs)
+            elif op.type in _PRODUCTS:
+                constants = filter(_is_constant, op.inputs)
+                if not any(map(self._may_be_count, constants)):
+                    waiting.extend(_other_factors(op))
+        return False
+
+    def _has_rows_of_the_batch(self, tensor) -> bool:
+        """Whether a tensor's first dimension is certain to be the batch's."""
+        waiting, seen, from_batch = [tensor], set(), False
+        while waiting:
+            tensor = waiting.pop()
+            if tensor.shape.rank is None:
+                return False
+            if tensor.shape.rank == 0 or tensor.shape[0] not in self._rows:
+                continue  # It is combined with rows, and has none.
+            if id(tensor) in self._arguments:
+                from_batch = True
+                continue
+            op = tensor.op
+            if op in seen:
+                continue
+            seen.add(op)
+            if op.type in _CONSTANTS:
+                continue
+            if not op.inputs or op.type.startswith("Dear") or not _keeps_rows(op):
+                return False
+            if op.type in _PRODUCTS and any(map(self._may_be_count, op.inputs)):
+                return False  # Divided by a count, or by a sum of weights.
+            waiting.extend(op.inputs)
+        return from_batch
+
+    def _may_be_count(self, factor) -> bool:
+        if factor.shape.num_elements() != 1:
+            return False
+        if not _is_constant(factor):
+            return True
+        known = [rows for rows in self._rows if rows]
+        value = tf.get_static_value(factor) if known else 1.0
+        if value is None or not float(value):
+            return True
+        value = abs(float(value))
+        return any(_is_multiple(each, rows) for rows in known for each in (value, 1 / value))
+
+
+def _is_multiple(value: float, rows: int) -> bool:
+    times = value / rows
+    return times > 0.5 and abs(times - round(times)) < 1e-5
+
+
+def _other_factors(op) -> list:
+    """The factors that are no constants, if there is at most one and nothing is divided by it."""
+    first, second = op.inputs
+    if _is_constant(second):
+        return [first]
+    return [second] if op.type == "Mul" and _is_constant(first) else []
+
+
+def _is_constant(tensor) -> bool:
+    """Whether a value is made of constants and variables only."""
+    waiting, seen = [tensor.op], set()
+    while waiting:
+        op = waiting.pop()
+        if op in seen or op.type in _CONSTANTS:
+            continue
+        if not op.inputs or op.type.startswith("Dear"):
+            return False
+        seen.add(op)
+        waiting.extend(value.op for value in op.inputs)
+    return True
+
+
+def _keeps_rows(op) -> bool:
+    if op.type in _REDUCTIONS:
+        axes = tf.get_static_value(op.inputs[1])
+        rank = op.inputs[0].shape.rank
+        return axes is not None and rank is not None and 0 not in {int(a) % rank for a in axes.flat}
+    if op.type == "MatMul":
+        return not op.get_attr("transpose_a")
+    if op.type == "StridedSlice":
+        return not op.get_attr("shrink_axis_mask") & 1
+    return op.type not in _UNCERTAIN

@@ -1,0 +1,197 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Names that another package keeps to itself: what tfdear expects of them, and how it wraps them.
+
+[Note: Seams]
+A few functions of Keras and TensorFlow know only the strategies that TensorFlow ships, and are
+wrapped in a job of several ranks. A release that renames one, or changes its parameters, must be
+found before the ranks meet, and must not leave half of the wrappers behind. So every such name is
+an entry of a `Registry` (`_tf_private`, `_keras_private`), with the signature of the tested
+versions; `verify` compares all of them, and `install` wraps nothing unless all fit. A process alone
+wraps only how Keras builds a model.
+"""
+
+import functools
+import importlib
+import importlib.metadata
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class PrivateName:
+    """A name that tfdear uses although its package does not document it.
+
+    Args:
+        module: Module that holds it.
+        path: Name in the module: "function", "Class", "Class.method".
+        signatures: Those of the tested versions, as `inspect.signature` prints them, without
+            annotations. None given: it only has to be there.
+        sets: An attribute that the function gives to objects, if that is what tfdear uses.
+    """
+
+    def __init__(self, module: str, path: str, *signatures: str, sets: str | None = None):
+        self.module = module
+        self.path = path
+        self.signatures = signatures
+        self.sets = sets
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.path}"
+
+    def owner(self) -> tuple[Any, str]:
+        """The module or class that holds it, and its name there."""
+        *classes, last = self.path.split(".")
+        found: Any = importlib.import_module(self.module)
+        for name in classes:
+            found = getattr(found, name)
+        return found, last
+
+    def get(self) -> Any:
+        """What it names."""
+        return getattr(*self.owner())
+
+    def fault(self) -> str | None:
+        """What differs from the tested versions, in words; None if it fits."""
+        try:
+            found = self.get()
+        except (ImportError, AttributeError) as error:
+            expected = f", expected {self._expected()}" if self.signatures else ""
+            return f"{self}{expected}: it is not there ({error})"
+        if self.signatures:
+            signature = _signature(found)
+            if signature not in self.signatures:
+                return f"{self}: expected {self._expected()}, found {signature}"
+        if self.sets and self.sets not in inspect.unwrap(found).__code__.co_names:
+            return f"{self}: expected that it sets `{self.sets}`, found that it does not"
+        return None
+
+    def _expected(self) -> str:
+        return " or ".join(self.signatures)
+
+
+def _signature(function: Any) -> str:
+    """The parameters and their defaults, without annotations."""
+    signature = inspect.signature(function)
+    parameters = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in signature.parameters.values()
+    ]
+    return str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+
+
+class Registry:
+    """All private names of one package.
+
+    Args:
+        package: Its name, for messages.
+        requirement: The supported versions, for pip.
+        tested: The versions that the tests run with, oldest first.
+    """
+
+    def __init__(self, package: str, requirement: str, tested: Sequence[str]):
+        self.package = package
+        self.requirement = requirement
+        self.tested = tuple(tested)
+        self.names: list[PrivateName] = []
+
+    def name(self, module: str, path: str, *signatures: str, sets: str | None = None):
+        """Adds a `PrivateName`; arguments as there."""
+        self.names.append(PrivateName(module, path, *signatures, sets=sets))
+        return self.names[-1]
+
+    def verify(self) -> None:
+        """Compares every name with the installed package.
+
+        Raises:
+            ImportError: A name is missing or has another signature; the text lists all of them,
+                the installed and the supported versions, and the command that installs one.
+        """
+        faults = [fault for fault in (name.fault() for name in self.names) if fault]
+        if faults:
+            raise ImportError(self._message(faults))
+
+    def _message(self, faults: Sequence[str]) -> str:
+        try:
+            installed = importlib.metadata.version(self.package.lower())
+        except importlib.metadata.PackageNotFoundError:
+            installed = "of unknown version"
+        return "\n  ".join(
+            [
+                f"tfdear does not fit the installed {self.package} {installed}, whose internal "
+                "functions it builds on:",
+                *faults,
+            ]
+        ) + (
+            f"\ntfdear supports {self.requirement} (tested with {' and '.join(self.tested)}). "
+            "Install a supported version:\n"
+            f"  {sys.executable} -m pip install '{self.requirement}'"
+        )
+
+
+class Seams:
+    """Functions that take the place of private ones, collected by a decorator.
+
+    Example:
+
+    ```python
+    SEAMS = seams.Seams()
+
+    @SEAMS.wrap(_keras_private.SCALE_LOSS)
+    def _scale_loss(original, value):
+        return original(value)
+    ```
+    """
+
+    def __init__(self):
+        self.wrappers: list[tuple[PrivateName, Callable]] = []
+
+    def wrap(self, *names: PrivateName):
+        """Decorates what is called instead of each name, with the original as first argument."""
+
+        def decorate(wrapper: Callable) -> Callable:
+            self.wrappers.extend((name, wrapper) for name in names)
+            return wrapper
+
+        return decorate
+
+
+_MARK = "_tfdear_wraps"
+
+
+def install(*collections: Seams) -> None:
+    """Puts the wrappers in place; what is wrapped already stays as it is.
+
+    Args:
+        collections: The wrappers; `Registry.verify` has found that their names are there.
+    """
+    wrappers = [
+        (*name.owner(), wrapper)
+        for seams in collections
+        for name, wrapper in seams.wrappers
+        if not hasattr(name.get(), _MARK)
+    ]
+    # Nothing is changed before everything was found. Of two for one name the later one is outside.
+    for owner, attribute, wrapper in wrappers:
+        setattr(owner, attribute, _wrapped(getattr(owner, attribute), wrapper))
+
+
+def replace(owner: Any, attribute: str, wrapper: Callable) -> None:
+    """Wraps a function that only a running program knows, unless it is wrapped already.
+
+    Args:
+        owner: The module or class that holds it.
+        attribute: Its name there.
+        wrapper: What is called instead, with the original as first argument.
+    """
+    if not hasattr(original := getattr(owner, attribute), _MARK):
+        setattr(owner, attribute, _wrapped(original, wrapper))
+
+
+def _wrapped(original: Callable, wrapper: Callable) -> Callable:
+    @functools.wraps(original)
+    def call(*args, **kwargs):
+        return wrapper(original, *args, **kwargs)
+
+    setattr(call, _MARK, original)
+    return call
