@@ -21,9 +21,14 @@ PACKAGE = pathlib.Path(tfdear.__file__).resolve().parent
 
 def run_doctor(folder, *arguments, package=PACKAGE, **variables):
     """Exit code and output."""
+    return run_tfdear(package, folder, "doctor", *arguments, **variables)
+
+
+def run_tfdear(package, folder, *arguments, **variables):
+    """Exit code and output of a command of the package that lies there."""
     environment = {n: v for n, v in os.environ.items() if not n.lower().endswith("_proxy")}
     result = subprocess.run(
-        [sys.executable, "-m", "tfdear", "doctor", *arguments],
+        [sys.executable, "-m", "tfdear", *arguments],
         cwd=folder,
         env=environment | {"PYTHONPATH": str(package.parent)} | variables,
         stdout=subprocess.PIPE,
@@ -59,22 +64,51 @@ def test_a_good_installation_passes_every_check(tmp_path):
             assert re.search(rf"ok +rank {rank} {check} +[\d.]+ ms", output), (rank, check)
 
 
-def test_a_missing_library_fails_with_the_command_to_build_it(broken, tmp_path):
-    (broken / "_tfdear_ops.so").unlink()
-    code, output = run_doctor(tmp_path, "--no-self-test", package=broken)
-    assert code == 1
-    assert "[FAILED] custom-op library" in output
-    assert "not built" in output and "make install" in output
-
-
-def test_a_library_for_another_tensorflow_names_both_versions(broken, tmp_path):
+@pytest.fixture(params=["for another TensorFlow", "not built"])
+def without_library(broken, request):
+    """A package whose library cannot be used, and what is said about it."""
     info = broken / "_build_info.py"
-    info.write_text(
-        re.sub(r"(?m)^TENSORFLOW_VERSION = .*$", 'TENSORFLOW_VERSION = "2.4.1"', info.read_text())
+    if request.param == "not built":
+        (broken / "_tfdear_ops.so").unlink()
+        info.unlink()
+        return broken, "custom-op library is not built"
+    text, count = re.subn(
+        r"(?m)^TENSORFLOW_VERSION = .*$", 'TENSORFLOW_VERSION = "2.4.1"', info.read_text()
     )
-    code, output = run_doctor(tmp_path, "--no-self-test", package=broken)
+    assert count == 1
+    info.write_text(text)
+    return broken, "built against TensorFlow 2.4.1"
+
+
+def test_doctor_explains_a_library_that_does_not_fit(without_library, tmp_path):
+    package, words = without_library
+    code, output = run_doctor(tmp_path, "--no-self-test", package=package)
     assert code == 1
-    assert "2.4.1" in output and tf.__version__ in output and "make install" in output
+    assert "Traceback" not in output
+    (failure,) = re.findall(r"\[FAILED\] custom-op library.*(?:\n {8}.*)*", output)
+    assert "What to do:" in failure and words in failure
+    minor = ".".join(tf.__version__.split(".")[:2])
+    assert f"make install TF={minor}" in failure
+    # Everything else is looked at all the same.
+    assert re.search(rf"tensorflow +{re.escape(tf.__version__)}\n", output)
+    assert "[ok] loopback" in output and "[ok] environment" in output
+
+
+def test_commands_that_need_no_library_work_without_one(without_library, tmp_path):
+    package, words = without_library
+    (tmp_path / "train.py").write_text("import os; print('rank', os.environ['TFDEAR_RANK'])\n")
+    code, output = run_tfdear(package, tmp_path, "run", "-n", "2", "train.py")
+    assert (code, sorted(output.split("\n"))) == (0, ["", "[rank 1] rank 1", "rank 0"])
+    code, output = run_tfdear(package, tmp_path, "simulate", "resnet-50", "--workers", "4")
+    assert code == 0 and "speedup" in output, output
+    code, output = run_tfdear(package, tmp_path, "timeline", "none.json", "-o", "out.json")
+    assert code == 2 and "none.json" in output and "Traceback" not in output
+    code, output = run_tfdear(package, tmp_path, "netlab", "--help")
+    assert code == 0 and "up" in output
+    # What does need it says so in the rank, and not before.
+    (tmp_path / "train.py").write_text("import tfdear; tfdear.DearStrategy()\n")
+    code, output = run_tfdear(package, tmp_path, "run", "-n", "1", "train.py")
+    assert code == 1 and words in output and "make install" in output
 
 
 def test_an_environment_without_sense_is_explained(tmp_path):

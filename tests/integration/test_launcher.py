@@ -88,6 +88,8 @@ class Runner:
             [sys.executable, "-m", "tfdear", "run", *arguments],
             cwd=self.folder,
             env=self.environment,
+            # Whoever runs the tests may have been started with nohup, which is inherited.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
             **{"stdin": subprocess.DEVNULL, "stdout": files["out"], "stderr": files["err"]}
             | options,
         )
@@ -165,10 +167,40 @@ def test_modules_and_programs_run_too(runner):
     assert (code, sorted(output.splitlines())) == (0, ["[rank 1] x 1", "x 0"])
 
 
+def test_names_may_have_spaces(runner):
+    (runner.folder / "my folder").mkdir()
+    runner.script("print(sys.argv[1:])", name="my folder/my script.py")
+    (runner.folder / "my folder" / "__main__.py").write_text("print('the folder')\n")
+    script = "my folder/my script.py"
+    code, output, errors = runner.run("-n", "2", "--log-dir", "my logs", script, "a b", "")
+    assert (code, output) == (0, "['a b', '']\n"), errors
+    assert runner.read("my logs/rank_1.log") == "['a b', '']\n"
+    assert runner.run("-n", "1", "my folder")[:2] == (0, "the folder\n")
+
+
+def test_more_ranks_than_the_machine_can_start_are_refused(runner):
+    limit = f"ulimit -n 40; exec {sys.executable} -m tfdear run -n 64 -- sleep 100"
+    result = subprocess.run(
+        ["sh", "-c", limit],
+        cwd=runner.folder,
+        env=runner.environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+    assert result.returncode == 2
+    assert re.fullmatch(
+        r"tfdear run: rank \d+ of 64 could not be started: Too many open files\. Start fewer .*\n",
+        result.stderr,
+    ), result.stderr
+    wait_until(lambda: not runner.processes(), "the end of the ranks that were started")
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [
         (["-n", "2", "missing.py"], "no script missing.py"),
+        (["-n", "2", "a folder"], "there is no a folder in"),
         (["-n", "2", "-m", "missing_module"], "no module 'missing_module'"),
         (["-n", "3", "--nodes", "2", "train.py"], "3 ranks cannot be spread"),
         (["-n", "2", "--show", "x", "train.py"], "--show must be"),
@@ -351,6 +383,42 @@ def test_the_others_may_say_themselves_what_happened(runner):
     # The cause, which the errors of the others have moved up, once more at the end.
     assert "    the root cause" in errors.partition("the last that rank 1 printed")[2]
     assert "SIGTERM" not in errors
+
+
+KERAS_JOB = """
+import keras
+import numpy as np
+import tfdear
+
+strategy = tfdear.DearStrategy()
+with strategy.scope():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, name="the_layer")])
+    model.compile("sgd", "mse")
+model.summary()
+
+class Stop(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1 and strategy.rank == 1:
+            {}["the key"]
+
+print(f"rank {strategy.rank} trains", flush=True)
+model.fit(np.ones((8, 4)), np.ones((8, 1)), batch_size=4, epochs=2, callbacks=[Stop()])
+"""
+
+
+@pytest.mark.multi_process
+def test_keras_is_shown_once_and_the_cause_of_a_failure_at_the_end(runner):
+    runner.environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    code, output, errors = runner.run("-n", "2", runner.script(KERAS_JOB))
+    assert code == 1, errors
+    assert output.count("the_layer") == output.count("Epoch 1/2") == 1
+    # What the script itself prints is the script's business.
+    assert "rank 0 trains" in output and "[rank 1] rank 1 trains" in output
+    assert not re.search(r"^\[rank 1\] .*(absl|oneDNN|CUDA|cuda)", errors, re.M), errors
+    summary = errors[errors.index("failed first") :]
+    assert "exited with code 1 after" in summary and "s, with KeyError: 'the key'" in summary
+    assert "rank 0 exited with code 1" in summary
+    assert summary.rstrip().endswith("KeyError: 'the key'")
 
 
 def test_a_rank_may_end_before_the_others(runner):

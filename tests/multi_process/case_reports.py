@@ -104,3 +104,27 @@ def check_close(
             np.testing.assert_allclose(
                 value, expected, rtol=tolerance, atol=atol, err_msg=f"{case}: {key}"
             )
+
+
+def check_weights_close(report: Report, reference: Report, case: str, tolerance: float) -> None:
+    """Every final weight within a tolerance of the reference's, relative to its variable's largest.
+
+    A variable that is zero but for a hundredth of the model's largest weight counts as that large.
+
+    Args:
+        report: of one rank.
+        reference: of the process without a strategy.
+        case: name of the case.
+        tolerance: relative to the largest element of the variable.
+    """
+    compared = [key for key in reference[case] if "weight/" in key]
+    assert compared, f"{case} stored no weights"
+    largest = max(np.max(np.abs(reference[case][key]), initial=0.0) for key in compared)
+    for key in compared:
+        expected, value = reference[case][key], report[case][key]
+        assert value.shape == expected.shape, f"{case}: {key}"
+        worst = np.max(np.abs(value - expected), initial=0.0)
+        scale = max(np.max(np.abs(expected), initial=0.0), 0.01 * largest)
+        assert worst <= tolerance * scale, (
+            f"{case}: {key} differs by {worst:g}, at most {tolerance:g} of {scale:g} is allowed"
+        )

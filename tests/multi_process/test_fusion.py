@@ -58,14 +58,16 @@ def check_plans_changed(reports):
 
 
 def check_close(reports, reference):
-    """Ranks agree in every bit, and with the reference within rounding."""
-    expected = np.concatenate([value.ravel() for value in weights(reference[0])])
+    """Ranks agree in every bit, and every weight with the reference within rounding.
+
+    Gradients of about 0.1 were summed 240 times: what rounding leaves does not get smaller where a
+    weight happens to be near 0.
+    """
+    expected = weights(reference[0])
     for report in reports:
-        value = np.concatenate([value.ravel() for value in weights(report)])
-        np.testing.assert_array_equal(
-            value, np.concatenate([value.ravel() for value in weights(reports[0])])
-        )
-        assert np.linalg.norm(value - expected) <= 1e-6 * np.linalg.norm(expected)
+        for value, first, other in zip(weights(report), weights(reports[0]), expected, strict=True):
+            np.testing.assert_array_equal(value, first)
+            np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])

@@ -18,6 +18,7 @@ TOLERANCES = {
     "dict_inputs": 1e-5,
     "subclassed": 1e-5,
     "callbacks": 1e-4,
+    "logs": 0.0,
     "data_forms": 1e-5,
     "extra_losses": 1e-5,
     "summed_loss": 1e-4,
@@ -36,8 +37,13 @@ def reference(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory):
-    return case_reports.run_job("surface_job.py", 3, tmp_path_factory.mktemp("ranks"), timeout=400)
+def directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def reports(directory):
+    return case_reports.run_job("surface_job.py", 3, directory, timeout=400)
 
 
 @pytest.mark.parametrize("case", TOLERANCES)
@@ -77,4 +83,27 @@ def test_dropout_masks_differ(reports):
 def test_callbacks_stopped_early(reports):
     result = reports[0]["callbacks"]
     assert 0 < result["stopped"] < 11 and result["rates"][-1] < result["rates"][0]
-    assert "backup" not in result["files"] and {"best.keras", "log.csv"} <= set(result["files"])
+    assert "backup" not in result["files"] and "best.keras" in result["files"]
+
+
+def test_logs_are_written_by_rank_0_alone(reports, directory):
+    assert all(report["logs"]["calls"].tolist() == [0, 1] for report in reports)
+    files = [path for path in (directory / "logs").rglob("*") if path.is_file()]
+    events = [path.parent.name for path in files if "tfevents" in path.name]
+    assert sorted(events) == ["train", "validation"]
+    names = sorted(path.name for path in files if path.suffix == ".csv")
+    assert names == ["log.csv", "own0.csv", "own1.csv", "own2.csv"]
+    assert len((directory / "logs" / "log.csv").read_text().splitlines()) == 3
+
+
+def test_logs_of_every_rank_in_a_folder_of_its_own(tmp_path):
+    env = {"TFDEAR_LOG_PER_RANK": "1"}
+    case_reports.run_job("surface_job.py", 2, tmp_path, cases="logs", env=env)
+    logs = tmp_path / "logs"
+    for rank in range(2):
+        events = (logs / "board" / f"rank_{rank}").glob("*/*tfevents*")
+        assert sorted(path.parent.name for path in events) == ["train", "validation"]
+        assert len((logs / f"rank_{rank}" / "log.csv").read_text().splitlines()) == 3
+    assert {path.name for path in logs.iterdir()} == {
+        "board", "rank_0", "rank_1", "own0.csv", "own1.csv",
+    }  # fmt: skip

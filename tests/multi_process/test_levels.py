@@ -236,7 +236,7 @@ def test_ranks_with_different_collectives_are_refused():
     script = "import tfdear\ntfdear.DearStrategy()\n"
     for code, output in ranks_module.run_ranks(4, script, environment, 90):
         assert code != 0
-        assert "collective: ring on ranks 0, 1; hierarchical on ranks 2, 3." in output, output
+        assert "collective: 'ring' on ranks 0, 1; 'hierarchical' on ranks 2, 3." in output, output
 
 
 @pytest.mark.timeout(150)

@@ -14,6 +14,7 @@ import tensorflow as tf
 from ranks import Ranks
 
 from tfdear import timeline
+from tfdear.trace import Trace
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "unit"))
 from trace_format import check_trace  # noqa: E402
@@ -31,7 +32,11 @@ _CAP_SYS_NICE = 23
 def directory(tmp_path_factory):
     path = tmp_path_factory.mktemp("measurement")
     # Without delays, a loopback may be done before the next step begins.
-    env = {"TFDEAR_TIMELINE": str(path / "timeline.json"), "TFDEAR_MAX_DELAY_MS": "10"}
+    env = {
+        "TFDEAR_TIMELINE": str(path / "timeline.json"),
+        "TFDEAR_TRACE": str(path / "trace.json"),
+        "TFDEAR_MAX_DELAY_MS": "10",
+    }
     with Ranks(2, _JOB, env, (str(path),)) as ranks:
         codes = ranks.wait(timeout=200)
         outputs = [ranks.output(rank)[-4000:] for rank in range(2)]
@@ -67,6 +72,13 @@ def test_timelines_are_valid_and_complete(traces):
     check_trace(timeline.merge(traces))
 
 
+def test_rank_0_writes_a_trace_of_the_model(directory):
+    recorded = Trace.load(directory / "trace.json")
+    assert len(recorded.layers) == 8
+    assert recorded.bytes == 4 * (3 * (256 * 256 + 256) + 256 * 2 + 2)
+    assert recorded.forward > 0 and recorded.backward > 0
+
+
 def test_ranks_are_in_the_same_collective_at_the_same_time(traces):
     by_key = [
         {(e["cat"], e["args"]["step"], e["args"]["bucket"]): e for e in collectives(trace)}
@@ -95,9 +107,10 @@ def test_only_transfers_go_before_computation(reports):
     capabilities = int(re.search(r"^CapEff:\s*(\w+)", status, re.MULTILINE)[1], 16)
     may_raise = capabilities >> _CAP_SYS_NICE & 1
     for report in reports:
-        niceness = report["niceness"]
-        assert set(niceness["tf_dear_updates"]) == set(niceness["tf_Compute"]) == {own}
-        transfers = set(niceness["tfdear_transfer"])
+        # TensorFlow's threads have names of their own from 2.21 on: all others are asked for.
+        niceness = dict(report["niceness"])
+        transfers = set(niceness.pop("tfdear_transfer"))
+        assert {value for values in niceness.values() for value in values} == {own}, niceness
         assert max(transfers) < own if may_raise else transfers == {own}
 
 

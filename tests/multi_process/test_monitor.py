@@ -76,9 +76,23 @@ def test_rank_that_does_not_come():
 
 def test_rank_that_cannot_be_reached_by_an_abort_ends_itself():
     # The busy rank sleeps in one call, as a rank does that hangs in a driver or a file system.
-    with Ranks(3, JOB, {"JOB_TIMEOUT": "4"}, arguments=("1", "busy")) as ranks:
+    variables = {"JOB_TIMEOUT": "4", "JOB_CLEANUP_TIMEOUT": "3"}
+    with Ranks(3, JOB, variables, arguments=("1", "busy")) as ranks:
         assert ranks.wait(timeout=90) == [1, 70, 1]
         assert "rank 1 did not react to the end of the job" in ranks.output(1)
+        assert "cleanup_timeout 3 s" in ranks.output(1)
+
+
+def test_rank_that_writes_a_checkpoint_may_finish_it(tmp_path):
+    variables = {
+        "JOB_TIMEOUT": "4",
+        "JOB_CLEANUP_TIMEOUT": "2",
+        "JOB_CHECKPOINT": str(tmp_path / "checkpoint"),
+    }
+    with Ranks(3, JOB, variables, arguments=("1", "save")) as ranks:
+        assert ranks.wait(timeout=90) == [1, 1, 1], ranks.output(1)
+        assert "written" in ranks.output(1)
+    assert (tmp_path / "checkpoint.index").exists()
 
 
 def test_job_that_ends_well_says_nothing():

@@ -33,8 +33,21 @@ def test_store_and_exchange():
     script = (
         CONNECT
         + """
+import itertools
+from tfdear import coordination, errors
+
 rank = meeting.rank
+# Every other call fails once, as when rank 0 is too busy to answer.
+call, hiccups = coordination.CoordinationClient._call, itertools.cycle([True, False])
+
+def call_with_hiccups(*arguments):
+    if next(hiccups):
+        raise errors.StoreUnavailableError("try again", refused=True)
+    return call(*arguments)
+
+coordination.CoordinationClient._call = call_with_hiccups
 rounds = [meeting.exchange("number", str(10 * i + rank), 60) for i in range(3)]
+coordination.CoordinationClient._call = call
 if rank == 1:
     meeting.set("plan/1", "text of rank 1: \\u00e4")
 got = meeting.get("plan/1", 60)
@@ -86,13 +99,18 @@ def test_everything_listens_on_loopback():
 import psutil
 meeting.exchange("started", "", 30)
 listening = [c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN"]
-print("RESULT", json.dumps([listening, meeting.listen_address]))
+import tensorflow as tf
+dispatcher = tf.data.experimental.service.DispatchServer()
+after = [c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN"]
+print("RESULT", json.dumps([listening, meeting.listen_address, after]))
 meeting.exchange("looked", "", 30)
 """
     )
     for code, output in run_ranks(2, script):
         assert code == 0, output
-        listening, address = result(output)
+        listening, address, after = result(output)
+        # What a script starts afterwards listens where it wants to.
+        assert {ip.removeprefix("::ffff:") for ip in after} - {"127.0.0.1"}, after
         assert listening and {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
         assert address == "127.0.0.1"
 

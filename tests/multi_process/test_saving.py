@@ -3,6 +3,7 @@
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import textwrap
@@ -70,17 +71,38 @@ def test_files_load_without_tfdear(saved):
     )
 
 
-def test_tutorial_of_multi_worker_training(tmp_path):
-    workers = [f"localhost:{free_port()}" for _ in range(2)]
+def run_workers(script, *arguments):
+    """Runs a script of two tasks under `TF_CONFIG`; returns what each printed."""
+    addresses = [f"localhost:{free_port()}" for _ in range(2)]
+    tasks = [{"type": "worker", "index": rank} for rank in range(2)]
+    jobs = {"worker": addresses}
 
     def variables(rank):
-        task = {"type": "worker", "index": rank}
-        return {"TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task})}
+        return {"TF_CONFIG": json.dumps({"cluster": jobs, "task": tasks[rank]})}
 
-    script = str(_JOBS / "tutorial_worker.py")
-    with Ranks(2, script, variables, (str(tmp_path),), launcher=False) as ranks:
+    arguments = tuple(map(str, arguments))
+    with Ranks(2, str(_JOBS / script), variables, arguments, launcher=False) as ranks:
         codes = ranks.wait(timeout=150)
-        assert codes == [0, 0], ranks.output(0)[-4000:] + ranks.output(1)[-4000:]
+        outputs = [ranks.output(rank) for rank in range(2)]
+    assert codes == [0, 0], outputs[0][-4000:] + outputs[1][-4000:]
+    return outputs
+
+
+def test_tutorial_of_a_loop_on_several_workers(tmp_path):
+    first = run_workers("tutorial_loop_worker.py", tmp_path, 2)
+    second = run_workers("tutorial_loop_worker.py", tmp_path, 4)
+    # What the checkpoint says is done is not done again.
+    losses = {}
+    for outputs, epochs in ((first, ["0", "1"]), (second, ["1", "2", "3"])):
+        found = [re.findall(r"^epoch (\d) loss ([\d.]+)$", text, re.M) for text in outputs]
+        assert found[0] == found[1] and [epoch for epoch, _ in found[0]] == epochs
+        losses |= {epoch: float(loss) for epoch, loss in found[0]}
+    assert losses["3"] < losses["0"]
+    assert [path.name for path in tmp_path.iterdir() if path.name != "workertemp_1"] == ["loop"]
+
+
+def test_tutorial_of_multi_worker_training(tmp_path):
+    run_workers("tutorial_worker.py", tmp_path)
     assert (tmp_path / "checkpoint.keras").exists()
     assert not (tmp_path / "backup").exists() or not list((tmp_path / "backup").iterdir())
     assert not (tmp_path / "workertemp_1").exists()

@@ -4,7 +4,6 @@
 import collections
 
 import case_reports
-import numpy as np
 import pytest
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
@@ -54,25 +53,21 @@ def test_two_ranks_get_the_same_bits(run, setting):
         case_reports.check_identical(reports[0], reference[0], case)
 
 
-@pytest.mark.parametrize("setting", ["wfbp", "sequential"])
-def test_four_ranks_with_the_same_buckets_get_the_same_bits(run, setting):
-    cases = "several_steps,adversaries"
-    reference, reports = run(4, "dear", cases), run(4, setting, cases)
+@pytest.mark.parametrize(
+    "world_size, setting, other",
+    [
+        (3, "1 byte", "1 GiB"),
+        (4, "dear", "1 KiB"),
+        (4, "dear", "sequential"),
+        pytest.param(4, "dear", "wfbp", marks=pytest.mark.long),
+    ],
+)
+def test_more_ranks_get_the_same_bits(run, world_size, setting, other):
+    cases = "several_steps,adversaries_in_a_loop"
+    reference, reports = run(world_size, setting, cases), run(world_size, other, cases)
     for case in cases.split(","):
         case_reports.check_ranks_equal(reports, case)
         case_reports.check_identical(reports[0], reference[0], case)
-
-
-def test_three_ranks_and_bucket_sizes(run):
-    cases = "several_steps,adversaries_in_a_loop"
-    reference, reports = run(3, "1 byte", cases), run(3, "1 GiB", cases)
-    for case in cases.split(","):
-        case_reports.check_ranks_equal(reports, case)
-        for key, value in reference[0][case].items():
-            if "digests" not in key:
-                np.testing.assert_allclose(
-                    reports[0][case][key], value, rtol=1e-6, atol=1e-7, err_msg=f"{case}: {key}"
-                )
 
 
 Event = collections.namedtuple("Event", "kind ticket subject detail begin end")
@@ -120,7 +115,8 @@ def test_reduce_scatters_begin_before_the_backward_pass_ends(records):
         gradients = [step for step in steps.values() if step[1]]
         assert len(gradients) == 10
         early = [min(begins) < max(ends) for ends, begins in gradients]
-        assert sum(early) >= len(early) // 2, early
+        # The first step traces, and a busy machine may delay one more.
+        assert sum(early) >= len(early) - 2, early
 
 
 def test_all_gathers_overlap_the_next_forward_pass(run):

@@ -2,6 +2,7 @@
 """When one rank fails in the middle of training, all others end with an error that names it."""
 
 import pathlib
+import re
 import time
 
 import pytest
@@ -11,12 +12,14 @@ _JOB = pathlib.Path(__file__).parent / "jobs" / "failing_training.py"
 _WORLD_SIZE = 3
 _HEARTBEAT = 5
 
-# What the survivors' error says, by the way the victim fails.
+# What the survivors' error says after the victim's name, by the way the victim fails. Rank 0 hosts
+# the coordination service, which stops with it.
+_SERVICE = ", which hosts the coordination service, "
 _WORDS = {
-    "kill": "killed or crashed",
-    "stop": "",
-    "raise": "the disk is full",
-    "exit": "left",
+    "kill": f"({_SERVICE}| )was lost: it was killed or crashed",
+    "stop": f"({_SERVICE}has not answered for| has not given a sign of life for)",
+    "raise": " failed: RuntimeError: the disk is full",
+    "exit": r" left the job \(its script ended\) while",
 }
 
 
@@ -40,8 +43,8 @@ def test_survivors_end_with_the_victims_name(kind, victim):
             output = job.output(rank)
             assert code != 0, output
             assert "trained to the end" not in output
-            assert f"rank {victim}" in output, output
-            assert _WORDS[kind] in output, output
+            name = rf"rank {victim} \(host \S+, pid {job.processes[victim].pid}\)"
+            assert re.search(name + _WORDS[kind], output), output
 
 
 @pytest.mark.multi_process
@@ -54,3 +57,15 @@ def test_ranks_that_call_different_collectives_all_hear_who_sent_what():
         assert code != 0, output
         assert "rank 1: all_gather float[?,4]" in output, output
         assert "all_reduce" in output, output
+
+
+@pytest.mark.multi_process
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_what_the_chief_does_alone_fails_with_the_rule(method):
+    arguments = ("on_the_chief_alone", "0", method)
+    (code, output), _ = ranks_module.run_ranks(2, _JOB, None, 90, arguments)
+    assert code != 0 and "returned" not in output, output
+    assert "left the job (its script ended)" in output, output
+    rule = "are calls for all ranks: call them on every rank, not only on the chief"
+    assert rule in output, output

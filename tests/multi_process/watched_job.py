@@ -15,6 +15,8 @@ import threading
 import time
 import zlib
 
+import tensorflow as tf
+
 from tfdear import cluster, monitor, rendezvous
 
 FACTS = {"tfdear": "1", "backend": "gloo", "device": "CPU"}
@@ -99,11 +101,26 @@ class ByteEngine:
             call()
         except OSError:
             # As the real engine does: hold the error back until the monitor knows the cause.
-            self._failure = self._failure or {"message": f"lost peer {peer}", "peer": peer}
+            self._failure = self._failure or {
+                "message": f"lost peer {peer}",
+                "peer": peer,
+                "kind": "unavailable",
+            }
             end = time.monotonic() + 20
             while self._aborted is None and time.monotonic() < end:
                 time.sleep(0.02)
             raise AbortedError(self._aborted or self._failure["message"]) from None
+
+
+class SlowState(tf.train.experimental.PythonState):
+    """Takes its time to be written."""
+
+    def serialize(self) -> str:
+        time.sleep(12)
+        return "state"
+
+    def deserialize(self, string_value: str) -> None:
+        pass
 
 
 def start(**monitor_options):
@@ -118,7 +135,10 @@ def start(**monitor_options):
 
 def main() -> None:
     victim, fault = int(sys.argv[1]), sys.argv[2]
-    meeting, engine, _ = start(timeout=float(os.environ.get("JOB_TIMEOUT", "300")))
+    meeting, engine, _ = start(
+        timeout=float(os.environ.get("JOB_TIMEOUT", "300")),
+        cleanup_timeout=float(os.environ.get("JOB_CLEANUP_TIMEOUT", "60")),
+    )
     for step in range(1000):
         if step == 20:
             print("training", flush=True)
@@ -129,6 +149,9 @@ def main() -> None:
                 sys.exit(0)
             if fault == "busy":
                 time.sleep(1000)
+            if fault == "save":
+                tf.train.Checkpoint(slow=SlowState()).write(os.environ["JOB_CHECKPOINT"])
+                print("written", flush=True)
             if fault == "different":
                 engine.collective("all_gather float32[10]")
         if fault == "done" and step == 40:

@@ -28,7 +28,10 @@ SLURM = {
     "SLURM_NODEID": "1",
     "SLURM_STEP_NODELIST": "gpu[03-05,9],login1",
     "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "0",
 }
+# What a batch script has, outside of srun.
+SLURM_BATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_JOB_ID": "4711"}
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "1",
     "OMPI_COMM_WORLD_SIZE": "2",
@@ -53,7 +56,7 @@ def test_nothing_is_one_process():
 def test_launcher():
     found = cluster.discover(environ=LAUNCHER)
     assert found == cluster.Cluster(
-        2, 4, None, "127.0.0.1:5000", 0, 2, node_rank=1, source="TFDEAR_RANK"
+        2, 4, None, 0, "127.0.0.1:5000", 0, 2, node_rank=1, source="TFDEAR_RANK"
     )
 
 
@@ -147,19 +150,34 @@ def test_torchrun_leaves_its_store_its_port():
 
 
 def test_order_of_sources():
+    # Launchers run inside of each other; the one that started this process counts.
     everything = {
         **TORCHRUN,
         **OPEN_MPI,
         **SLURM,
-        **tf_config({"type": "worker", "index": 0}, worker=["a:1", "b:2"]),
+        **tf_config({"type": "worker", "index": 5}, worker=[f"a:{i}" for i in range(1, 7)]),
         **LAUNCHER,
     }
+    everything |= {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}
     sources = []
-    for family in ("TFDEAR_", "TF_CONFIG", "SLURM_", "OMPI_", "RANK"):
+    for family in ("TFDEAR_", "TF_CONFIG", "RANK", "OMPI_", "SLURM_"):
         sources.append(cluster.discover(environ=everything).source.split(" ")[0])
         everything = {k: v for k, v in everything.items() if not k.startswith(family)}
     sources.append(cluster.discover(environ=everything).source)
-    assert sources == ["TFDEAR_RANK", "TF_CONFIG", "Slurm", "Open", "torchrun", "one process"]
+    assert sources == ["TFDEAR_RANK", "TF_CONFIG", "torchrun", "Open", "Slurm", "one process"]
+
+
+@pytest.mark.parametrize("launcher, place", [(TORCHRUN, (5, 6)), (OPEN_MPI, (1, 2))])
+def test_a_launcher_inside_a_slurm_allocation(launcher, place):
+    for slurm in (SLURM_BATCH, {**SLURM_BATCH, "SLURM_NTASKS": "8"}, SLURM):
+        found = cluster.discover(environ={**slurm, **launcher})
+        assert (found.rank, found.world_size) == place
+        assert found.coordinator == cluster.discover(environ=launcher).coordinator
+
+
+def test_a_batch_script_of_one_task_is_one_process():
+    found = cluster.discover(environ=SLURM_BATCH)
+    assert (found.rank, found.world_size) == (0, 1)
 
 
 def test_node_rank_overrides_every_source():
@@ -192,6 +210,15 @@ def test_node_rank_overrides_every_source():
         (tf_config({"type": "worker", "index": 0}, worker=["a", "b:1"]), "address must be.*'a'"),
         (tf_config({"type": "worker", "index": None}, worker=["a:1"]), "integer.*None"),
         ({**SLURM, "SLURM_STEP_NODELIST": "[3-4"}, "SLURM_STEP_NODELIST"),
+        ({**SLURM_BATCH, "SLURM_NTASKS": "8"}, "batch script.* 8 tasks.*srun python"),
+        (
+            {**TORCHRUN, **tf_config({"type": "chief", "index": 0}, chief=["a:1"])},
+            "By TF_CONFIG this process is rank 0 of 1, by torchrun .* rank 5 of 6. Unset TF_CONFIG",
+        ),
+        (
+            {**OPEN_MPI, **tf_config({"type": "worker", "index": 0}, worker=["a:1", "b:1"])},
+            "rank 0 of 2, by Open MPI .* rank 1 of 2",
+        ),
         ({**SLURM, "SLURM_NTASKS": "3"}, "rank must be between 0 and 2"),
         ({**TORCHRUN, "MASTER_PORT": "x"}, "MASTER_PORT must be an integer.*'x'"),
     ],

@@ -20,7 +20,7 @@ BASE = diagnosis.Snapshot(
     members=lambda group: [0, 1, 2],
     in_flight=[ITEM],
 )
-CLOSED = {"message": "connection to rank 1 was closed", "peer": 1}
+CLOSED = {"message": "connection to rank 1 was closed", "peer": 1, "kind": "unavailable"}
 LEFT = {"aborted": False, "failed": False}
 
 
@@ -62,10 +62,18 @@ def test_closed_connection_waits_for_last_words():
 
 
 def test_closed_connection_of_an_unknown_peer_waits_for_the_heartbeats():
-    failure = {"message": "some connection was closed", "peer": -1}
+    failure = {"message": "some connection was closed", "peer": -1, "kind": "unavailable"}
     assert cause(failure=failure, failure_seconds=11.0) is None
     assert "rank 2 (host h2" in cause(failure=failure, dead={2: "x"}).message
     assert "some connection was closed" in cause(failure=failure, failure_seconds=12.5).message
+
+
+@pytest.mark.parametrize("kind", ["internal", "resource_exhausted"])
+def test_error_of_this_rank_needs_no_other_cause(kind):
+    failure = {"message": "this rank has no memory left", "peer": -1, "kind": kind}
+    found = cause(failure=failure, failure_seconds=0.1)
+    assert found.kind == "aborted"
+    assert found.message.startswith("rank 0 (host h0, pid 100): this rank has no memory left")
 
 
 def test_rank_that_left_is_a_cause_only_for_those_who_wait_for_it():
@@ -76,6 +84,17 @@ def test_rank_that_left_is_a_cause_only_for_those_who_wait_for_it():
     found = cause(left={1: LEFT}, stalls={2: stall()})
     assert "rank 1 (host h1, pid 101) left the job" in found.message
     assert "while ranks 0, 2 wait in all_reduce float32[10] (#17" in found.message
+
+
+def test_who_calls_fit_on_the_chief_alone_reads_that_it_is_for_all():
+    rule = "call them on every rank, not only on the chief. "
+    assert rule + "See rank 1's log" in cause(left={1: LEFT}, in_flight=stall()).message
+    other = {1: stall(signature="all_gather float32[4]"), 2: stall()}
+    assert rule.strip() in cause(in_flight=stall(seconds=2.1), stalls=other).message
+    assert rule + "Raise the timeout" in cause(in_flight=stall(seconds=301.0)).message
+    everybody = {1: stall(), 2: stall()}
+    late = stall(seconds=301.0, waiting_for=-1)
+    assert "not only on the chief" not in cause(in_flight=late, stalls=everybody).message
 
 
 def test_rank_that_left_closes_its_connections():
@@ -103,6 +122,31 @@ def test_different_collectives():
         "ranks 0, 2: all_reduce float32[10]; rank 1: all_gather float32[4] (#17 in group world)"
         in found.message
     )
+
+
+def test_different_order_of_variables_names_the_first():
+    def item(name, *identities):
+        tensors = [f"{identity} {name}{identity} float32(8,)" for identity in identities]
+        return stall(signature=f"reduce {identities}", tensors=tensors)
+
+    # Names alone may differ: Keras counts the layers of a process.
+    found = cause(in_flight=item("dense_1/", "a", "b", "c"), stalls={1: item("x/", "a", "c", "b")})
+    assert found is None  # Rank 2 was not heard of yet.
+    found = cause(
+        in_flight=item("mine/", "a", "b", "c"),
+        stalls={1: item("theirs/", "a", "c", "b"), 2: item("mine/", "a", "b", "c")},
+    )
+    assert "Rank 0 sends the gradient of mine/b float32(8,)" in found.message
+    assert "where rank 1 sends that of theirs/c float32(8,)" in found.message
+
+
+def test_different_tickets_are_explained():
+    mine, other = (stall(signature=f"reduce x, ticket {number}") for number in (7, 8))
+    found = cause(in_flight=mine, stalls={1: other, 2: mine})
+    assert "rank 1: reduce x, ticket 8" in found.message
+    assert "given up a step" in found.message
+    other = stall(signature="gather y, ticket 8")
+    assert "given up" not in cause(in_flight=mine, stalls={1: other, 2: mine}).message
 
 
 @pytest.mark.parametrize("change", [{"sequence": 18}, {"group": "intra_node"}])
@@ -134,7 +178,7 @@ def test_deadline_tells_where_the_others_wait():
 
 
 def test_deadline_that_the_engine_noticed():
-    failure = {"message": "deadline of 300 s", "peer": 1, "kind": "deadline_exceeded"}
+    failure = {"message": "rank 1 sent nothing for 300 s", "peer": 1, "kind": "deadline_exceeded"}
     found = cause(failure=failure, failure_seconds=9.0, stalls={2: stall()})
     assert found.kind == "deadline_exceeded"
     assert "Rank 1 did not come" in found.message

@@ -147,3 +147,17 @@ def test_wholes_in_two_levels_let_the_node_go_on():
         "inter_all_gather 1",
         "intra_all_gather 1",
     ]
+
+
+@pytest.mark.parametrize(("at_least", "compressed"), [(0, True), (15, True), (16, False)])
+def test_gaps_do_not_decide_what_is_compressed(at_least, compressed):
+    # 3 tensors of 5 elements; in memory they lie 16 elements apart. As the engine's first plan.
+    plan = plan_of([[0, 1, 2]], [("all_reduce", 0, 0, 1)])
+    words = engine_plan.encode(
+        plan,
+        [dense(5)] * 3,
+        [0, 1, 2],
+        sparse_buckets=engine_plan.SparseBuckets(at_least, None),
+    )
+    phases = [step.phase for step in engine_plan.decode(words).steps]
+    assert phases == (["sparse_all_gather"] if compressed else ["all_reduce"])

@@ -7,7 +7,14 @@ import random
 
 import pytest
 
-from tfdear.launcher_output import LinePrefixer, Relay, Sink, last_lines, tail_of_file
+from tfdear.launcher_output import (
+    LinePrefixer,
+    Relay,
+    Sink,
+    exception_line,
+    last_lines,
+    tail_of_file,
+)
 
 
 def prefixed(*pieces):
@@ -171,3 +178,41 @@ def test_last_lines_are_those_that_say_something(tmp_path):
     path.write_bytes(b"x" * 100_000 + b"\nend\n")
     assert last_lines(tail_of_file(str(path)), 1) == ["end"]
     assert tail_of_file(str(tmp_path / "none")) == b""
+
+
+STARTING = b"""\
+WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+I0000 00:00:1795386615.068966   30828 port.cc:153] oneDNN custom operations are on.
+2026-11-22 22:30:15.181000: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.
+I0000 00:00:1795386615.180930   30828 cpu_feature_guard.cc:227] This TensorFlow binary is optimized
+To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow with
+E0000 00:00:1795386626.249454   30828 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA
+2026-11-22 22:30:15.360497: E external/cuda/cuda_platform.cc:51] failed call to cuInit: INTERNAL
+"""
+
+
+def test_what_tensorflow_says_at_every_start_is_left_out():
+    said = b"E0000 00:00:1795386626.249454   30828 rank.cc:52] an error\nI think: so\n"
+    assert LinePrefixer(b"> ").feed(STARTING + said) == b"> " + said.replace(b"\nI", b"\n> I")
+    assert last_lines(STARTING + b"what happened", 3) == ["what happened"]
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("", None),
+        ("KeyError: 'x'\n", None),
+        ("Traceback (most recent call last):\n  File\n    x[1]\nKeyError: 'x'\n", "KeyError: 'x'"),
+        (
+            "Traceback (most recent call last):\n  f\nKeyError: 1\n\nDuring handling of the above "
+            "exception, another exception occurred:\n\nTraceback (most recent call last):\n  g\n"
+            "package.some.OpError: no\nDetected at node\nb: c\n",
+            "package.some.OpError: no",
+        ),
+        ("Traceback (most recent call last):\n  f\nKeyboardInterrupt", "KeyboardInterrupt"),
+        ("Traceback (most recent call last):\n  f\nE: " + "x" * 999, "E: " + "x" * 297 + "..."),
+        ("Traceback (most recent call last):\n  killed in the middle", None),
+    ],
+)
+def test_the_line_that_names_the_exception(text, expected):
+    assert exception_line(text.encode()) == expected

@@ -196,6 +196,16 @@ def test_a_picture_shows_ranks_phases_and_buckets(tmp_path):
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_legend_explains_bars_numbers_and_ticks(tmp_path):
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none"}):  # Text stays text.
+        timeline_drawing.draw(make(), tmp_path / "timeline.svg")
+    text = (tmp_path / "timeline.svg").read_text()
+    for entry in ("forward", "all-gather", "update", "number of the bucket", "a gradient is ready"):
+        assert f">{entry}</text>" in text, entry
+
+
 def test_steps_that_are_not_there_are_refused(tmp_path):
     with pytest.raises(ValueError, match="expected one of 0 to 5"):
         timeline_drawing.draw(make(), tmp_path / "timeline.png", first_step=9)
@@ -214,7 +224,11 @@ def test_the_command_merges_draws_and_refuses(tmp_path, capsys):
     check_trace(json.loads((tmp_path / "all.json").read_text()))
     assert cli.main(["timeline", *paths, "-o", str(tmp_path / "all.png"), "--steps", "1"]) == 0
     assert (tmp_path / "all.png").exists()
-    assert cli.main(["timeline", paths[0], paths[0], "-o", str(tmp_path / "no.json")]) == 1
+    assert cli.main(["timeline", paths[0], paths[0], "-o", str(tmp_path / "no.json")]) == 2
     assert "name each file once" in capsys.readouterr().err
-    assert cli.main(["timeline", str(tmp_path / "none.json"), "-o", "no.json"]) == 1
-    assert "none.json" in capsys.readouterr().err
+    assert cli.main(["timeline", str(tmp_path / "none.json"), "-o", "no.json"]) == 2
+    error = capsys.readouterr().err
+    assert error == f"tfdear timeline: {tmp_path / 'none.json'}: no such file or directory.\n"
+    no_folder = tmp_path / "none" / "all.png"
+    assert cli.main(["timeline", *paths, "-o", str(no_folder)]) == 2
+    assert str(no_folder) in capsys.readouterr().err

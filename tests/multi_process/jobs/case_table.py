@@ -20,6 +20,9 @@ import tensorflow as tf
 
 Results = dict[str, object]
 
+# That of Keras before 3.13 fails on TensorFlow by itself, also without a strategy.
+MUON_WORKS = tuple(map(int, keras.__version__.split(".")[:2])) >= (3, 13)
+
 
 class Context:
     """What a case needs to know about the process it runs in."""

@@ -115,7 +115,7 @@ def epoch_iterator(context):
         distribute_strategy=context.strategy,
     )
     steps, seen = [], []
-    for step, _, data in iterator:
+    for step, *_, data in iterator:  # With the last step of the execution, in newer Keras.
         steps.append(step)
         inputs, targets, weights = next(data)
         assert inputs.shape[0] == targets.shape[0] == weights.shape[0]

@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Trains until one rank fails in the given way: failing_training.py KIND VICTIM."""
+"""Trains until one rank fails in the given way: failing_training.py KIND VICTIM [METHOD]."""
 
 import os
 import signal
@@ -43,6 +43,12 @@ with STRATEGY.scope():
     )
     model.compile("adam", "mse")
 inputs = np.random.RandomState(0).randn(6000, 8).astype("float32")
+if KIND == "on_the_chief_alone":
+    if STRATEGY.is_chief:
+        labels = {"y": inputs[:12, :1]} if sys.argv[3] == "evaluate" else {}
+        getattr(model, sys.argv[3])(inputs[:12], **labels, verbose=0)
+        print("returned", flush=True)
+    sys.exit(0)
 callbacks = [Failure(KIND)] if STRATEGY.rank == VICTIM else []
 model.fit(inputs, inputs[:, :1], batch_size=6, epochs=200, verbose=0, callbacks=callbacks)
 print("trained to the end", flush=True)

@@ -232,7 +232,6 @@ def callbacks(context):
                 str(directory / "epoch_{epoch}.weights.h5"), save_weights_only=True
             ),
             keras.callbacks.BackupAndRestore(str(directory / "backup")),
-            keras.callbacks.CSVLogger(str(directory / "log.csv")),
             keras.callbacks.TerminateOnNaN(),
             Rates(),
         ],
@@ -243,6 +242,31 @@ def callbacks(context):
     best = keras.models.load_model(directory / "best.keras")
     results["best"] = best.predict(X, batch_size=8, verbose=0)
     return results
+
+
+def logs(context):
+    """Callbacks of all ranks that log into one folder; one of a class of its own stays."""
+    directory = context.directory / "logs"
+    calls = []
+
+    class OwnLog(keras.callbacks.CSVLogger):
+        def on_epoch_end(self, epoch, logs=None):
+            calls.append(epoch)
+            super().on_epoch_end(epoch, logs)
+
+    model = regression(context)
+    written = [
+        keras.callbacks.CSVLogger(str(directory / "log.csv")),
+        OwnLog(str(directory / f"own{context.rank}.csv")),
+        keras.callbacks.TensorBoard(str(directory / "board")),
+    ]
+    directory.mkdir(parents=True, exist_ok=True)
+    validation = (X[8:12], Y[8:12])
+    model.fit(
+        X[:8], Y[:8], batch_size=8, epochs=2, verbose=0, validation_data=validation,
+        callbacks=written,
+    )  # fmt: skip
+    return {"calls": calls}
 
 
 class Sequence(keras.utils.PyDataset):
@@ -399,6 +423,7 @@ CASES = {
         dict_inputs,
         subclassed,
         callbacks,
+        logs,
         data_forms,
         dropout,
         extra_losses,

@@ -49,10 +49,13 @@ def build_and_compile():
     return model
 
 
+def is_chief(task_type, task_id):
+    return task_type is None or task_type == "chief" or (task_type == "worker" and task_id == 0)
+
+
 def write_path(path, task_type, task_id):
     """The path itself on the chief; a directory of its own on every other worker."""
-    chief = task_type is None or task_type == "chief" or (task_type == "worker" and task_id == 0)
-    if chief:
+    if is_chief(task_type, task_id):
         return path
     directory = os.path.join(os.path.dirname(path), f"workertemp_{task_id}")
     tf.io.gfile.makedirs(directory)
@@ -70,22 +73,20 @@ callbacks = [
 ]
 history = model.fit(data, epochs=3, steps_per_epoch=4, callbacks=callbacks, verbose=0)
 
-task_type = strategy.cluster_resolver.task_type if strategy.cluster_resolver else None
-task_id = strategy.cluster_resolver.task_id if strategy.cluster_resolver else strategy.rank
-mine = tf_config["task"]
-own = write_path(os.path.join(DIRECTORY, "model.keras"), mine["type"], mine["index"])
+task_type, task_id = strategy.cluster_resolver.task_type, strategy.cluster_resolver.task_id
+assert {"type": task_type, "index": task_id} == tf_config["task"]
+assert strategy.cluster_resolver.cluster_spec().as_dict() == tf_config["cluster"]
+own = write_path(os.path.join(DIRECTORY, "model.keras"), task_type, task_id)
 model.save(own)
-exported = write_path(os.path.join(DIRECTORY, "exported"), mine["type"], mine["index"])
+exported = write_path(os.path.join(DIRECTORY, "exported"), task_type, task_id)
 model.export(exported, verbose=False)
 
 checkpoint = tf.train.Checkpoint(model=model, epoch=epoch)
-checkpoint_directory = write_path(
-    os.path.join(DIRECTORY, "checkpoints"), mine["type"], mine["index"]
-)
+checkpoint_directory = write_path(os.path.join(DIRECTORY, "checkpoints"), task_type, task_id)
 manager = tf.train.CheckpointManager(checkpoint, directory=checkpoint_directory, max_to_keep=1)
 epoch.assign(3)
 manager.save()
-if mine["index"] != 0:
+if not is_chief(task_type, task_id):
     tf.io.gfile.rmtree(os.path.dirname(own))
 
 before = model.get_weights()
@@ -99,7 +100,7 @@ for old, new in zip(before, model.get_weights(), strict=True):
     np.testing.assert_array_equal(old, new)
 
 x = next(iter(dataset(5)))[0]
-if mine["index"] == 0:
+if is_chief(task_type, task_id):
     np.savez(
         os.path.join(DIRECTORY, "expected.npz"),
         x=x,

@@ -1,0 +1,40 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Starts a job in which one rank is killed on its way: dying_start.py PHASE VICTIM."""
+
+import os
+import signal
+import sys
+import time
+
+import tfdear
+from tfdear import engine, job, link_costs, rendezvous, tf_server
+
+PHASE, VICTIM = sys.argv[1], int(sys.argv[2])
+# The call in which the victim dies.
+PLACES = {
+    # It has announced itself; the meeting goes on.
+    "announced": (rendezvous._Meeting, "_agree"),
+    # All ranks have agreed to start, and TensorFlow connects them.
+    "joining": (tf_server.ServerStart, "start"),
+    # The others have this rank's addresses, and connect to it.
+    "groups": (engine.Engine, "connect_group"),
+    "memory": (engine.Engine, "probe_group"),
+    "seeds": (job.Job, "_share_seed"),
+    "links": (link_costs, "_alone"),
+}
+
+
+def die(*arguments, **_):
+    if PHASE == "announced" and VICTIM == 0:
+        # Nobody can tell a rank 0 that was not reached yet from one that is late.
+        store = arguments[0].store
+        while len(store.directory("start/rank", timeout=5)) < 3:
+            time.sleep(0.01)
+    print("dies now", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if int(os.environ["TFDEAR_RANK"]) == VICTIM:
+    setattr(*PLACES[PHASE], die)
+tfdear.DearStrategy()
+print("the job stands", flush=True)

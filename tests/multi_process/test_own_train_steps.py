@@ -1,0 +1,51 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Steps and losses that a script writes itself: under `fit`, one process is the reference."""
+
+import functools
+
+import case_reports
+import pytest
+
+pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+
+CASES = (
+    "adversaries",
+    "autoencoder",
+    "contrast",
+    "distillation",
+    "vision_transformer",
+    "text_transformer",
+    "sequences",
+    "table",
+    "by_hand",
+    "adaptive_adversaries",
+    "adaptive_autoencoder",
+    "adaptive_contrast",
+)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("plain")
+    return case_reports.run_job("own_train_steps_job.py", None, directory)[0]
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory):
+    @functools.cache
+    def train_once(world_size):
+        directory = tmp_path_factory.mktemp(f"ranks_{world_size}")
+        return case_reports.run_job("own_train_steps_job.py", world_size, directory, timeout=400)
+
+    return train_once
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_one_process_is_the_reference(train, reference, world_size, case):
+    reports = train(world_size)
+    assert set(reports[0]) == set(reference) == set(CASES)
+    tolerance = 1e-3 if case.startswith("adaptive") else 1e-5
+    case_reports.check_ranks_equal(reports, case)
+    case_reports.check_close(reports[0], reference, case, tolerance)
+    case_reports.check_weights_close(reports[0], reference, case, tolerance)
