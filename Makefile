@@ -1,9 +1,10 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 # `make install` sets everything up; `make help` lists the rest.
 
-# The virtual environment, the TensorFlow minor version in it, and what creates it.
+# The virtual environment, the minor versions of TensorFlow and Keras in it, and what creates it.
 VENV ?= .venv
 TF ?= 2.21
+KERAS ?= 3.15
 PYTHON ?= python3
 # Arguments for pytest, such as PYTEST_ARGS="-k parity -x".
 PYTEST_ARGS ?=
@@ -16,8 +17,8 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
-# One stamp per TensorFlow version: another TF=... installs that version into the same environment.
-DEPENDENCIES := $(VENV)/.tfdear/dependencies-tf$(TF)
+# One stamp per pair of versions: another TF=... installs that version into the same environment.
+DEPENDENCIES := $(VENV)/.tfdear/dependencies-tf$(TF)-keras$(KERAS)
 TOOLS := $(VENV)/.tfdear/tools
 PACKAGE := $(VENV)/.tfdear/package
 BAZEL ?= $(shell command -v bazel || command -v bazelisk || echo bazel)
@@ -33,7 +34,8 @@ NVCC_FLAGS = -x cu -std=c++17 -O3 -I. -Xcompiler -Wall $(foreach a,$(CUDA_ARCHIT
     -gencode arch=compute_$(a),code=sm_$(a)) -gencode \
     arch=compute_$(lastword $(CUDA_ARCHITECTURES)),code=compute_$(lastword $(CUDA_ARCHITECTURES))
 
-.PHONY: install system train test test-cc test-python lint format sanitize cuda cuda-ops nvcc clean help
+.PHONY: install system system-tests system-fuzz train test test-cc test-python test-long lint format \
+    sanitize fuzz cuda cuda-ops nvcc clean help
 
 install: system $(DEPENDENCIES)  ## set everything up: system packages, environment, library, package
 	$(BAZEL) build //...
@@ -44,6 +46,14 @@ install: system $(DEPENDENCIES)  ## set everything up: system packages, environm
 system:
 	@custom_ops/bazel/system_packages.sh $(PYTHON)
 
+# The launchers of others that tests start.
+system-tests:
+	@custom_ops/bazel/system_packages.sh $(PYTHON) tests
+
+# Clang, which has a fuzzer.
+system-fuzz:
+	@custom_ops/bazel/system_packages.sh $(PYTHON) fuzz
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -51,7 +61,7 @@ $(DEPENDENCIES): setup.cfg | $(VENV)/bin/python
 	mkdir -p $(@D) && rm -f $(@D)/dependencies-*
 	$(VENV)/bin/python -c 'import configparser; c = configparser.ConfigParser(); c.read("setup.cfg"); \
 	    print("setuptools>=70.1", c["options"]["install_requires"], sep="\n")' > $(@D)/requirements.txt
-	$(PIP) install -q "tensorflow~=$(TF).0" -r $(@D)/requirements.txt
+	$(PIP) install -q "tensorflow~=$(TF).0" "keras~=$(KERAS).0" -r $(@D)/requirements.txt
 	touch $@
 
 # Editable: the library lies beside the Python files in the source tree.
@@ -74,8 +84,11 @@ test: test-cc test-python  ## run every test
 test-cc: install
 	$(BAZEL) test //...
 
-test-python: install $(TOOLS)
+test-python: install system-tests $(TOOLS)
 	$(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
+
+test-long: install system-tests $(TOOLS)  ## run the sweeps that take too long for every change
+	$(VENV)/bin/python -m pytest -m long $(PYTEST_ARGS)
 
 lint: $(DEPENDENCIES) $(TOOLS)  ## check format, style and types
 	$(VENV)/bin/clang-format --dry-run -Werror $(CC_FILES)
@@ -91,6 +104,19 @@ format: $(TOOLS)  ## apply the formatters
 sanitize: system  ## run the C++ tests under the thread and the address sanitizer
 	$(BAZEL) test --config=tsan //tests/cc/...
 	$(BAZEL) test --config=asan //tests/cc/...
+
+# New inputs go to build/fuzz/NAME; libFuzzer's -merge=1 takes the best of them into the kept ones.
+FUZZERS = $(patsubst tests/cc/fuzz/%.cc,%,$(wildcard tests/cc/fuzz/*_fuzz.cc))
+FUZZ_FLAGS = -max_total_time=$(SECONDS) -rss_limit_mb=2048 -timeout=10 -print_final_stats=1
+fuzz: SECONDS ?= 60
+fuzz: system-fuzz  ## search for input that breaks a parser, SECONDS=60 for each
+	$(BAZEL) build --config=fuzz $(FUZZERS:%=//tests/cc/fuzz:%)
+	bin=$$($(BAZEL) info --config=fuzz bazel-bin 2>/dev/null)/tests/cc/fuzz; \
+	for fuzzer in $(FUZZERS); do \
+	    name=$${fuzzer%_fuzz}; echo "make: $$name"; mkdir -p build/fuzz/$$name; \
+	    $$bin/$$fuzzer $(FUZZ_FLAGS) -artifact_prefix=build/fuzz/$$name- \
+	        build/fuzz/$$name tests/cc/fuzz/corpus/$$name; \
+	done
 
 cuda: build/top_k_standalone_test  ## compile the kernels for GPUs, and their test (needs nvcc)
 

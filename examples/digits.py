@@ -130,7 +130,7 @@ def main() -> None:
         epochs=args.epochs,
         validation_data=validation,
         callbacks=[meter],
-        verbose=2 if strategy.is_chief else 0,
+        verbose=2,
     )
     if strategy.is_chief:
         print_summary(strategy, meter, history.history["val_accuracy"][-1])

@@ -43,7 +43,7 @@ def train(strategy: tfdear.DearStrategy, density: float | None, epochs: int, bat
         epochs=epochs,
         validation_data=validation,
         callbacks=[tfdear.callbacks.CompressionSchedule({0: density})],
-        verbose=2 if strategy.is_chief else 0,
+        verbose=2,
     )
     return history.history["val_accuracy"]
 
