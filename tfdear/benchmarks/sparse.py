@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfdear import cost_model, netlab
+from tfdear import netlab
 from tfdear.benchmarks import report
 from tfdear.benchmarks.group import Group
 from tfdear.cost_model import LinearCost
@@ -155,26 +155,23 @@ def _predict(
     shard = count // ranks_per_node
     terms = {}
     if ranks_per_node > 1:
-        cost = _fit_within(group, "reduce_scatter", 4 * count)
-        terms["7: reduce-scatter"] = cost.seconds(4 * count)
+        terms["7: reduce-scatter"] = _seconds_within(group, "reduce_scatter", 4 * count)
     k = max(1, round(density * shard))
     terms["8: selection"] = max(group.call("selection", _TIMEOUT, count=shard, k=k, repeats=5))
     cost = LinearCost(**group.call("costs_between_nodes", _TIMEOUT)[0]["all_gather"])
     terms["9: all-gather between nodes"] = cost.seconds(nodes * coded)
     if ranks_per_node > 1:
-        cost = _fit_within(group, "all_gather", 4 * count)
-        terms["10: all-gather"] = cost.seconds(4 * count)
+        terms["10: all-gather"] = _seconds_within(group, "all_gather", 4 * count)
     return terms
 
 
-def _fit_within(group: Group, phase: str, largest: int) -> LinearCost:
-    """Start-up and time per byte, from sizes that no cache holds, as what they are asked for."""
-    sizes = [largest // part // 64 * 64 for part in (4, 2, 1)]
+def _seconds_within(group: Group, phase: str, nbytes: int) -> float:
+    """What a collective of this size takes within the nodes: the slowest rank, the median round."""
     rounds = []
     for _ in range(_ROUNDS):
-        answers = group.call("seconds_within_nodes", _TIMEOUT, phase=phase, sizes=sizes, repeats=2)
-        rounds.append([max(seconds) for seconds in zip(*answers, strict=True)])
-    return cost_model.fit(sizes, [statistics.median(times) for times in zip(*rounds, strict=True)])
+        answers = group.call("seconds_within_nodes", _TIMEOUT, phase=phase, nbytes=nbytes)
+        rounds.append(max(answers))
+    return statistics.median(rounds)
 
 
 def _print(

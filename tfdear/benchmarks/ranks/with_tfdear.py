@@ -83,17 +83,19 @@ def costs_between_nodes() -> dict:
     )
 
 
-def seconds_within_nodes(phase: str, sizes: list[int], repeats: int) -> list[float]:
-    """Seconds of a collective within every node, by size in bytes."""
-    run = functools.partial(
-        _job().engine.run_collective,
-        engine_module.Lane.GRADIENTS_INTRA,
-        engine_module.Phase[phase.upper()],
+def seconds_within_nodes(phase: str, nbytes: int) -> float:
+    """Seconds of a collective of this size within every node."""
+    repeats = 2
+    return (
+        _job().engine.run_collective(
+            engine_module.Lane.GRADIENTS_INTRA,
+            engine_module.Phase[phase.upper()],
+            np.zeros(nbytes // 4, np.float32),
+            warm_up=2,
+            repeats=repeats,
+        )
+        / repeats
     )
-    return [
-        run(np.zeros(nbytes // 4, np.float32), warm_up=2, repeats=repeats) / repeats
-        for nbytes in sizes
-    ]
 
 
 def gradient_sum(count: int, repeats: int) -> dict:
