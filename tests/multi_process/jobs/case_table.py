@@ -99,7 +99,7 @@ def main(cases: dict[str, Callable[[Context], Results]]) -> None:
     names = arguments.cases.split(",") if arguments.cases else list(cases)
     for name in names:
         print(f"case {name}", flush=True)
-        keras.backend.clear_session()
+        keras.backend.clear_session(free_memory=False)
         keras.utils.set_random_seed(1)
         outcome = cases[name](context)
         results.update({f"{name}|{key}": np.asarray(value) for key, value in outcome.items()})

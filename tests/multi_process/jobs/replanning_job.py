@@ -13,7 +13,7 @@ import tfdear
 from tfdear import engine_plan, fusion
 
 DIRECTORY = pathlib.Path(sys.argv[1])
-STEPS_OF_EPOCH = 80
+STEPS_OF_EPOCH = 40
 
 
 class Rotation:
