@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from ranks import Ranks
 
-pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+pytestmark = [pytest.mark.multi_process, pytest.mark.engine, pytest.mark.slow]
 
 _JOB = str(pathlib.Path(__file__).parent / "jobs" / "replanning_job.py")
 
@@ -60,7 +60,7 @@ def check_plans_changed(reports):
 def check_close(reports, reference):
     """Ranks agree in every bit, and every weight with the reference within rounding.
 
-    Gradients of about 0.1 were summed 240 times: what rounding leaves does not get smaller where a
+    Gradients of about 0.1 were summed 120 times: what rounding leaves does not get smaller where a
     weight happens to be near 0.
     """
     expected = weights(reference[0])
