@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from ranks import Ranks
 
-pytestmark = [pytest.mark.multi_process, pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 _JOB = str(pathlib.Path(__file__).parent / "jobs" / "replanning_job.py")
 

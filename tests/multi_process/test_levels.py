@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import ranks as ranks_module
 
-pytestmark = [pytest.mark.multi_process, pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 _JOBS = pathlib.Path(__file__).parent / "jobs"
 INTRA = ("intra_reduce_scatter", "intra_all_gather")

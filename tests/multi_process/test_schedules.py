@@ -6,7 +6,7 @@ import collections
 import case_reports
 import pytest
 
-pytestmark = [pytest.mark.multi_process, pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 TRAININGS = "single_steps,several_steps,adversaries,adversaries_in_a_loop"
 # World size, schedule, bucket bytes, most milliseconds of delay before a collective.

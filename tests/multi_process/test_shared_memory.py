@@ -39,7 +39,7 @@ def _two_nodes(rank):
 
 
 @pytest.mark.multi_process
-@pytest.mark.engine
+@pytest.mark.newest_only
 @pytest.mark.timeout(240)
 def test_nodes_share_memory_inside_and_results_do_not_depend_on_it():
     reports = _run(4, _two_nodes)
@@ -59,7 +59,7 @@ def test_nodes_share_memory_inside_and_results_do_not_depend_on_it():
 
 
 @pytest.mark.multi_process
-@pytest.mark.engine
+@pytest.mark.newest_only
 @pytest.mark.timeout(120)
 def test_nothing_is_left_behind():
     before = set(os.listdir("/dev/shm"))

@@ -14,7 +14,7 @@ _JOBS = pathlib.Path(__file__).parent / "jobs"
 sys.path.insert(0, str(_JOBS))
 import sparse_sums_job as job  # noqa: E402
 
-pytestmark = [pytest.mark.multi_process, pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 
 def run(directory, world_size, nodes, compression, **variables):

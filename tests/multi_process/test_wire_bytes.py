@@ -19,7 +19,7 @@ _JOB = _REPOSITORY / "tests" / "multi_process" / "jobs" / "wire_bytes.py"
 
 
 @pytest.mark.multi_process
-@pytest.mark.engine
+@pytest.mark.newest_only
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(os.geteuid() != 0, reason="making network namespaces needs root")
 @pytest.mark.parametrize("world_size", [2, 3, 4])
