@@ -96,6 +96,10 @@ manager = tf.train.CheckpointManager(checkpoint, directory=own_directory, max_to
 latest = tf.train.latest_checkpoint(directory)
 if latest:
     checkpoint.restore(latest)
+# Not the tutorial's, which has a race here: an epoch that was over when it was
+# saved does no step, in which workers would wait for each other, so that the chief may save anew
+# and delete the older checkpoint, of which it keeps one, before another worker has read it.
+strategy.all_gather(tf.constant([0]))
 
 while epoch.numpy() < NUM_EPOCHS:
     iterator = iter(data)
