@@ -185,8 +185,8 @@ def main() -> None:
     # objects for garbage, and with that copies their memory; more than a second each.
     gc.collect()
     gc.freeze()
-    # Tracing makes objects by the hundred thousand, nearly all of which stay until it is over:
-    # with Python's own limits a tenth of a job's time goes into looking through them.
+    # Tracing makes objects by the hundred thousand, nearly all of which stay until it is over: with
+    # Python's own limits some hundredths of a job's time go into looking through them.
     gc.set_threshold(50_000, 20, 50)
     connection = socket.socket(fileno=int(sys.argv[1]))
     request = _serve(connection)

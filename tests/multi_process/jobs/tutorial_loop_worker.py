@@ -19,7 +19,8 @@ PER_WORKER_BATCH = 8
 num_workers = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
 global_batch = PER_WORKER_BATCH * num_workers
 
-strategy = tfdear.DearStrategy()  # The only line that differs from MultiWorkerMirroredStrategy.
+# Instead of MultiWorkerMirroredStrategy. All else is the tutorial's, but for one line that says so.
+strategy = tfdear.DearStrategy()
 
 
 def dataset_of_worker(context):
@@ -96,9 +97,9 @@ manager = tf.train.CheckpointManager(checkpoint, directory=own_directory, max_to
 latest = tf.train.latest_checkpoint(directory)
 if latest:
     checkpoint.restore(latest)
-# Not the tutorial's, which has a race here: an epoch that was over when it was
-# saved does no step, in which workers would wait for each other, so that the chief may save anew
-# and delete the older checkpoint, of which it keeps one, before another worker has read it.
+# Not the tutorial's, which has a race here: an epoch that was over when it was saved does no step,
+# in which workers would wait for each other, so that the chief may save anew and delete the older
+# checkpoint, of which it keeps one, before another worker has read it.
 strategy.all_gather(tf.constant([0]))
 
 while epoch.numpy() < NUM_EPOCHS:
