@@ -86,6 +86,8 @@ def _unscale_loss(original, value):
 def _reduce_values(original, values, sample_weight=None, reduction="sum_over_batch_size"):
     losses = loss_contract.current_losses()
     loss = original(values, sample_weight, reduction)
+    if losses is not None and len(values.shape) == 0:
+        losses.note_single_value()
     is_sum = reduction == "sum" and len(values.shape) > 0
     return losses.scale_sum(loss) if is_sum and losses is not None else loss
 
@@ -94,6 +96,8 @@ def _reduce_values(original, values, sample_weight=None, reduction="sum_over_bat
 def _aggregate_additional_loss(original, model, loss):
     losses = loss_contract.current_losses()
     if losses is None or len(loss.shape) == 0:
+        if losses is not None and _adds_single_values(model):
+            losses.note_single_value()
         return original(model, loss)
     # One value for each row, which Keras adds up.
     return losses.scale_sum(losses.unscale(original(model, loss)))
@@ -107,6 +111,12 @@ def _update_mean(original, metric, values, sample_weight=None):
     if losses is not None and one_value:
         sample_weight = tf.cast(losses.weight(), tf.float32)
     return original(metric, values, sample_weight)
+
+
+def _adds_single_values(model) -> bool:
+    # A regularizer's loss is a single value, too, but has nothing to do with rows.
+    single = sum(len(loss.shape) == 0 for loss in model.losses)
+    return single > sum(variable.regularizer is not None for variable in model.trainable_variables)
 
 
 # Metrics: what they write in a step is a rank's own, and their results are those of all ranks; see
@@ -137,8 +147,16 @@ def _make_step(original, model, *args, **kwargs):
     if _dear_strategy(model.distribute_strategy) is not None and not isinstance(
         function, loss_contract.KerasStep
     ):
-        setattr(model, attribute, loss_contract.KerasStep(function))
+        setattr(model, attribute, loss_contract.KerasStep(function, _is_own_step(model)))
     return result
+
+
+def _is_own_step(model) -> bool:
+    kind = type(model)
+    return (
+        kind.train_step is not keras.Model.train_step
+        or kind.compute_loss is not keras.Model.compute_loss
+    )
 
 
 @SEAMS.wrap(_keras_private.ALL_REDUCE_SUM_GRADIENTS)
@@ -178,9 +196,8 @@ def _compute_average_loss(original, *args, **kwargs):
 def _look_for_sums(original, tape, target, sources, output_gradients=None, *args, **kwargs):
     gradients = original(tape, target, sources, output_gradients, *args, **kwargs)
     losses = loss_contract.current_losses()
-    compiled = not tf.executing_eagerly()
-    if losses is not None and losses.are_means and compiled and output_gradients is None:
-        losses.row_sums.note_gradients(target, gradients)
+    if losses is not None and output_gradients is None:
+        losses.note_gradients(target, gradients)
     return gradients
 
 

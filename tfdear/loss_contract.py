@@ -49,10 +49,12 @@ class KerasStep:
 
     Args:
         function: Keras's function of an iterator.
+        is_own: Whether the model's class has its own step or its own way to take the loss.
     """
 
-    def __init__(self, function):
+    def __init__(self, function, is_own: bool = False):
         self._function = function
+        self.is_own = is_own
         self.contract = Contract.MEAN
 
     def __call__(self, iterator):
@@ -99,6 +101,7 @@ class Losses:
         self._step = current_step()
         self._left_unscaled = False
         self._scaled = False
+        self._takes_single_values = False
         self._reducing = False
         self._weighted = False
         given = tf.nest.flatten(arguments)
@@ -153,6 +156,19 @@ class Losses:
             return value
         self._left_unscaled = True
         return tf.math.divide_no_nan(value, tf.cast(self.weight(), value.dtype))
+
+    def note_single_value(self) -> None:
+        """To be called with a loss that comes to Keras as one value for all rows."""
+        self._takes_single_values = True
+
+    def note_gradients(self, target, gradients) -> None:
+        """To be called with what a tape was asked, and what it answered."""
+        if not self.are_means:
+            return
+        if not tf.executing_eagerly():
+            self.row_sums.note_gradients(target, gradients)
+        elif self._takes_single_values or self._step.is_own:
+            self._extended.warn_once(row_sums.EAGER_WARNING)
 
     def note_scaling(self) -> None:
         """To be called where the step scales its loss, or asks by how much it must."""

@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Finds losses that a step in `fit` adds up over its rows by hand.
+"""Finds losses that a step in `fit` adds up over its rows by hand, or says that it cannot see.
 
 Gradients of a step that Keras calls are weighed as those of means ([Note: One process is the
 reference]); a loss object with `reduction="sum"` says what it is, a `tf.reduce_sum` does not. In a
@@ -9,6 +9,7 @@ is not seen for certain is let pass, as a false warning is worse than none.
 
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 
 WARNING = (
@@ -19,9 +20,25 @@ WARNING = (
     "(`keras.ops.mean`), or divide by the number of rows."
 )
 
+EAGER_WARNING = (
+    "With `run_eagerly=True` it cannot be seen whether a loss that is made by hand is a mean over "
+    "the rows of the batch or a sum. In `fit` it is taken for a mean: the gradients of a sum "
+    "(`tf.reduce_sum`, `keras.ops.sum`) come out too small, about by the number of ranks. Use a "
+    'loss object of `keras.losses` with `reduction="sum"` for those. Without `run_eagerly=True` '
+    "each such sum is looked for, and warned of."
+)
+
 # What passes a factor or a term on; of a product or quotient, one side must be constant.
 _TERMS = {"Add", "AddV2", "AddN", "Sub", "Neg", "Identity", "Cast", "Squeeze"}
 _PRODUCTS = {"Mul", "RealDiv", "Div", "DivNoNan", "MulNoNan"}
+_ARITHMETIC = {
+    "AddV2": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "RealDiv": np.divide,
+    "Neg": np.negative,
+    "Reciprocal": np.reciprocal,
+}
 _CONSTANTS = {"Const", "ReadVariableOp", "VarHandleOp"}
 
 # Reductions, and what may put something else than the batch into the first dimension.
@@ -89,8 +106,8 @@ class RowSums:
             elif op.type in _TERMS:
                 waiting.extend(op.inputs)
             elif op.type in _PRODUCTS:
-                constants = filter(_is_constant, op.inputs)
-                if not any(map(self._may_be_count, constants)):
+                constants = [factor for factor in _factors(op) if _is_constant(factor[0])]
+                if not any(self._may_divide_by_count(*factor) for factor in constants):
                     waiting.extend(_other_factors(op))
         return False
 
@@ -114,27 +131,35 @@ class RowSums:
                 continue
             if not op.inputs or op.type.startswith("Dear") or not _keeps_rows(op):
                 return False
-            if op.type in _PRODUCTS and any(map(self._may_be_count, op.inputs)):
-                return False  # Divided by a count, or by a sum of weights.
+            if op.type in _PRODUCTS and any(
+                self._may_divide_by_count(*factor) for factor in _factors(op)
+            ):
+                return False  # Or by a sum of weights.
             waiting.extend(op.inputs)
         return from_batch
 
-    def _may_be_count(self, factor) -> bool:
+    def _may_divide_by_count(self, factor, is_divisor) -> bool:
         if factor.shape.num_elements() != 1:
             return False
         if not _is_constant(factor):
             return True
         known = [rows for rows in self._rows if rows]
-        value = tf.get_static_value(factor) if known else 1.0
+        value = _constant_value(factor) if known else 1.0
         if value is None or not float(value):
             return True
-        value = abs(float(value))
-        return any(_is_multiple(each, rows) for rows in known for each in (value, 1 / value))
+        divisor = abs(float(value) if is_divisor else 1.0 / float(value))
+        return any(_is_multiple(divisor, rows) for rows in known)
 
 
 def _is_multiple(value: float, rows: int) -> bool:
     times = value / rows
     return times > 0.5 and abs(times - round(times)) < 1e-5
+
+
+def _factors(op) -> list:
+    """The factors of a product or quotient, and whether it is divided by them."""
+    first, second = op.inputs
+    return [(first, False), (second, "Div" in op.type)]
 
 
 def _other_factors(op) -> list:
@@ -157,6 +182,19 @@ def _is_constant(tensor) -> bool:
         seen.add(op)
         waiting.extend(value.op for value in op.inputs)
     return True
+
+
+def _constant_value(tensor):
+    """The value of constants, also of sums and products of them; None if it is not known."""
+    value = tf.get_static_value(tensor)
+    calculate = _ARITHMETIC.get(tensor.op.type)
+    if value is not None or calculate is None:
+        return value
+    values = [_constant_value(each) for each in tensor.op.inputs]
+    if any(each is None for each in values):
+        return None
+    with np.errstate(all="ignore"):
+        return calculate(*values)
 
 
 def _keeps_rows(op) -> bool:

@@ -79,3 +79,16 @@ def test_a_sum_over_rows_by_hand_is_warned_of_once(reports, world_size):
         warned = {name: int(count) for name, count in report["sums_by_hand"].items()}
         assert warned.pop("reduce_sum") == (1 if rank == 0 and world_size > 1 else 0)
         assert len(warned) == 5 and not any(warned.values()), warned
+
+
+@pytest.mark.parametrize("world_size", (1, 2, pytest.param(3, marks=pytest.mark.newest_only)))
+def test_what_run_eagerly_hides_is_said_once(reports, world_size):
+    for rank, report in enumerate(reports(world_size)):
+        once = 1 if rank == 0 and world_size > 1 else 0
+        assert {name: int(count) for name, count in report["eager_losses"].items()} == {
+            "own step": once,
+            "single value": once,
+            "add_loss": once,
+            "object": 0,
+            "losses of rows": 0,
+        }

@@ -242,6 +242,32 @@ def sums_by_hand(context):
     return results
 
 
+def eager_losses(context):
+    """Whether fit with `run_eagerly` says that it cannot see what a loss is."""
+
+    def fit(make_model, **arguments):
+        with context.scope():
+            model = make_model()
+            model.compile(sgd(), run_eagerly=True, **arguments)
+        model.build((None, 4))
+        context.strategy.extended._warnings.clear()
+        with warnings_of_the_package() as words:
+            model.fit(X[:8], Y[:8], batch_size=4, verbose=0)
+        return sum("it cannot be seen" in word for word in words)
+
+    def sequential(*more):
+        return keras.Sequential([*layers(kernel_regularizer="l2"), *more])
+
+    single = {"loss": lambda y, predicted: tf.reduce_sum(keras.ops.square(y - predicted))}
+    return {
+        "own step": fit(lambda: HandMade(LOSSES["mean"])),
+        "single value": fit(sequential, **single),
+        "add_loss": fit(lambda: sequential(AddsLosses(False)), loss="mse"),
+        "object": fit(sequential, loss="mse"),
+        "losses of rows": fit(lambda: sequential(AddsLosses(True)), loss="mse"),
+    }
+
+
 def summed_in_run(context):
     """In `strategy.run` gradients are summed; a step that scales nothing is told so, once."""
     with context.scope():
@@ -291,6 +317,7 @@ CASES["loop"] = lambda context: plain_loop(context, False, True)
 CASES["loop_in_scope"] = lambda context: plain_loop(context, True, True)
 CASES["eager_loop"] = lambda context: plain_loop(context, False, False)
 CASES["summed_in_run"] = summed_in_run
+CASES["eager_losses"] = lambda context: eager_losses(context) if context.strategy else {}
 CASES["sums_by_hand"] = lambda context: sums_by_hand(context) if context.strategy else {}
 
 if __name__ == "__main__":
