@@ -85,7 +85,8 @@ test-cc: install
 	$(BAZEL) test //...
 
 test-python: install system-tests $(TOOLS)
-	$(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+	    $(PYTEST_ARGS)
 
 test-long: install system-tests $(TOOLS)  ## run the sweeps that take too long for every change
 	$(VENV)/bin/python -m pytest -m long $(PYTEST_ARGS)

@@ -261,6 +261,8 @@ def _agree_on_overflow(original, optimizer, grads):
     # reduction. With an overflow on one rank only, ranks would take different branches, one of
     # which holds the reduction.
     finite = original(optimizer, grads)
+    if (losses := loss_contract.current_losses()) is not None:
+        losses.row_sums.note_applied(grads)  # Divided by the scale, they are other tensors.
     strategy = _dear_strategy()
     context = tf.distribute.get_replica_context()
     if strategy is None or context is None:
@@ -287,22 +289,20 @@ def _accumulate_all_gradients(original, optimizer, grads, trainable_variables=No
     # With gradient accumulation the reduction moves sums over several batches: a rank without
     # examples in the last one still has those of the others. What a batch without examples adds is
     # taken out where it comes in.
-    context = tf.distribute.get_replica_context()
-    if (losses := loss_contract.current_losses()) is not None:
-        grads = list(grads)
-        losses.row_sums.note_applied(grads)
-    if (
-        _dear_strategy() is None
-        or not optimizer.gradient_accumulation_steps
-        or not getattr(context, "reconciles", False)
-    ):
+    losses = loss_contract.current_losses()
+    if losses is None:
         return original(optimizer, grads, trainable_variables)
-    weight = context.losses.gradient_weight()
+    grads = list(grads)
+    losses.row_sums.note_applied(grads)
+    if not optimizer.gradient_accumulation_steps:
+        return original(optimizer, grads, trainable_variables)
+    examples = tf.distribute.get_replica_context().examples
+    weight = losses.gradient_weight()
     grads = [
-        gradient if gradient is None else context.examples.gate(_scaled(gradient, weight))
+        gradient if gradient is None else examples.gate(_scaled(gradient, weight))
         for gradient in grads
     ]
-    with context.examples.disregarded(), context.losses.gradients_are_weighted():
+    with examples.disregarded(), losses.gradients_are_weighted():
         return original(optimizer, grads, trainable_variables)
 
 

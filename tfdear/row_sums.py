@@ -185,7 +185,12 @@ def _is_constant(tensor) -> bool:
 
 
 def _constant_value(tensor):
-    """The value of constants, also of sums and products of them; None if it is not known."""
+    """The value of constants, also of sums and products of them; None if it is not known.
+
+    A variable counts as 1: it may be a weight or a scale of the loss, but is no number of rows.
+    """
+    if tensor.op.type == "ReadVariableOp":
+        return 1.0
     value = tf.get_static_value(tensor)
     calculate = _ARITHMETIC.get(tensor.op.type)
     if value is not None or calculate is None:

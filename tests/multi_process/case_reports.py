@@ -10,6 +10,7 @@ import numpy as np
 from ranks import Ranks
 
 _JOBS = pathlib.Path(__file__).parent / "jobs"
+TIMES_ROUNDING = 4.0  # So many times what rounding does to plain Keras may differ.
 Report = dict[str, dict[str, np.ndarray]]
 
 
@@ -106,7 +107,13 @@ def check_close(
             )
 
 
-def check_weights_close(report: Report, reference: Report, case: str, tolerance: float) -> None:
+def check_weights_close(
+    report: Report,
+    reference: Report,
+    case: str,
+    tolerance: float,
+    rounding: Report | None = None,
+) -> None:
     """Every final weight within a tolerance of the reference's, relative to its variable's largest.
 
     A variable that is zero but for a hundredth of the model's largest weight counts as that large.
@@ -116,6 +123,8 @@ def check_weights_close(report: Report, reference: Report, case: str, tolerance:
         reference: of the process without a strategy.
         case: name of the case.
         tolerance: relative to the largest element of the variable.
+        rounding: of a process without a strategy that differed in the last bits at the begin; what
+            this changed in a variable is allowed four times.
     """
     compared = [key for key in reference[case] if "weight/" in key]
     assert compared, f"{case} stored no weights"
@@ -125,6 +134,11 @@ def check_weights_close(report: Report, reference: Report, case: str, tolerance:
         assert value.shape == expected.shape, f"{case}: {key}"
         worst = np.max(np.abs(value - expected), initial=0.0)
         scale = max(np.max(np.abs(expected), initial=0.0), 0.01 * largest)
-        assert worst <= tolerance * scale, (
-            f"{case}: {key} differs by {worst:g}, at most {tolerance:g} of {scale:g} is allowed"
+        allowed = tolerance * scale
+        if rounding is not None:
+            change = np.max(np.abs(rounding[case][key] - expected), initial=0.0)
+            allowed += TIMES_ROUNDING * change
+        assert worst <= allowed, (
+            f"{case}: {key} differs by {worst:g}; {tolerance:g} of {scale:g} is allowed"
+            + ("" if rounding is None else f", and {allowed:g} with rounding")
         )

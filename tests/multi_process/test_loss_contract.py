@@ -25,6 +25,7 @@ CASES = (
     "self_scaled",
     "average_loss",
     "accumulated",
+    "accumulated_scaled",
     "compiled",
     "compiled_sum",
     "add_loss",
@@ -77,7 +78,8 @@ def test_run_sums_gradients_and_says_so_once(reports, world_size):
 def test_a_sum_over_rows_by_hand_is_warned_of_once(reports, world_size):
     for rank, report in enumerate(reports(world_size)):
         warned = {name: int(count) for name, count in report["sums_by_hand"].items()}
-        assert warned.pop("reduce_sum") == (1 if rank == 0 and world_size > 1 else 0)
+        for name in ("reduce_sum", "scaled_sum"):
+            assert warned.pop(name) == (1 if rank == 0 and world_size > 1 else 0), name
         assert len(warned) == 5 and not any(warned.values()), warned
 
 

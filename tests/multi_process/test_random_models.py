@@ -38,7 +38,7 @@ def compare(directory, world_size, schedule, planner, numbers, reference=None):
         "TFDEAR_FUSION": planner,
     }
     if reference is None:
-        reference = train_plainly(directory, numbers)
+        reference = train_plainly(directory / "plain", numbers)
     try:
         reports = case_reports.run_job(
             "random_models_job.py",
@@ -50,33 +50,47 @@ def compare(directory, world_size, schedule, planner, numbers, reference=None):
         )
     except AssertionError as error:
         return {cases: str(error).strip()}
+    wrong = find_wrong(cases.split(","), reports, reference)
+    if wrong:
+        # A gradient may be zero but for rounding, such as that of a bias whose effect a
+        # BatchNormalization takes away. Adaptive optimizers blow that up, in one process, too.
+        rounding = train_plainly(directory / "rounding", wrong, TFDEAR_TEST_ROUNDING="1")
+        for number in wrong.keys() - (really := find_wrong(wrong, reports, reference, rounding)):
+            print(f"rounding alone explains model {number}: {wrong[number]}", flush=True)
+        wrong = really
+    return wrong
+
+
+def train_plainly(directory, numbers, **env):
+    cases = ",".join(map(str, numbers))
+    timeout = 60 + 20 * len(numbers)
+    job = "random_models_job.py"
+    return case_reports.run_job(job, None, directory, cases=cases, env=env, timeout=timeout)[0]
+
+
+def find_wrong(numbers, *arguments):
     wrong = {}
-    for number in cases.split(","):
+    for number in numbers:
         try:
-            check(reports, reference, number)
+            check(number, *arguments)
         except AssertionError as error:
             wrong[number] = str(error).strip()
     return wrong
 
 
-def train_plainly(directory, numbers):
-    cases = ",".join(map(str, numbers))
-    timeout = 60 + 20 * len(numbers)
-    job = "random_models_job.py"
-    return case_reports.run_job(job, None, directory / "plain", cases=cases, timeout=timeout)[0]
-
-
-def check(reports, reference, number):
+def check(number, reports, reference, rounding=None):
+    """`rounding`: what plain Keras makes of weights that differ in the last bits at the begin."""
     tolerance = float(reference[number]["tolerance"])
     case_reports.check_ranks_equal(reports, number)
-    case_reports.check_weights_close(reports[0], reference, number, tolerance)
+    case_reports.check_weights_close(reports[0], reference, number, tolerance, rounding)
     assert reports[0][number].keys() == reference[number].keys()
     for key, expected in reference[number].items():
         if key.startswith("history/"):
-            value = reports[0][number][key]
-            np.testing.assert_allclose(
-                value, expected, rtol=tolerance, atol=tolerance, err_msg=f"{number}: {key}"
-            )
+            allowed = tolerance * (1.0 + np.abs(expected))
+            if rounding is not None:
+                allowed += case_reports.TIMES_ROUNDING * np.abs(rounding[number][key] - expected)
+            difference = np.abs(reports[0][number][key] - expected)
+            assert (difference <= allowed).all(), f"{number}: {key} differs by {difference}"
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,7 @@ def weighted(net, x, y):
     return tf.reduce_sum(square(net, x, y) * chances / tf.reduce_sum(chances))
 
 
+WEIGHT = tf.Variable(12.0)  # A multiple of the numbers of rows below.
 SUMS = {
     "reduce_sum": lambda net, x, y: tf.reduce_sum(square(net, x, y)),
     "ops.sum": lambda net, x, y: keras.ops.sum(square(net, x, y)),
@@ -41,6 +42,7 @@ SUMS = {
     "a term": lambda net, x, y: (
         0.1 * tf.reduce_sum(tf.abs(net(x))) / 3.0 + tf.reduce_mean(x) + tf.add_n(net.losses)
     ),
+    "times a variable": lambda net, x, y: tf.reduce_sum(square(net, x, y)) * WEIGHT,
     "entropy": lambda net, x, y: tf.reduce_sum(
         tf.nn.sigmoid_cross_entropy_with_logits(labels=y, logits=net(x))
     ),

@@ -2,6 +2,7 @@
 """Steps that take their losses in many ways, which must come out as in one process."""
 
 import contextlib
+import functools
 import logging
 
 import case_table
@@ -43,8 +44,9 @@ class HandMade(keras.Model):
         x, y = batch[:2]
         with tf.GradientTape() as tape:
             loss = self.loss_of(self, x, y)
+            scaled = self.optimizer.scale_loss(loss)
         variables = self.net.trainable_variables
-        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        self.optimizer.apply(tape.gradient(scaled, variables), variables)
         self.tracked.update_state(loss)
         return {"tracked": self.tracked.result(), "returned": loss}
 
@@ -132,9 +134,11 @@ def compiled(context, per_row=None, loss="mse"):
     return fit(model, data())
 
 
-def accumulated(context):
+def accumulated(context, loss_scale=False):
+    # Batches of 8 rows and of 5 come together, of which the ranks' shares differ.
     def make_optimizer():
-        return keras.optimizers.SGD(0.02, gradient_accumulation_steps=2)
+        optimizer = keras.optimizers.SGD(0.02, gradient_accumulation_steps=2)
+        return keras.optimizers.LossScaleOptimizer(optimizer) if loss_scale else optimizer
 
     return hand_made(context, LOSSES["mean"], make_optimizer=make_optimizer)
 
@@ -197,7 +201,10 @@ def rows(x):
 
 
 # The ways to take a sum are in the test of `row_sums`; here is what needs a strategy.
-SUMS = {"reduce_sum": lambda model, x, y: tf.reduce_sum(square(model, x, y))}
+SUMS = {
+    "reduce_sum": lambda model, x, y: tf.reduce_sum(square(model, x, y)),
+    "scaled_sum": lambda model, x, y: tf.reduce_sum(square(model, x, y)),
+}
 NO_SUMS = {
     "sum_object": LOSSES["sum_object"],
     "by_count": lambda model, x, y: tf.reduce_sum(square(model, x, y)) / rows(x),
@@ -231,11 +238,12 @@ def sums_by_hand(context):
         with context.scope():
             kind = HandMade if loss_of else DividesLater
             model = kind(loss_of, kernel_regularizer="l2")
-            model.compile(sgd())
+            scales = name == "scaled_sum"
+            model.compile(keras.optimizers.LossScaleOptimizer(sgd()) if scales else sgd())
         model.build((None, 4))
         context.strategy.extended._warnings.clear()
         with warnings_of_the_package() as words:
-            for _ in range(2 if name == "reduce_sum" else 1):
+            for _ in range(2 if name in SUMS else 1):
                 model.fit(X[:8], Y[:8], batch_size=8, verbose=0)
                 model.make_train_function(force=True)
         results[name] = sum("a sum over the rows" in word for word in words)
@@ -306,6 +314,7 @@ CASES["adam"] = lambda context: hand_made(
 CASES["self_scaled"] = lambda context: hand_made(context, self_scaled, 7)
 CASES["average_loss"] = lambda context: hand_made(context, average_loss, 7)
 CASES["accumulated"] = accumulated
+CASES["accumulated_scaled"] = functools.partial(accumulated, loss_scale=True)
 CASES["compiled"] = compiled
 CASES["compiled_sum"] = lambda context: compiled(
     context, loss=keras.losses.Huber(reduction="sum", delta=0.05)

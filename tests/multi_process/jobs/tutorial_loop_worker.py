@@ -97,18 +97,24 @@ manager = tf.train.CheckpointManager(checkpoint, directory=own_directory, max_to
 latest = tf.train.latest_checkpoint(directory)
 if latest:
     checkpoint.restore(latest)
-# Not the tutorial's, which has a race here: an epoch that was over when it was saved does no step,
-# in which workers would wait for each other, so that the chief may save anew and delete the older
-# checkpoint, of which it keeps one, before another worker has read it.
-strategy.all_gather(tf.constant([0]))
 
 while epoch.numpy() < NUM_EPOCHS:
     iterator = iter(data)
     total = 0.0
+    num_batches = 0
     while step_in_epoch.numpy() < STEPS_PER_EPOCH:
         total += train_step(iterator)
+        num_batches += 1
         step_in_epoch.assign_add(1)
-    print(f"epoch {epoch.numpy()} loss {total / STEPS_PER_EPOCH:.6f}", flush=True)
+    # The tutorial divides by 0 here when it goes on from a checkpoint: those are made when
+    # all steps of an epoch are done.
+    loss = total / max(num_batches, 1)
+    # The result is that of all workers, who wait for each other here: before the chief saves, and
+    # deletes the older checkpoint, of which it keeps one, all have read it.
+    print(
+        "epoch %d, accuracy: %f, loss: %f" % (epoch.numpy(), accuracy.result(), loss),  # noqa: UP031
+        flush=True,
+    )
     accuracy.reset_state()
     manager.save()
     if not is_chief(*place):
