@@ -94,9 +94,10 @@ def test_tutorial_of_a_loop_on_several_workers(tmp_path):
     # What the checkpoint says is done is not done again.
     losses = {}
     for outputs, epochs in ((first, ["0", "1"]), (second, ["1", "2", "3"])):
-        found = [re.findall(r"^epoch (\d) loss ([\d.]+)$", text, re.M) for text in outputs]
-        assert found[0] == found[1] and [epoch for epoch, _ in found[0]] == epochs
-        losses |= {epoch: float(loss) for epoch, loss in found[0]}
+        line = r"^epoch (\d), accuracy: ([\d.]+), loss: ([\d.]+)$"
+        found = [re.findall(line, text, re.M) for text in outputs]
+        assert found[0] == found[1] and [epoch for epoch, *_ in found[0]] == epochs
+        losses |= {epoch: float(loss) for epoch, _, loss in found[0]}
     assert losses["3"] < losses["0"]
     assert [path.name for path in tmp_path.iterdir() if path.name != "workertemp_1"] == ["loop"]
 

@@ -19,7 +19,7 @@ PER_WORKER_BATCH = 8
 num_workers = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
 global_batch = PER_WORKER_BATCH * num_workers
 
-# Instead of MultiWorkerMirroredStrategy. All else is the tutorial's, but for one line that says so.
+# Instead of MultiWorkerMirroredStrategy.
 strategy = tfdear.DearStrategy()
 
 
@@ -97,6 +97,10 @@ manager = tf.train.CheckpointManager(checkpoint, directory=own_directory, max_to
 latest = tf.train.latest_checkpoint(directory)
 if latest:
     checkpoint.restore(latest)
+    # The tutorial cannot go on: its checkpoints are made when all steps of an epoch are done, and
+    # it then divides by their number, 0. Ours can; with no step in which workers would wait for
+    # each other, they have to before the chief saves anew and deletes what another has yet to read.
+    strategy.all_gather(tf.constant([0]))
 
 while epoch.numpy() < NUM_EPOCHS:
     iterator = iter(data)
@@ -106,11 +110,7 @@ while epoch.numpy() < NUM_EPOCHS:
         total += train_step(iterator)
         num_batches += 1
         step_in_epoch.assign_add(1)
-    # The tutorial divides by 0 here when it goes on from a checkpoint: those are made when
-    # all steps of an epoch are done.
     loss = total / max(num_batches, 1)
-    # The result is that of all workers, who wait for each other here: before the chief saves, and
-    # deletes the older checkpoint, of which it keeps one, all have read it.
     print(
         "epoch %d, accuracy: %f, loss: %f" % (epoch.numpy(), accuracy.result(), loss),  # noqa: UP031
         flush=True,
