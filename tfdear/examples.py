@@ -32,16 +32,21 @@ class Elements:
     def __init__(self):
         self._kinds = {}
 
-    def add(self, specification, row=()) -> None:
+    def add(self, specification, first=None) -> None:
         """Remembers a data set.
 
         Args:
             specification: Its `element_spec`.
-            row: List of arrays that will hold one row of each component, or nothing.
+            first: The `first_batch.FirstBatch` of the data set, or None.
         """
         kind = tuple(_kind(spec) for spec in _batched(specification))
         if kind:
-            self._kinds[kind] = row
+            self._kinds[kind] = first
+
+    @property
+    def are_uneven(self) -> bool:
+        """Whether ranks hold different shares of the parts of some data set's batches."""
+        return any(first is not None and first.is_uneven for first in self._kinds.values())
 
     def rows(self, values) -> dict:
         """A row of a data set for each of a step's values that look like its element.
@@ -55,7 +60,8 @@ class Elements:
         places = [place for place, value in enumerate(values) if _batched(value)]
         kinds = [_kind(values[place]) for place in places]
         for known in sorted(self._kinds, key=len, reverse=True):
-            row = self._kinds[known]
+            first = self._kinds[known]
+            row = first.row if first is not None else ()
             for begin in range(len(kinds) - len(known) + 1) if len(row) == len(known) else ():
                 if _fits(kinds[begin : begin + len(known)], known):
                     return dict(zip(places[begin : begin + len(known)], row, strict=True))
@@ -116,10 +122,28 @@ class Examples:
             if graph is None or graph is self._graph:
                 break
             graph = getattr(graph, "outer_graph", None)
-        (total,) = self._reducer.all_reduce([self.count], name="number of examples")
-        share = tf.cast(self.count, tf.float64) / tf.cast(total, tf.float64)
+        share = self._share_of(self.count)
         self._shares[id(_graph())] = share
         return share
+
+    def share_of_part(self, rows) -> tf.Tensor | None:
+        """This rank's share of a part of the batch that may have another number of rows.
+
+        All ranks must call it alike.
+
+        Args:
+            rows: Scalar integer, this rank's number of rows of the part.
+
+        Returns:
+            Scalar float64, or None if the number of examples is not known here.
+        """
+        if self.present is None:
+            return None
+        return self._share_of(tf.where(self.present, tf.cast(rows, tf.int64), 0))
+
+    def _share_of(self, count):
+        (total,) = self._reducer.all_reduce([count], name="number of examples")
+        return tf.math.divide_no_nan(tf.cast(count, tf.float64), tf.cast(total, tf.float64))
 
     def gate(self, value, otherwise=None):
         """The value, or on a rank without examples `otherwise` (None: zeros), as it means nothing.

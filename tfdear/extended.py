@@ -50,7 +50,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         self._task_id = job.rank
         self._is_chief = job.rank == 0
         self._num_workers = job.world_size
-        self._elements = examples_module.Elements()
+        self.elements = examples_module.Elements()
         self._warnings: set[str] = set()
         self._variables: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
         self.weighs_examples = job.options.weighting == "examples"
@@ -175,7 +175,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
                 dataset, self._job.rank, self._job.world_size, self._gather_lists
             )
             comparison = getattr(dataset, first_batch.COMPARISON, None)
-            self._elements.add(dataset.element_spec, comparison.row if comparison else ())
+            self.elements.add(dataset.element_spec, comparison)
         return iterators.hand_out(dataset)
 
     def _gather_lists(self, integers: list[int]) -> list[list[int]]:
@@ -195,7 +195,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         )
         dataset = dataset_fn(context)
         if self.is_distributed_dear:
-            self._elements.add(dataset.element_spec)
+            self.elements.add(dataset.element_spec)
             dataset = data.same_length(dataset, self._job.exchange_integers)
             dataset = data.mark_distributed(dataset)
         return iterators.hand_out(dataset)
@@ -225,7 +225,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             count = self.number_of_examples((args, kwargs))
             examples = examples_module.Examples(count, self.reducer)
             if count is not None:
-                args, kwargs = empty_batch.fill((args, kwargs), count, self._elements)
+                args, kwargs = empty_batch.fill((args, kwargs), count, self.elements)
             context = replica_context.DearReplicaContext(
                 strategy, self._job.rank, examples, (args, kwargs)
             )
@@ -236,7 +236,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
 
     def number_of_examples(self, arguments):
         """This rank's number of examples in a step's arguments, or None if it is not known."""
-        return examples_module.count(arguments, self._elements)
+        return examples_module.count(arguments, self.elements)
 
     def _use_merge_call(self):
         return False

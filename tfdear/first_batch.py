@@ -60,6 +60,8 @@ class FirstBatch:
         self._rows: list[int] = []
         # The first row of the last first batch, by component; empty if they are not all tensors.
         self.row: list[np.ndarray] = []
+        # Whether ranks hold different shares of the parts of that batch.
+        self.is_uneven = False
 
     @functools.cached_property
     def dataset(self) -> tf.data.Dataset:
@@ -128,15 +130,19 @@ class FirstBatch:
                 "Each would see its elements in another order. Give `interleave` a `cycle_length`, "
                 "and readers a number of `num_parallel_reads`."
             )
-        if found and _shares_differ(self._rows, len(ranks)):
+        self.is_uneven = found and _shares_differ(self._rows, len(ranks))
+        if self.is_uneven and self._rank == 0:
             logging.log_first_n(
                 logging.WARNING,
                 "tfdear: the parts of a batch have different numbers of rows, %s, and %d ranks cut "
-                "each of them. The ranks' shares of these parts differ, and a rank's gradients and "
-                "losses count by its share of the first part: those of the other parts come out "
-                "differently from one process. Let every number be a multiple of %d.",
+                "each of them, so that the ranks' shares of these parts differ. Keras's loss "
+                "objects and metrics count by the rows that they are given. What the step averages "
+                "by hand counts by the rank's share of the first part, without which a rank counts "
+                "for nothing: means over other parts come out differently from one process. Let "
+                "every number be a multiple of %d, or let none be below %d and take loss objects.",
                 1,
                 self._rows,
+                len(ranks),
                 len(ranks),
                 len(ranks),
             )

@@ -86,10 +86,15 @@ def _unscale_loss(original, value):
 def _reduce_values(original, values, sample_weight=None, reduction="sum_over_batch_size"):
     losses = loss_contract.current_losses()
     loss = original(values, sample_weight, reduction)
-    if losses is not None and len(values.shape) == 0:
+    if losses is None:
+        return loss
+    if len(values.shape) == 0:
         losses.note_single_value()
-    is_sum = reduction == "sum" and len(values.shape) > 0
-    return losses.scale_sum(loss) if is_sum and losses is not None else loss
+    elif reduction == "sum":
+        return losses.scale_sum(loss)
+    elif reduction not in (None, "none"):
+        return losses.weigh_part(loss, keras.ops.shape(values)[0])
+    return loss
 
 
 @SEAMS.wrap(_keras_private.AGGREGATE_ADDITIONAL_LOSS)

@@ -157,6 +157,20 @@ class Losses:
         self._left_unscaled = True
         return tf.math.divide_no_nan(value, tf.cast(self.weight(), value.dtype))
 
+    def weigh_part(self, value, rows):
+        """A mean over some rows, which may be of a part of the batch with a share of its own.
+
+        Args:
+            value: The mean, which will be multiplied by `weight()`.
+            rows: Scalar integer, the number of its rows on this rank.
+        """
+        if not self._extended.weighs_examples or not self._extended.elements.are_uneven:
+            return value
+        share = self._context.examples.share_of_part(rows)
+        if share is None:
+            return value
+        return value * tf.cast(tf.math.divide_no_nan(share, self.weight()), value.dtype)
+
     def note_single_value(self) -> None:
         """To be called with a loss that comes to Keras as one value for all rows."""
         self._takes_single_values = True

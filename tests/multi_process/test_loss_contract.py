@@ -26,6 +26,7 @@ CASES = (
     "average_loss",
     "accumulated",
     "accumulated_scaled",
+    "uneven_parts",
     "compiled",
     "compiled_sum",
     "add_loss",

@@ -1,6 +1,8 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Which of a step's arguments say how many examples a rank has."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -112,7 +114,7 @@ def test_different_leading_dimensions_in_a_graph_are_warned_about(capfd):
 def test_a_rank_without_examples_computes_on_a_row_of_the_data(compiled):
     known = elements()
     row = [np.full([1, 4, 4], 2.0, "float32"), np.array([7], "int64")]
-    known.add((IMAGES, LABELS), row)
+    known.add((IMAGES, LABELS), types.SimpleNamespace(row=row, is_uneven=False))
 
     def fill(*values):
         return empty_batch.fill((CLASS_WEIGHTS, values), examples.count(values, known), known)

@@ -113,6 +113,30 @@ def hand_made(context, loss_of, size=8, make_optimizer=sgd, **arguments):
     return fit(model, data(size))
 
 
+class UnevenParts(HandMade):
+    """Two parts of a batch, of which ranks have different shares."""
+
+    def train_step(self, batch):
+        (x, y), (more_x, more_y) = batch
+        with tf.GradientTape() as tape:
+            first = keras.ops.mean(square(self, x, y))
+            second = keras.losses.MeanAbsoluteError()(more_y, self.net(more_x))
+            loss = first + 3.0 * second
+        variables = self.net.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        self.tracked.update_state(second)
+        return {"tracked": self.tracked.result(), "returned": loss}
+
+
+def uneven_parts(context):
+    more = tf.data.Dataset.from_tensor_slices((X[::-1], Y[::-1])).batch(5, drop_remainder=True)
+    with context.scope():
+        model = UnevenParts(None)
+        model.compile(sgd())
+    model.build((None, 4))
+    return case_table.fit(model, tf.data.Dataset.zip((data(), more)), epochs=2)
+
+
 class AddsLosses(keras.layers.Layer):
     def __init__(self, per_row):
         super().__init__()
@@ -315,6 +339,7 @@ CASES["self_scaled"] = lambda context: hand_made(context, self_scaled, 7)
 CASES["average_loss"] = lambda context: hand_made(context, average_loss, 7)
 CASES["accumulated"] = accumulated
 CASES["accumulated_scaled"] = functools.partial(accumulated, loss_scale=True)
+CASES["uneven_parts"] = uneven_parts
 CASES["compiled"] = compiled
 CASES["compiled_sum"] = lambda context: compiled(
     context, loss=keras.losses.Huber(reduction="sum", delta=0.05)
