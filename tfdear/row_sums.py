@@ -134,7 +134,7 @@ class RowSums:
             if op.type in _PRODUCTS and any(
                 self._may_divide_by_count(*factor) for factor in _factors(op)
             ):
-                return False  # Or by a sum of weights.
+                return False  # It may be a count, or a sum of weights.
             waiting.extend(op.inputs)
         return from_batch
 
