@@ -117,6 +117,8 @@ def check_weights_close(
     """Every final weight within a tolerance of the reference's, relative to its variable's largest.
 
     A variable that is zero but for a hundredth of the model's largest weight counts as that large.
+    What is no number in the reference must be none here: Keras's Adafactor divides by zero when the
+    gradients of a variable are zero.
 
     Args:
         report: of one rank.
@@ -128,17 +130,22 @@ def check_weights_close(
     """
     compared = [key for key in reference[case] if "weight/" in key]
     assert compared, f"{case} stored no weights"
-    largest = max(np.max(np.abs(reference[case][key]), initial=0.0) for key in compared)
+    largest = max(_largest(reference[case][key]) for key in compared)
     for key in compared:
         expected, value = reference[case][key], report[case][key]
         assert value.shape == expected.shape, f"{case}: {key}"
-        worst = np.max(np.abs(value - expected), initial=0.0)
-        scale = max(np.max(np.abs(expected), initial=0.0), 0.01 * largest)
+        np.testing.assert_array_equal(np.isnan(value), np.isnan(expected), f"{case}: {key}: NaN")
+        worst = _largest(value - expected)
+        scale = max(_largest(expected), 0.01 * largest)
         allowed = tolerance * scale
         if rounding is not None:
-            change = np.max(np.abs(rounding[case][key] - expected), initial=0.0)
-            allowed += TIMES_ROUNDING * change
+            allowed += TIMES_ROUNDING * _largest(rounding[case][key] - expected)
         assert worst <= allowed, (
             f"{case}: {key} differs by {worst:g}; {tolerance:g} of {scale:g} is allowed"
             + ("" if rounding is None else f", and {allowed:g} with rounding")
         )
+
+
+def _largest(values: np.ndarray) -> float:
+    """The largest absolute value, leaving out what is no number."""
+    return np.max(np.abs(values), initial=0.0, where=~np.isnan(values))
