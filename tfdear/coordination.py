@@ -27,6 +27,9 @@ JOB = "worker"
 _SERVICE = "/tensorflow.CoordinationService/"
 _TASK_ERROR = 4  # CoordinatedTaskState.TASKSTATE_ERROR
 _POLL_SECONDS = (0.005, 0.1)  # first and longest pause between two looks at the store
+# First and longest pause between two attempts to connect. By itself gRPC would wait for one second
+# after the first, which comes too early when all ranks start together, and at last for two minutes.
+_RECONNECT_MILLISECONDS = (50, 1000)
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _TEXT, _BYTES, _BOOL, _INT32, _MESSAGE = (
@@ -101,7 +104,13 @@ class CoordinationClient:
         self.address = address
         self._messages = _message_classes()
         # A proxy for web pages must not sit between the ranks of a job.
-        options = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
+        first, longest = _RECONNECT_MILLISECONDS
+        options = [
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.initial_reconnect_backoff_ms", first),
+            ("grpc.max_reconnect_backoff_ms", longest),
+        ]
         self._channel = grpc.insecure_channel(address, options=options)
 
     def insert(self, key: str, value: str, *, timeout: float, overwrite: bool = False) -> bool:
