@@ -105,6 +105,8 @@ def distribute(dataset: tf.data.Dataset, rank: int, world_size: int, gather) -> 
     def cut(batch):
         return slice_rows(batch, rank, world_size)
 
+    # There is nothing for AutoGraph to convert, which takes time.
+    @tf.autograph.experimental.do_not_convert
     def mine(*batch):
         return cut(batch if whole else batch[0])
 
@@ -160,6 +162,7 @@ def _split_batches(dataset, world_size):
     """AutoShardPolicy.OFF: every rank sees all of its own data, in batches of the ranks' size."""
     whole = _is_tuple(dataset)
 
+    @tf.autograph.experimental.do_not_convert
     def split(*batch):
         batch = batch if whole else batch[0]
         # A batch with fewer rows than there are ranks: no step is without examples.

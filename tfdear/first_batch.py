@@ -67,6 +67,8 @@ class FirstBatch:
     def dataset(self) -> tf.data.Dataset:
         """The rank's rows of every batch, those of the first batch twice."""
 
+        # AutoGraph would take longer to look for something to convert than TensorFlow to trace.
+        @tf.autograph.experimental.do_not_convert
         def mine(place, batch):
             # Tensors first: their rows are examples. Then the parts of ragged and sparse ones.
             flat = sorted(
@@ -85,6 +87,7 @@ class FirstBatch:
             )
             return self._share(batch), tf.ensure_shape(times, [])
 
+        @tf.autograph.experimental.do_not_convert
         def repeat(rows, times):
             return tf.data.Dataset.from_tensors(rows).repeat(times)
 
