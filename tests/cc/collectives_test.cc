@@ -225,10 +225,11 @@ TEST_P(CollectivesTest, BarrierWaitsForEveryRank) {
 }
 
 TEST_P(CollectivesTest, ResultsAreTheSameBitsOnAllRanksAndByBothRoutes) {
-  for (DataType type : {DataType::kFloat32, DataType::kBFloat16, DataType::kFloat64}) {
-    for (size_t count : kCounts) {
-      std::vector<std::vector<char>> results(size());
-      RunRanks(size(), [&](std::unique_ptr<CollectiveBackend> backend) {
+  std::vector<std::vector<std::vector<char>>> results(size());
+  RunRanks(size(), [&](std::unique_ptr<CollectiveBackend> backend) {
+    uint64_t sequence = 0;
+    for (DataType type : {DataType::kFloat32, DataType::kBFloat16, DataType::kFloat64}) {
+      for (size_t count : kCounts) {
         std::mt19937_64 random(count + 1000 * backend->rank());
         std::uniform_real_distribution<float> numbers(-1.0f, 1.0f);
         std::vector<char> reduced(count * SizeOf(type));
@@ -242,15 +243,17 @@ TEST_P(CollectivesTest, ResultsAreTheSameBitsOnAllRanksAndByBothRoutes) {
           }
         }
         auto scattered = reduced;
-        TFDEAR_EXPECT_OK(backend->AllReduce(reduced.data(), count, type, Signature("x"), 0));
-        TFDEAR_EXPECT_OK(backend->ReduceScatter(scattered.data(), count, type, Signature("x"), 1));
-        TFDEAR_EXPECT_OK(backend->AllGather(scattered.data(), count, type, Signature("x"), 2));
+        const Signature signature("x");
+        TFDEAR_EXPECT_OK(backend->AllReduce(reduced.data(), count, type, signature, sequence++));
+        TFDEAR_EXPECT_OK(
+            backend->ReduceScatter(scattered.data(), count, type, signature, sequence++));
+        TFDEAR_EXPECT_OK(backend->AllGather(scattered.data(), count, type, signature, sequence++));
         EXPECT_EQ(scattered, reduced) << Name(type) << " " << count;
-        results[backend->rank()] = reduced;
-      });
-      for (int rank = 1; rank < size(); ++rank) EXPECT_EQ(results[rank], results[0]) << rank;
+        results[backend->rank()].push_back(reduced);
+      }
     }
-  }
+  });
+  for (int rank = 1; rank < size(); ++rank) EXPECT_EQ(results[rank], results[0]) << rank;
 }
 
 // What lets results not depend on how tensors are put into buckets.

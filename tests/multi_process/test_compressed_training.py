@@ -113,8 +113,9 @@ def test_crash_and_resume_is_the_uninterrupted_run(tmp_path, options, uninterrup
 
 def test_weights_in_files_and_a_missing_residual(tmp_path, uninterrupted):
     run(tmp_path, "save")
-    check_same(run(tmp_path, "load"), uninterrupted)
-    for report in run(tmp_path, "load"):
+    reports = run(tmp_path, "load")
+    check_same(reports, uninterrupted)
+    for report in reports:
         assert not report["warnings"].size
     files = list(tmp_path.glob(".half.weights.h5.rank*.residual"))
     assert len(files) == 8  # Of the last two epochs.
