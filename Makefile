@@ -34,7 +34,7 @@ NVCC_FLAGS = -x cu -std=c++17 -O3 -I. -Xcompiler -Wall $(foreach a,$(CUDA_ARCHIT
     -gencode arch=compute_$(a),code=sm_$(a)) -gencode \
     arch=compute_$(lastword $(CUDA_ARCHITECTURES)),code=compute_$(lastword $(CUDA_ARCHITECTURES))
 
-.PHONY: install system system-tests system-fuzz train test test-cc test-python test-long lint format \
+.PHONY: install environment system system-tests system-fuzz train test test-cc test-python test-long lint format \
     sanitize fuzz cuda cuda-ops nvcc clean help
 
 install: system $(DEPENDENCIES)  ## set everything up: system packages, environment, library, package
@@ -42,6 +42,9 @@ install: system $(DEPENDENCIES)  ## set everything up: system packages, environm
 	@$(MAKE) --no-print-directory $(PACKAGE)
 	@# Also after the first time: Bazel decides whether the library is still the right one.
 	@$(VENV)/bin/python -W ignore setup.py -q build_ext --inplace
+
+# All of Python that is not ours.
+environment: $(DEPENDENCIES) $(TOOLS)
 
 system:
 	@custom_ops/bazel/system_packages.sh $(PYTHON)
