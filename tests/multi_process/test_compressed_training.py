@@ -72,10 +72,12 @@ def test_phases_run_where_they_belong(uninterrupted):
             for bucket, end in exchanged.items():
                 assert scattered[bucket] <= end <= gathered[bucket]
             last_gradient = max(end for _, end, _ in step["contribute"])
-            under_backward += min(b for b, _, _ in step["intra_reduce_scatter"]) < last_gradient
+            begins = [begin for begin, _, _ in step["intra_reduce_scatter"]]
+            under_backward += min(begins) < last_gradient
             # What the next forward pass needs is gathered after the last exchange was begun.
             assert min(gathered.values()) >= last_gradient
-        assert under_backward >= len(steps) // 2
+        # The pause in the backward pass is long; a busy machine may be slow for longer.
+        assert under_backward >= len(steps) - 4
 
 
 def test_density_one_is_dense(tmp_path):

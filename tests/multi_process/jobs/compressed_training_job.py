@@ -23,9 +23,29 @@ X = RANDOM.randn(BATCH * STEPS, 24).astype("float32")
 Y = RANDOM.randn(BATCH * STEPS, 3).astype("float32")
 
 
+class SlowGradient(keras.layers.Layer):
+    """The identity, with a pause on the way back: a backward pass long enough to work under."""
+
+    def call(self, inputs):
+        def pause(gradient):
+            time.sleep(0.02)
+            return gradient
+
+        @tf.custom_gradient
+        def identity(x):
+            def backward(upstream):
+                paused = tf.numpy_function(pause, [upstream], upstream.dtype)
+                return tf.ensure_shape(paused, upstream.shape)
+
+            return tf.identity(x), backward
+
+        return identity(inputs)
+
+
 def make(strategy):
     with strategy.scope():
         layers = [keras.layers.Dense(48, activation="tanh") for _ in range(3)]
+        layers.insert(1, SlowGradient())
         model = keras.Sequential([keras.layers.Input((24,)), *layers, keras.layers.Dense(3)])
         optimizer = os.environ.get("CASE_OPTIMIZER", "keras.optimizers.SGD(0.05, momentum=0.5)")
         model.compile(eval(optimizer), "mse")
