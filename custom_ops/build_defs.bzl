@@ -22,7 +22,7 @@ def tfdear_op_library(name, deps):
         deps = deps,
     )
 
-def tfdear_cc_tests(sources, helpers, deps, data):
+def tfdear_cc_tests(sources, helpers, deps, data, shards = {}):
     """One googletest binary for each source file, named after it.
 
     Args:
@@ -30,10 +30,12 @@ def tfdear_cc_tests(sources, helpers, deps, data):
       helpers: Headers and sources that every test may use.
       deps: Libraries under test.
       data: Files the tests read at run time.
+      shards: Sources whose cases run in several processes at once, and in how many.
     """
     for source in sources:
         native.cc_test(
             name = source[:-len(".cc")],
+            shard_count = shards.get(source),
             # Seconds each; the limit only ends a test that hangs.
             size = "medium",
             srcs = [source] + helpers,
