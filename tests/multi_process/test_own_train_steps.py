@@ -41,7 +41,7 @@ def train(tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("world_size", [1, 2, pytest.param(3, marks=pytest.mark.newest_only)])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_one_process_is_the_reference(train, reference, world_size, case):
     reports = train(world_size)
     assert set(reports[0]) == set(reference) == set(CASES)
