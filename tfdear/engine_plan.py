@@ -108,6 +108,47 @@ def encode(
     for parts in parts_of_bucket:
         numbers.append(list(range(len(buckets), len(buckets) + len(parts))))
         buckets.extend(parts)
+    return _write(plan, numbers, buckets, tensors, tree, levels, sparse_buckets)
+
+
+def encode_over_buckets(
+    plan: schedules.Plan,
+    buckets: Sequence[Sequence[int]],
+    bucket_of_layer: Sequence[int],
+    tensors: Sequence[TensorSpec],
+    *,
+    tree: bool = False,
+    levels: Levels | None = None,
+    sparse_buckets: SparseBuckets | None = None,
+) -> list[int]:
+    """Writes a plan for buckets that the engine has already: only their order is the plan's.
+
+    Args:
+        plan: Buckets and steps over the layers of a trace of these buckets, one layer in each.
+        buckets: The tensors of the engine's buckets.
+        bucket_of_layer: The engine's bucket that each layer of the trace stands for.
+        tensors: The tensors of the layout.
+        tree: As for `encode`.
+        levels: As for `encode`.
+        sparse_buckets: As for `encode`.
+
+    Returns:
+        The numbers, as `encode`.
+    """
+    numbers = [[bucket_of_layer[layer] for layer in layers] for layers in plan.buckets]
+    return _write(plan, numbers, buckets, tensors, tree, levels, sparse_buckets)
+
+
+def _write(
+    plan: schedules.Plan,
+    numbers: Sequence[Sequence[int]],
+    buckets: Sequence[Sequence[int]],
+    tensors: Sequence[TensorSpec],
+    tree: bool,
+    levels: Levels | None,
+    sparse_buckets: SparseBuckets | None,
+) -> list[int]:
+    """The numbers of a plan; `numbers` has the engine's buckets that each of its buckets is."""
     steps: list[tuple[str, int, int, int]] = []
     for step in plan.steps:
         for number in numbers[step.bucket]:

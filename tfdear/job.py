@@ -139,7 +139,7 @@ class Job:
         self.engine.start(
             _FIRST_SCHEDULE[options.schedule],
             _ALGORITHM[options.collective],
-            planner.first_bucket_bytes(options.fusion),
+            planner.first_bucket_bytes(options.fusion, options.compression is not None),
             options.max_delay_ms,
             first_agreement=tuner_module.FIRST_AGREEMENT,
         )

@@ -79,6 +79,43 @@ def measure(
     return Trace("measured", layers[::-1]), order[::-1].tolist()
 
 
+def of_buckets(
+    trace: Trace, tensor_of_layer: Sequence[int], buckets: Sequence[Sequence[int]]
+) -> tuple[Trace, list[int]]:
+    """Makes a trace whose layers are buckets, from one whose layers are tensors.
+
+    Use it where the buckets are given, to find the order in which they become ready.
+
+    Args:
+        trace: What `measure` returned.
+        tensor_of_layer: The tensor that each of its layers stands for.
+        buckets: The tensors of each bucket; every tensor is in one.
+
+    Returns:
+        The trace, its layers in the reverse of the order of readiness, and for each of its layers
+        the number of the bucket.
+    """
+    bucket_of_tensor = {t: number for number, bucket in enumerate(buckets) for t in bucket}
+    ready = [0.0] * len(buckets)
+    forward = [0.0] * len(buckets)
+    size = [0] * len(buckets)
+    last = [0] * len(buckets)
+    clock = 0.0
+    for place, layer in enumerate(reversed(trace.layers)):
+        number = bucket_of_tensor[tensor_of_layer[len(trace.layers) - 1 - place]]
+        clock += layer.backward
+        ready[number], last[number] = clock, place
+        forward[number] += layer.forward
+        size[number] += layer.bytes
+    order = sorted(range(len(buckets)), key=last.__getitem__)
+    backward = np.diff([ready[number] for number in order], prepend=0.0)
+    layers = tuple(
+        Layer(f"bucket {number}", size[number], forward[number], float(seconds))
+        for number, seconds in zip(order, backward, strict=True)
+    )
+    return Trace(trace.name, layers[::-1]), order[::-1]
+
+
 def _exposed(collectives: np.ndarray, begin: float, end: float) -> float:
     """Microseconds between two times in which a collective ran and nothing was computed."""
     inside = np.minimum(collectives["end"], end) - np.maximum(collectives["begin"], begin)

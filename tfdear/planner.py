@@ -78,12 +78,22 @@ def make_plan(
     return schedules.make_plan(schedule, planner.buckets(trace, costs, schedule), trace, costs)
 
 
-def first_bucket_bytes(planner: Planner) -> int:
-    """Largest bucket, in bytes, before anything is measured."""
+def first_bucket_bytes(planner: Planner, compressed: bool) -> int:
+    """Largest bucket, in bytes, before anything is measured.
+
+    Args:
+        planner: Who cuts the buckets later.
+        compressed: Whether gradients are compressed: `Planned` then keeps its first buckets.
+
+    Returns:
+        Bytes; 0: a sixteenth of the gradients' bytes, within limits.
+    """
     if isinstance(planner, fusion.FixedSize):
         return planner.bytes
     if isinstance(planner, fusion.NoFusion):
         return 1
     if isinstance(planner, fusion.SingleBucket):
         return _EVERYTHING
+    if isinstance(planner, fusion.Planned) and compressed:
+        return 0
     return fusion.FixedSize().bytes

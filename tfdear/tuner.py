@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tfdear import engine_plan, layer_times
+from tfdear import engine_plan, layer_times, schedules
 from tfdear.cost_model import CommunicationCosts
 from tfdear.event_record import EVENT_KINDS
-from tfdear.fusion import FixedSize, NoFusion, SingleBucket
+from tfdear.fusion import FixedSize, NoFusion, Planned, SingleBucket
 from tfdear.planner import Planner, SearchingPlanner, make_plan
 from tfdear.trace import Trace
 
@@ -50,10 +50,10 @@ _NEVER = 1 << 40
 _MOST_ROWS = 1 << 18
 # Steps that a recorded trace is made of, those at the start included that are left out.
 _TRACED_STEPS = 24
-# With compression, the order in which gradients were measured to become ready would decide what is
-# selected. Under these planners the engine's first plan has their buckets, and is kept, so that two
-# runs give the same weights.
-_KEPT_WHEN_COMPRESSED = (FixedSize, NoFusion, SingleBucket)
+# With compression, buckets decide what is selected, and those that are cut by measured times would
+# give other weights in every run. Under these planners the buckets of the first plan stay, which
+# are alike in all runs, and only their order is measured.
+_KEPT_WHEN_COMPRESSED = (FixedSize, NoFusion, Planned, SingleBucket)
 _STEP = EVENT_KINDS.index("step")
 
 
@@ -121,9 +121,8 @@ class Tuner:
         self._planner = planner
         self._schedule = schedule
         self._costs = costs
-        self._tree = tree
-        self._levels = levels
         self._sparse_buckets = sparse_buckets
+        self._forms = {"tree": tree, "levels": levels, "sparse_buckets": sparse_buckets}
         self._reader = reader
         self._rows: list[np.ndarray] = []  # As they were read; empty when nobody needs them.
         self._mutex = threading.Lock()
@@ -229,19 +228,25 @@ class Tuner:
     def _propose(self, layout: _Layout) -> None:
         assert layout.trace is not None and layout.tensor_of_layer is not None
         if self._sparse_buckets is not None and isinstance(layout.planner, _KEPT_WHEN_COMPRESSED):
-            layout.finished = True
-            return
-        plan = make_plan(layout.planner, self._schedule, layout.trace, self._costs)
-        words = engine_plan.encode(
-            plan,
-            layout.tensors,
-            layout.tensor_of_layer,
-            tree=self._tree,
-            levels=self._levels,
-            sparse_buckets=self._sparse_buckets,
-        )
+            words = self._in_measured_order(layout)
+        else:
+            plan = make_plan(layout.planner, self._schedule, layout.trace, self._costs)
+            words = engine_plan.encode(plan, layout.tensors, layout.tensor_of_layer, **self._forms)
         layout.proposed, layout.adopted = words, None
         self._engine.propose(layout.number, words, self._interval(layout.planner))
+
+    def _in_measured_order(self, layout: _Layout) -> list[int]:
+        """The plan for the buckets that there are, by the times at which they become ready."""
+        assert layout.trace is not None and layout.tensor_of_layer is not None
+        buckets = engine_plan.decode(self._engine.plan(layout.number)[0]).buckets
+        trace, bucket_of_layer = layer_times.of_buckets(
+            layout.trace, layout.tensor_of_layer, buckets
+        )
+        alone = [[layer] for layer in reversed(range(len(buckets)))]
+        plan = schedules.make_plan(self._schedule, alone, trace, self._costs)
+        return engine_plan.encode_over_buckets(
+            plan, buckets, bucket_of_layer, layout.tensors, **self._forms
+        )
 
     def _interval(self, planner: Planner) -> int:
         if not isinstance(planner, SearchingPlanner):

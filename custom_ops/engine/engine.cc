@@ -362,7 +362,7 @@ void Engine::TakeUpLoaded(LayoutEntry* entry) {
   if (entry->current == nullptr && state->plan().Check(entry->tensors, Existing()).ok()) {
     entry->plan = state->plan();
   }
-  if (state->plan().Encode() == entry->plan.Encode()) {
+  if (state->plan().buckets == entry->plan.buckets) {
     entry->compression = std::move(state);
   } else {
     entry->flushed = std::move(state);
@@ -372,8 +372,8 @@ void Engine::TakeUpLoaded(LayoutEntry* entry) {
 CompressionOfStep Engine::CompressionOf(LayoutEntry* entry) {
   if (entry->loads < loads_) TakeUpLoaded(entry);
   const auto [place, places] = PlaceOfExchange();
-  if (entry->compression != nullptr &&
-      entry->compression->plan().Encode() != entry->plan.Encode()) {
+  // What is held back belongs to a bucket; in which order buckets travel does not matter to it.
+  if (entry->compression != nullptr && entry->compression->plan().buckets != entry->plan.buckets) {
     entry->flushed = std::move(entry->compression);
     entry->compression = nullptr;
   }

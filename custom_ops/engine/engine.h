@@ -56,8 +56,9 @@ class Engine {
   struct Options {
     Schedule schedule = Schedule::kDear;
     Algorithm algorithm = Algorithm::kShards;
-    size_t bucket_bytes = size_t{25} << 20;  // Of the plan that every layout starts with.
-    int max_delay_ms = 0;                    // Injected before every collective and update (tests).
+    // Of the plan that every layout starts with; 0: a sixteenth of its bytes (Plan::Make).
+    size_t bucket_bytes = size_t{25} << 20;
+    int max_delay_ms = 0;  // Injected before every collective and update (tests).
     // Executions of a layout of gradients before the ranks first agree on a plan; 0: never.
     int64_t first_agreement = 0;
   };

@@ -10,6 +10,11 @@ namespace {
 
 // No plan of a real model comes near; a damaged one would.
 constexpr int64_t kMost = int64_t{1} << 24;
+// Of a bucket, where nobody says how large: with fewer, little is left to overlap; with more, or
+// smaller ones, start-ups weigh more than what they save.
+constexpr size_t kUsualBuckets = 16;
+constexpr size_t kLeastBytes = size_t{64} << 10;
+constexpr size_t kMostBytes = size_t{25} << 20;
 
 Status Bad(const std::string& what) {
   return Status(StatusCode::kInvalidArgument, "a plan for tensor fusion does not hold: " + what);
@@ -140,6 +145,14 @@ struct Progress {
   }
 };
 
+size_t UsualBucketBytes(const std::vector<TensorSpec>& tensors) {
+  size_t bytes = 0;
+  for (const TensorSpec& tensor : tensors) {
+    if (!tensor.sparse && tensor.count > 0) bytes += tensor.count * SizeOf(tensor.type);
+  }
+  return std::clamp(bytes / kUsualBuckets, kLeastBytes, kMostBytes);
+}
+
 }  // namespace
 
 const char* Name(Phase phase) {
@@ -186,6 +199,7 @@ Plan Plan::Make(const std::vector<TensorSpec>& tensors, size_t bucket_bytes, Sch
   Plan plan;
   std::vector<bool> sparse;
   std::vector<bool> compressed;
+  if (bucket_bytes == 0) bucket_bytes = UsualBucketBytes(tensors);
   for (const Bucket& bucket : PlanFixedSize(tensors, bucket_bytes)) {
     plan.buckets.push_back(bucket.tensors);
     sparse.push_back(bucket.sparse);

@@ -73,7 +73,8 @@ struct Plan {
   std::vector<Step> steps;
   bool wait_for_all = false;  // Nothing is issued before all gradients are there.
 
-  // Buckets of at most `bucket_bytes` in the order of PlanFixedSize(); every reduce-scatter, then
+  // Buckets of at most `bucket_bytes` (0: of about a sixteenth of the tensors' bytes, so that there
+  // are several of any model) in the order of PlanFixedSize(); every reduce-scatter, then
   // every all-gather in the order of the next forward pass, or whatever the schedule does. `levels`
   // are those that exist, for kLevels and for sparse exchanges.
   static Plan Make(const std::vector<TensorSpec>& tensors, size_t bucket_bytes, Schedule schedule,

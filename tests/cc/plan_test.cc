@@ -49,6 +49,21 @@ TEST(Plan, StartsWithTheOrderOfTheSchedule) {
             "reduce0 broadcast0 sparse_gather1 reduce2 broadcast2");
 }
 
+TEST(Plan, BucketsOfTheUsualSize) {
+  auto sizes = [](int64_t elements, int count) {
+    const std::vector<TensorSpec> tensors(count, Dense(elements));
+    std::vector<size_t> bytes;
+    for (const auto& bucket : Plan::Make(tensors, 0, Schedule::kDear, Algorithm::kShards).buckets) {
+      bytes.push_back(bucket.size() * elements * sizeof(float));
+    }
+    return bytes;
+  };
+  EXPECT_EQ(sizes(16, 100), std::vector<size_t>({6400}));  // Too small to be cut.
+  EXPECT_EQ(sizes(1 << 14, 4), std::vector<size_t>(4, 64 << 10));
+  EXPECT_EQ(sizes(1 << 16, 64), std::vector<size_t>(16, 1 << 20));
+  EXPECT_EQ(sizes(1 << 20, 256).front(), size_t{24} << 20);  // No larger than 25 MiB.
+}
+
 TEST(Plan, LevelsThatExistAreUsed) {
   const std::vector<TensorSpec> tensors = {Dense(4), Sparse(), Dense(4)};
   auto steps = [&](Schedule schedule, Levels levels) {

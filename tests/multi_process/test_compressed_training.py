@@ -2,6 +2,7 @@
 """Trainings with compressed gradients: what they compute, when, and how they go on."""
 
 import collections
+import json
 import pathlib
 
 import numpy as np
@@ -14,6 +15,10 @@ _JOB = str(pathlib.Path(__file__).parent / "jobs" / "compressed_training_job.py"
 COMPRESSION = "MSTopK(0.05, dense_below=0)"
 
 
+# With layers large enough for several buckets.
+DEFAULT_PLANNER = {"TFDEAR_FUSION": "Planned()", "CASE_WIDTH": "160"}
+
+
 def run(directory, task="train", compression=COMPRESSION, **variables):
     """Four ranks on two nodes; what each stored."""
 
@@ -21,7 +26,7 @@ def run(directory, task="train", compression=COMPRESSION, **variables):
         return {
             "TFDEAR_NODE_RANK": str(rank // 2),
             "TFDEAR_COMPRESSION": compression,
-            "TFDEAR_BUCKET_BYTES": "8192",
+            "TFDEAR_FUSION": "FixedSize(8192)",
             "CASE_TASK": task,
             **variables,
         }
@@ -52,18 +57,39 @@ def check_same(reports, reference):
         np.testing.assert_array_equal(weights(report), weights(reference[0]))
 
 
-def test_phases_run_where_they_belong(uninterrupted):
-    check_same(uninterrupted, uninterrupted)
-    for report in uninterrupted:
+def events_of_steps(report):
+    """Of each step: by kind, the begin, the end and the bucket of every event."""
+    by_ticket = collections.defaultdict(lambda: collections.defaultdict(list))
+    for kind, (ticket, subject, _, begin, end) in zip(
+        report["kinds"], report["numbers"], strict=True
+    ):
+        by_ticket[ticket][str(kind)].append((begin, end, int(subject)))
+    return [by_ticket[t] for t in sorted(by_ticket) if by_ticket[t]["sparse_exchange"]]
+
+
+def buckets_in_order(step, kind):
+    return [bucket for _, _, bucket in sorted(step[kind])]
+
+
+def is_sorted(order, ready):
+    """Whether buckets are in the order of these times, but for those that are nearly equal."""
+    return all(ready[a] < ready[b] + 0.01 for a, b in zip(order, order[1:], strict=False))
+
+
+@pytest.mark.parametrize("model", ["first layer first", "last layer first"])
+def test_phases_run_where_they_belong(tmp_path, model):
+    # Collectives take a while, and no forward pass waits for an epoch to begin.
+    variables = {"TFDEAR_MAX_DELAY_MS": "5", "CASE_ONE_EPOCH": "1", **DEFAULT_PLANNER}
+    if model == "last layer first":
+        variables["CASE_LAST_FIRST"] = "1"
+    reports = run(tmp_path, **variables)
+    check_same(reports, reports)
+    for report in reports:
         assert report["within_nodes"] == "shared_memory"
-        by_step = collections.defaultdict(lambda: collections.defaultdict(list))
-        for kind, (ticket, subject, _, begin, end) in zip(
-            report["kinds"], report["numbers"], strict=True
-        ):
-            by_step[ticket][str(kind)].append((begin, end, subject))
-        steps = [step for step in by_step.values() if step["sparse_exchange"]]
-        assert len(steps) == 20
-        under_backward = 0
+        steps, plans = events_of_steps(report), list(report["plans"])
+        assert len(steps) == len(plans) == 20
+        buckets = json.loads(str(report["buckets"]))
+        bucket_of_tensor = {t: number for number, bucket in enumerate(buckets) for t in bucket}
         for step in steps:
             exchanged = {bucket: end for _, end, bucket in step["sparse_exchange"]}
             scattered = {bucket: end for _, end, bucket in step["intra_reduce_scatter"]}
@@ -71,13 +97,38 @@ def test_phases_run_where_they_belong(uninterrupted):
             assert exchanged.keys() == scattered.keys() == gathered.keys()
             for bucket, end in exchanged.items():
                 assert scattered[bucket] <= end <= gathered[bucket]
+        # Measured times may confirm the first plan.
+        measured = plans.index(plans[-1]) or 12
+        assert measured <= 12
+        assert set(plans[measured:]) == {plans[-1]}
+        for number in range(measured, len(steps) - 1):
+            step, later = steps[number], steps[number + 1]
             last_gradient = max(end for _, end, _ in step["contribute"])
-            begins = [begin for begin, _, _ in step["intra_reduce_scatter"]]
-            under_backward += min(begins) < last_gradient
-            # What the next forward pass needs is gathered after the last exchange was begun.
-            assert min(gathered.values()) >= last_gradient
-        # The pause in the backward pass is long; a busy machine may be slow for longer.
-        assert under_backward >= len(steps) - 4
+            assert min(begin for begin, _, _ in step["sparse_exchange"]) < last_gradient
+            next_begin = min(end for _, end, _ in later["step"])
+            next_gradient = min(begin for begin, _, _ in later["contribute"])
+            assert any(
+                begin < next_gradient and end > next_begin
+                for begin, end, _ in step["intra_all_gather"]
+            )
+            ready = collections.defaultdict(float)
+            for _, end, tensor in step["contribute"]:
+                bucket = bucket_of_tensor[tensor]
+                ready[bucket] = max(ready[bucket], end)
+            assert is_sorted(buckets_in_order(step, "sparse_exchange"), ready)
+        # The first plan has the order of the variables.
+        assert is_sorted(buckets_in_order(steps[0], "sparse_exchange"), ready) == (
+            model == "first layer first"
+        )
+
+
+def test_no_schedule_changes_a_bit(tmp_path, uninterrupted):
+    for schedule in ("wfbp", "sequential", "bytescheduler"):
+        check_same(run(tmp_path / schedule, TFDEAR_SCHEDULE=schedule), uninterrupted)
+    planned = run(tmp_path / "planned", **DEFAULT_PLANNER)
+    check_same(planned, planned)
+    check_same(run(tmp_path / "again", TFDEAR_MAX_DELAY_MS="10", **DEFAULT_PLANNER), planned)
+    check_same(run(tmp_path / "barrier", TFDEAR_BARRIER="1", **DEFAULT_PLANNER), planned)
 
 
 def test_density_one_is_dense(tmp_path):

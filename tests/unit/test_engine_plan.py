@@ -161,3 +161,33 @@ def test_gaps_do_not_decide_what_is_compressed(at_least, compressed):
     )
     phases = [step.phase for step in engine_plan.decode(words).steps]
     assert phases == (["sparse_all_gather"] if compressed else ["all_reduce"])
+
+
+def test_the_order_of_given_buckets():
+    # Two layers that stand for the buckets 1 and 0; bucket 0 is too small to be compressed.
+    plan = plan_of(
+        [[1], [0]],
+        [
+            ("reduce_scatter", 0, 0, 1),
+            ("reduce_scatter", 1, 0, 1),
+            ("all_gather", 1, 0, 1),
+            ("all_gather", 0, 0, 1),
+        ],
+    )
+    levels = engine_plan.Levels(2, 2)
+    words = engine_plan.encode_over_buckets(
+        plan,
+        [[0], [2, 1]],
+        [1, 0],
+        [dense(5), dense(8), dense(9)],
+        sparse_buckets=engine_plan.SparseBuckets(6, levels),
+    )
+    decoded = engine_plan.decode(words)
+    assert decoded.buckets == ((0,), (2, 1))
+    assert steps_of(decoded) == [
+        ("reduce_scatter", 0, 0, 1),
+        ("intra_reduce_scatter", 1, 0, 1),
+        ("sparse_exchange", 1, 0, 1),
+        ("intra_all_gather", 1, 0, 1),
+        ("all_gather", 0, 0, 1),
+    ]

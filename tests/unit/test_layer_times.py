@@ -6,6 +6,7 @@ import pytest
 
 from tfdear import layer_times
 from tfdear.event_record import EVENT_KINDS, EVENT_ROW
+from tfdear.trace import Layer, Trace
 
 LAYOUT = 7
 NAMES = ["a", "b", "c"]
@@ -77,3 +78,20 @@ def test_without_a_whole_step_there_is_no_trace():
     assert layer_times.measure(steps([[(0, 1), (1, 2)]] * 3), LAYOUT, NAMES, SIZES) is None
     whole = steps([[(2, 0), (1, 100), (0, 300)]] * 3)
     assert layer_times.measure(whole, LAYOUT + 1, NAMES, SIZES) is None
+
+
+def test_layers_that_are_buckets():
+    # Ready one after the other: tensors 2, 0, 1, 3; the bucket of 0 and 3 is ready with the last.
+    layers = [
+        Layer("t3", 8, 1.0, 4.0),
+        Layer("t1", 4, 2.0, 3.0),
+        Layer("t0", 2, 4.0, 2.0),
+        Layer("t2", 1, 8.0, 1.0),
+    ]
+    trace, bucket_of_layer = layer_times.of_buckets(
+        Trace("measured", layers), [3, 1, 0, 2], [[0, 3], [1], [2]]
+    )
+    assert bucket_of_layer == [0, 1, 2]
+    assert [layer.bytes for layer in trace.layers] == [10, 4, 1]
+    assert [layer.backward for layer in trace.layers] == [4.0, 5.0, 1.0]
+    assert [layer.forward for layer in trace.layers] == [5.0, 2.0, 8.0]

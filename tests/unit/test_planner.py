@@ -88,7 +88,11 @@ def test_the_engine_gets_a_plan_no_slower_than_the_ideal_buckets_allow(schedule)
 
 
 def test_the_first_buckets():
-    assert planner.first_bucket_bytes(fusion.FixedSize(77)) == 77
-    assert planner.first_bucket_bytes(fusion.NoFusion()) == 1
-    assert planner.first_bucket_bytes(fusion.SingleBucket()) > 1 << 60
-    assert planner.first_bucket_bytes(fusion.Planned()) == 25 << 20
+    for compressed in (False, True):
+        assert planner.first_bucket_bytes(fusion.FixedSize(77), compressed) == 77
+        assert planner.first_bucket_bytes(fusion.NoFusion(), compressed) == 1
+        assert planner.first_bucket_bytes(fusion.SingleBucket(), compressed) > 1 << 60
+        assert planner.first_bucket_bytes(fusion.MGWFBP(), compressed) == 25 << 20
+    assert planner.first_bucket_bytes(fusion.Planned(), False) == 25 << 20
+    # Those that are kept are of a part of the model.
+    assert planner.first_bucket_bytes(fusion.Planned(), True) == 0

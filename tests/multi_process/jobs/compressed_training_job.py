@@ -1,6 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """A training under the compression that TFDEAR_COMPRESSION names, which may crash and go on."""
 
+import json
 import os
 import pathlib
 import sys
@@ -17,36 +18,73 @@ DIRECTORY = pathlib.Path(sys.argv[1])
 # What to do: "train", "crash" (after two of four epochs), "resume", with Keras's backups; "save"
 # and "load" with weights in files, in the middle; "checkpoint" and "restore" in a custom loop.
 TASK = os.environ.get("CASE_TASK", "train")
-EPOCHS, STEPS, BATCH = 4, 5, 16
+LAST_FIRST = "CASE_LAST_FIRST" in os.environ
+WIDTH = int(os.environ.get("CASE_WIDTH", "48"))
+EPOCHS, STEPS, BATCH = *((1, 20) if "CASE_ONE_EPOCH" in os.environ else (4, 5)), 16
 RANDOM = np.random.RandomState(7)
 X = RANDOM.randn(BATCH * STEPS, 24).astype("float32")
 Y = RANDOM.randn(BATCH * STEPS, 3).astype("float32")
 
 
-class SlowGradient(keras.layers.Layer):
-    """The identity, with a pause on the way back: a backward pass long enough to work under."""
+class Pause(keras.layers.Layer):
+    """The identity, with a pause both ways: passes that are long enough to work under."""
 
     def call(self, inputs):
-        def pause(gradient):
+        def pause(value):
             time.sleep(0.02)
-            return gradient
+            return value
+
+        def paused(value):
+            return tf.ensure_shape(tf.numpy_function(pause, [value], value.dtype), value.shape)
 
         @tf.custom_gradient
         def identity(x):
-            def backward(upstream):
-                paused = tf.numpy_function(pause, [upstream], upstream.dtype)
-                return tf.ensure_shape(paused, upstream.shape)
-
-            return tf.identity(x), backward
+            return paused(x), paused
 
         return identity(inputs)
 
 
+class LastFirst(keras.Model):
+    """Calls its layers in the reverse of the order in which their variables were made."""
+
+    def __init__(self, made):
+        super().__init__()
+        self.made = made
+
+    def build(self, input_shape):
+        for layer in self.made:
+            layer.build((None, 24 if layer is self.made[-1] else WIDTH))
+        self.built = True
+
+    def call(self, inputs):
+        for layer in reversed(self.made):
+            inputs = layer(inputs)
+        return inputs
+
+
+class Plans(keras.callbacks.Callback):
+    """Notes the plan of every step."""
+
+    def __init__(self):
+        super().__init__()
+        self.of_step = []
+        self.last = None
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.last = self.model.distribute_strategy.statistics()
+        self.of_step.append(json.dumps((self.last["plan"] or {}).get("steps")))
+
+
 def make(strategy):
     with strategy.scope():
-        layers = [keras.layers.Dense(48, activation="tanh") for _ in range(3)]
-        layers.insert(1, SlowGradient())
-        model = keras.Sequential([keras.layers.Input((24,)), *layers, keras.layers.Dense(3)])
+        if LAST_FIRST:
+            made = [keras.layers.Dense(WIDTH, activation="tanh") for _ in range(5)]
+            made[2:2] = [Pause()]
+            model = LastFirst([keras.layers.Lambda(lambda x: x[:, :3]), *made])
+        else:
+            layers = [keras.layers.Dense(WIDTH, activation="tanh") for _ in range(3)]
+            layers.insert(1, Pause())
+            model = keras.Sequential([keras.layers.Input((24,)), *layers, keras.layers.Dense(3)])
         optimizer = os.environ.get("CASE_OPTIMIZER", "keras.optimizers.SGD(0.05, momentum=0.5)")
         model.compile(eval(optimizer), "mse")
     return model
@@ -73,7 +111,7 @@ class Crash(keras.callbacks.Callback):
 def with_fit(strategy):
     model = make(strategy)
     arguments = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
-    callbacks = []
+    callbacks = [PLANS]
     if schedule := os.environ.get("CASE_SCHEDULE"):
         callbacks.append(tfdear.callbacks.CompressionSchedule(eval(schedule)))
     if TASK in ("crash", "resume"):
@@ -139,6 +177,8 @@ def with_a_loop(strategy):
     return model.get_weights()
 
 
+PLANS = Plans()
+
 if __name__ == "__main__":
     keras.utils.set_random_seed(3)
     strategy = tfdear.DearStrategy(timeout=30.0)
@@ -147,11 +187,14 @@ if __name__ == "__main__":
         warnings.simplefilter("always")
         weights = (with_a_loop if looped else with_fit)(strategy)
     events = strategy.events()
+    strategy_statistics = PLANS.last or strategy.statistics()
     np.savez(
         DIRECTORY / f"{TASK}_{strategy.rank}.npz",
         kinds=[event.kind for event in events],
         numbers=[(e.ticket, e.subject, e.detail, e.begin, e.end) for e in events],
+        plans=PLANS.of_step,
+        buckets=json.dumps(strategy_statistics["plan"]["buckets"]),
         warnings=[str(w.message) for w in caught if "held back" in str(w.message)],
-        within_nodes=strategy.statistics()["transports"].get("gradients_intra", "nothing"),
+        within_nodes=strategy_statistics["transports"].get("gradients_intra", "nothing"),
         **{f"w{i}": weight for i, weight in enumerate(weights)},
     )
