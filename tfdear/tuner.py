@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -122,7 +122,12 @@ class Tuner:
         self._schedule = schedule
         self._costs = costs
         self._sparse_buckets = sparse_buckets
-        self._forms = {"tree": tree, "levels": levels, "sparse_buckets": sparse_buckets}
+        # How the engine forms sums.
+        self._forms: dict[str, Any] = {
+            "tree": tree,
+            "levels": levels,
+            "sparse_buckets": sparse_buckets,
+        }
         self._reader = reader
         self._rows: list[np.ndarray] = []  # As they were read; empty when nobody needs them.
         self._mutex = threading.Lock()
