@@ -14,26 +14,37 @@ from tfdear.trace import Trace
 __all__ = ["Bayesian"]
 
 _DEFAULT_START = 25 << 20
+# Trials before there is a model. With one, the process says that little is known far from it, and
+# the next ones go there.
+_FIRST_TRIALS = 1
+_LEAST_TRIALS = 7
+# Of the process, in parts of the axis: the range within which step times may turn.
+_LENGTHS = (0.25, 1.0)
+# Times that differ by less say nothing about the size.
+_LEAST_DEVIATION = 1e-3
+
+# The weight of what was measured, which is noisy, beside what the process says, which is smooth.
+_MEASURED = 0.5
 
 
 class Bayesian(Search):
     """Searches the bucket size with Bayesian optimization while training runs.
 
-    Use it where layer times or costs cannot be modelled well: it needs nothing but step times. A
-    Gaussian process over the logarithm of the size predicts the logarithm of the step time, and the
-    next trial is where the expected improvement is largest. The search ends by itself.
+    Use it where layer times or costs cannot be modelled well: it needs nothing but step times. It
+    is scikit-optimize's `Optimizer`: a Gaussian process over the logarithm of the size, whose
+    length, scale and noise are fitted to the trials, predicts the logarithm of the step time, and
+    the next trial is where the expected improvement is largest. The search ends by
+    itself.
 
     Args:
         low: Smallest bucket size, in bytes. Defaults to 1 MB.
         high: Largest bucket size, in bytes. Defaults to 100 MB.
         start: Bucket size of the first trial, in bytes, or "planned": the mean bucket of `Planned`,
-            which wants a profile. The next two are a third and three times that. Defaults to
-            25 MiB.
+            which wants a profile. Defaults to 25 MiB.
         xi: Improvement below which a trial is not worth it, in standard deviations of the measured
             log times; more explores more. Defaults to 0.1, as in the paper.
         trials: Largest number of trials. Defaults to 12.
         steps_per_trial: Steps over which the caller averages. Defaults to 10.
-        noise: Relative standard deviation of such an average. Defaults to 0.01.
         tolerance: The search ends when the expected improvement is less than this fraction of the
             step time. Defaults to 0.005.
         drift: Relative change of the step time that begins a new search. Defaults to 0.2.
@@ -64,7 +75,6 @@ class Bayesian(Search):
         xi: float = 0.1,
         trials: int = 12,
         steps_per_trial: int = 10,
-        noise: float = 0.01,
         tolerance: float = 0.005,
         drift: float = 0.2,
     ) -> None:
@@ -74,12 +84,12 @@ class Bayesian(Search):
                 '`start` must be "planned" or a number of bytes between `low` and `high`. '
                 f"Received: start={start!r}, low={low!r}, high={high!r}"
             )
-        for name, value in (("xi", xi), ("noise", noise), ("tolerance", tolerance)):
+        for name, value in (("xi", xi), ("tolerance", tolerance)):
             if not 0 <= value < math.inf:
                 raise ValueError(f"`{name}` must be zero or more. Received: {name}={value!r}")
         self.start = start if isinstance(start, str) else int(start)
         self.xi = xi
-        self.noise = noise
+        self._found: tuple[int, int] | None = None  # After how many trials, and what was best then.
         self.tolerance = tolerance
 
     @property
@@ -100,43 +110,69 @@ class Bayesian(Search):
             return self._clip(_DEFAULT_START)
         return self.start
 
+    @property
+    def best(self) -> int:
+        """The best size so far, in bytes: by what was measured and what the process says of it."""
+        count = len(self._sizes)
+        if count < 3:
+            return super().best
+        if self._found is None or self._found[0] != count:
+            logs = np.log(self._seconds)
+            predicted = self._optimizer().models[-1].predict(self._positions()) * self._scale()
+            score = _MEASURED * (logs - logs.mean()) + (1 - _MEASURED) * predicted
+            self._found = (count, self._sizes[int(np.argmin(score))])
+        return self._found[1]
+
+    def _begin_with(self, size: int) -> None:
+        super()._begin_with(size)
+        self._found = None
+
     def _next(self) -> int | None:
-        # One point tells nothing about where to go, and the ends of the axis, where the process
-        # knows least, are rarely any good.
-        if len(self._sizes) < 3:
-            return self._clip(self._sizes[0] * (1 / 3 if len(self._sizes) == 1 else 3))
+        optimizer = self._optimizer()
+        if len(self._sizes) >= _LEAST_TRIALS and self._gain(optimizer) < self.tolerance:
+            return None
+        return self._at(float(optimizer.ask()[0]))
+
+    def _gain(self, optimizer: Any) -> float:
+        """The fraction of the step time that a further trial may be expected to gain."""
         from skopt.acquisition import gaussian_ei
 
+        model = optimizer.models[-1]
+        best = float(model.predict(self._positions()).min())
+        # Without xi: that says where to look, not what there is to gain.
         axis = np.linspace(0.0, 1.0, 201).reshape(-1, 1)
-        model, scale = self._model()
-        known = np.array([self._position(size) for size in self._sizes]).reshape(-1, 1)
-        best = float(model.predict(known).min())
-        improvement = gaussian_ei(axis, model, best, self.xi)
-        # Without xi, for the end: xi says where to look, not what there is to gain. In logarithms
-        # a difference is a fraction of the step time.
-        gain = float(gaussian_ei(axis, model, best, 0.0).max()) * scale
-        if len(self._sizes) >= 4 and gain < self.tolerance:
-            return None
-        return self._at(float(axis[int(np.argmax(improvement)), 0]))
+        # In logarithms a difference is a fraction of the step time.
+        return float(gaussian_ei(axis, model, best, 0.0).max()) * self._scale()
 
-    def _model(self) -> tuple[Any, float]:
-        """Fits the process to the standardised log times; returns it and their scale."""
+    def _optimizer(self) -> Any:
+        """scikit-optimize's optimizer, told all trials."""
         # Here, not above: scikit-optimize takes a second to load.
+        from skopt import Optimizer
         from skopt.learning import GaussianProcessRegressor
         from skopt.learning.gaussian_process.kernels import ConstantKernel, Matern
+        from skopt.space import Real
 
-        logs = np.log(self._seconds)
-        # At least the noise: two trials that differ by less say nothing about the scale.
-        scale = max(float(logs.std()), self.noise, 1e-6)
-        # Fixed, since so few trials cannot tell them: a length of half the axis (a decade), and
-        # twice the deviation of the trials, which have not seen all of it.
-        kernel = ConstantKernel(4.0, "fixed") * Matern(0.5, "fixed", nu=2.5)
-        model = GaussianProcessRegressor(
-            kernel,
-            alpha=max((self.noise / scale) ** 2, 1e-8),
-            optimizer=None,
+        # As the optimizer's own process, but for the bounds of its length: so few trials would
+        # also be explained by a curve that is all noise, or one that turns at each of them.
+        kernel = ConstantKernel(1.0, (0.01, 1000.0)) * Matern(0.3, _LENGTHS, nu=2.5)
+        process = GaussianProcessRegressor(
+            kernel, normalize_y=True, noise="gaussian", n_restarts_optimizer=2, random_state=0
+        )
+        optimizer = Optimizer(
+            [Real(0.0, 1.0)],
+            base_estimator=process,
+            n_initial_points=_FIRST_TRIALS,
+            acq_func="EI",
+            acq_func_kwargs={"xi": self.xi},
             random_state=0,
         )
-        positions = np.array([[self._position(size)] for size in self._sizes])
-        model.fit(positions, (logs - logs.mean()) / scale)
-        return model, scale
+        logs = np.log(self._seconds)
+        optimizer.tell(self._positions().tolist(), ((logs - logs.mean()) / self._scale()).tolist())
+        return optimizer
+
+    def _scale(self) -> float:
+        """The standard deviation of the log times, in which `xi` counts."""
+        return max(float(np.log(self._seconds).std()), _LEAST_DEVIATION)
+
+    def _positions(self) -> np.ndarray:
+        return np.array([[self._position(size)] for size in self._sizes])

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import functools
 import math
 import signal
@@ -116,8 +118,14 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     overlap.add_argument(
         "--planners",
         nargs="+",
-        default=["FixedSize"],
-        help='planners of tfdear.fusion, such as "FixedSize(4 << 20)" (default: FixedSize)',
+        default=["default"],
+        help='planners of tfdear.fusion, such as "FixedSize(4 << 20)" (default: what DearStrategy '
+        "does if nobody says)",
+    )
+    overlap.add_argument(
+        "--one-node",
+        action="store_true",
+        help="all ranks on one node, as `tfdear run` starts them; --rate does not matter then",
     )
     sparse = _add(kinds, "sparse", "sums of gradients, dense and compressed", _sparse)
     sparse.add_argument("--ranks-per-node", type=_positive(int), default=2, help="default: 2")
@@ -260,6 +268,13 @@ def _lab(options: argparse.Namespace, paths: int = 1):
     return netlab.temporary(options.ranks, rate, paths)
 
 
+@contextlib.contextmanager
+def _one_node(ranks: int):
+    """A lab whose nodes are all the same one."""
+    with netlab.temporary(1, None) as lab:
+        yield dataclasses.replace(lab, nodes=lab.nodes * ranks)
+
+
 def _replay(options: argparse.Namespace) -> dict[str, Any]:
     from tfdear.benchmarks import peers, replay
 
@@ -319,7 +334,7 @@ def _sparse(options: argparse.Namespace) -> dict[str, Any]:
 def _overlap(options: argparse.Namespace) -> dict[str, Any]:
     from tfdear.benchmarks import overlap, peers
 
-    with _lab(options) as lab:
+    with _one_node(options.ranks) if options.one_node else _lab(options) as lab:
         return overlap.measure(
             lab,
             [

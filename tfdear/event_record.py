@@ -26,6 +26,7 @@ EVENT_KINDS = (
     "norms",
     "sparse_exchange",
     "sparse_all_gather",
+    "forward",
 )
 
 _SECONDS = 1e-6

@@ -24,6 +24,7 @@ __all__ = [
     "Planned",
     "RandomSearch",
     "SingleBucket",
+    "SyncEASGD",
 ]
 
 
@@ -144,9 +145,11 @@ class NoFusion:
 
 @dataclasses.dataclass(frozen=True)
 class SingleBucket:
-    """Sends all gradients at once.
+    """Sends all gradients at once: SyncEASGD, with all-reduces.
 
     Use it as a baseline, or where a collective's start-up exceeds the time of the backward pass.
+    Its other name, `SyncEASGD`, is that of the papers for `schedule="sequential"` (or "wfbp",
+    which is the same with one bucket) and this planner.
 
     Example:
 
@@ -166,3 +169,6 @@ class SingleBucket:
     ) -> list[list[int]]:
         """Returns the buckets in backward order; costs and schedule do not matter."""
         return [list(reversed(range(len(trace.layers))))]
+
+
+SyncEASGD = SingleBucket

@@ -217,9 +217,13 @@ class Job:
     @property
     def _lanes_on_one_node(self) -> tuple[_Lane, ...]:
         """Lanes whose members share a node; the same on all ranks."""
+        lanes = [_Lane.INTRA_NODE]
+        if self.num_nodes == 1:
+            lanes += [_Lane.GRADIENTS, _Lane.CONTROL]
         grid = self.grid or self._sparse_grid
-        rows = grid is not None and grid.nodes
-        return (_Lane.INTRA_NODE, _Lane.GRADIENTS_INTRA) if rows else (_Lane.INTRA_NODE,)
+        if grid is not None and grid.nodes:
+            lanes.append(_Lane.GRADIENTS_INTRA)
+        return tuple(lanes)
 
     def _connect_groups(self, bind_address: str) -> None:
         nodes = self._rendezvous.node_rank_of_rank

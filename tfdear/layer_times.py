@@ -3,10 +3,11 @@
 
 [Note: What the engine can see of computation]
 A gradient is handed to the engine when the backward pass has made it, so the times between
-contributions are those of the layers' backward computation. Reads of variables say nothing about
-single layers of the forward pass, because TensorFlow starts all of them at the beginning of a step;
-its time is what lies between that and the first contribution, less what communication was exposed
-there, and is spread over the layers in proportion to their backward times.
+contributions are those of the layers' backward computation. Marks tell when the forward pass comes
+to a variable (`forward_marks.py`): from one mark to the next the layer of the first is computed,
+less what communication was exposed there. What lies between the last mark and the first gradient is
+the last layer's forward and backward computation. Where there are no marks, as in a loop that
+computes eagerly, the forward pass is spread over the layers in proportion to their backward times.
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from tfdear.trace import Layer, Trace
 
 _STEP = EVENT_KINDS.index("step")
 _CONTRIBUTE = EVENT_KINDS.index("contribute")
+_FORWARD = EVENT_KINDS.index("forward")
 _COLLECTIVES = [EVENT_KINDS.index(kind) for kind in statistics.PHASES]
 _SECONDS = 1e-6
 # Of the backward pass: times closer than this are taken for equal.
@@ -26,7 +28,12 @@ _SAME_TIME = 0.02
 
 
 def measure(
-    rows: np.ndarray, layout: int, names: Sequence[str], sizes: Sequence[int], skip: int = 1
+    rows: np.ndarray,
+    layout: int,
+    names: Sequence[str],
+    sizes: Sequence[int],
+    variables: Sequence[int] = (),
+    skip: int = 1,
 ) -> tuple[Trace, list[int]] | None:
     """Builds a trace from recorded steps, its layers in the reverse of the order of readiness.
 
@@ -35,6 +42,8 @@ def measure(
         layout: The layout whose steps count.
         names: Names of its tensors.
         sizes: Their sizes, in bytes.
+        variables: The engine's numbers of the variables whose gradients they are. Defaults to none:
+            the forward pass of single layers is not measured.
         skip: Steps at the beginning that are left out: the first ones allocate memory and fill
             caches. Defaults to 1.
 
@@ -48,7 +57,8 @@ def measure(
     windows = windows[np.isin(windows["ticket"], opened["ticket"])]
     collectives = statistics.merge(rows[np.isin(rows["kind"], _COLLECTIVES)])
     contributions = rows[rows["kind"] == _CONTRIBUTE]
-    ready, before_first = [], []
+    marks = rows[rows["kind"] == _FORWARD]
+    ready, before_first, passes = [], [], []
     for ticket, begin in zip(windows["ticket"].tolist(), windows["begin"].tolist(), strict=True):
         of_step = contributions[contributions["ticket"] == ticket]
         times = np.full(count, -1.0)
@@ -58,6 +68,7 @@ def measure(
         first = times.min()
         ready.append((times - first) * _SECONDS)
         before_first.append((first - begin - _exposed(collectives, begin, first)) * _SECONDS)
+        passes.append((begin, first))
     if not ready:
         return None
     times = np.median(ready, axis=0)
@@ -70,13 +81,44 @@ def measure(
     positive = backward[backward > 0]
     backward[0] = float(np.median(positive)) if len(positive) else 0.0
     forward = max(float(np.median(before_first)) - backward[0], 0.0)
-    total = backward.sum()
-    share = backward / total if total > 0 else np.full(count, 1 / count)
+    share = backward
+    if len(variables):
+        last = backward[0] / _SECONDS
+        forwards = [
+            _forward_times(marks, variables, collectives, begin, first - last)
+            for begin, first in passes
+        ]
+        measured = np.median(forwards, axis=0)[order]
+        share = measured if measured.any() else backward
+    share = share / share.sum() if share.sum() > 0 else np.full(count, 1 / count)
     layers = tuple(
         Layer(names[tensor], sizes[tensor], forward * float(part), float(seconds))
         for tensor, part, seconds in zip(order, share, backward, strict=True)
     )
     return Trace("measured", layers[::-1]), order[::-1].tolist()
+
+
+def _forward_times(
+    marks: np.ndarray, variables: Sequence[int], collectives: np.ndarray, begin: float, end: float
+) -> np.ndarray:
+    """Microseconds from the mark of each tensor's variable to the next mark, or to `end`."""
+    times = np.zeros(len(variables))
+    inside = marks[(marks["begin"] >= begin) & (marks["begin"] < end)]
+    tensor_of_variable = {variable: tensor for tensor, variable in enumerate(variables)}
+    # A variable's first mark counts: a loop comes to it again and again.
+    first: dict[int, float] = {}
+    for variable, at in zip(inside["subject"].tolist(), inside["begin"].tolist(), strict=True):
+        if variable in tensor_of_variable:
+            first[variable] = min(first.get(variable, at), at)
+    if not first:
+        return times
+    order = sorted(first, key=first.__getitem__)
+    # What comes before the first layer, such as casting its input, is counted as its own.
+    starts = [begin, *(first[variable] for variable in order[1:])]
+    for variable, start, stop in zip(order, starts, [*starts[1:], end], strict=True):
+        exposed = _exposed(collectives, start, stop)
+        times[tensor_of_variable[variable]] = max(stop - start - exposed, 0.0)
+    return times
 
 
 def of_buckets(

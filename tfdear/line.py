@@ -4,7 +4,7 @@
 import dataclasses
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tfdear.cost_model import CommunicationCosts
 from tfdear.trace import Trace
@@ -64,24 +64,40 @@ def make_jobs(
     buckets: Sequence[Sequence[int]],
     trace: Trace,
     costs: CommunicationCosts,
-    chunks: dict[str, list[int]],
+    chunks: Mapping[str, Sequence[int]],
+    earliest_due_first: bool = False,
 ) -> dict[tuple[str, int], list[Job]]:
-    """What the line has to carry, by phase and bucket, with the schedule's priorities."""
+    """What the line has to carry, by phase and bucket, with the schedule's priorities.
+
+    With `earliest_due_first`, "dear" takes what must be done first, whichever half it is: an
+    all-gather must be done when the forward pass comes to its bucket, a reduce-scatter so much
+    earlier as the all-gather takes. Else it takes every reduce-scatter before any all-gather.
+    """
     phases = ["reduce_scatter", "all_gather"]
     if schedule not in ("dear", "dear_barrier"):
         phases = ["all_reduce"]
     jobs = {}
+    due = 0.0  # Before the end of the forward pass.
     for bucket, layers in enumerate(buckets):
         size = sum(trace.layers[layer].bytes for layer in layers)
-        for phase in phases:
+        due -= math.fsum(trace.layers[layer].forward for layer in layers)
+        left = due
+        for phase in reversed(phases):
             parts = chunks[phase][bucket] if phase in chunks else 1
             seconds = getattr(costs, phase).seconds(size / parts)
             front_first = phase == "all_gather" or schedule == "bytescheduler"
             rank = (phases.index(phase), -bucket if front_first else bucket)
             jobs[phase, bucket] = [
-                Job((*rank, part), Step(phase, bucket, part, parts), seconds)
+                Job(
+                    (left - (parts - 1 - part) * seconds, *rank, part)
+                    if earliest_due_first
+                    else (*rank, part),
+                    Step(phase, bucket, part, parts),
+                    seconds,
+                )
                 for part in range(parts)
             ]
+            left -= parts * seconds
     return jobs
 
 
@@ -94,14 +110,15 @@ def play(
 ) -> list[Transfer]:
     """Plays the line: at any time it carries the most urgent of the jobs that may begin.
 
-    Without preemption, an all-gather begins only if at most the part `overrun` of it would be on
-    the line after the next bucket is ready; else the line stays idle until then.
+    Without preemption, a job begins before the next bucket is ready, if that is more urgent, only
+    if at most the part `overrun` of it would be on the line afterwards; else the line stays idle
+    until then.
     """
     if schedule == "sequential":
         ready = [max(ready)] * len(ready)
     first_phase = "reduce_scatter" if schedule in ("dear", "dear_barrier") else "all_reduce"
     waiting: list[tuple[tuple[float, ...], float, Step]] = []
-    unreduced = len(ready)
+    unreduced = {bucket: len(jobs[first_phase, bucket]) for bucket in range(len(ready))}
     arrived = 0  # Buckets become ready in the order of the list.
     clock = 0.0
     transfers: list[Transfer] = []
@@ -129,7 +146,10 @@ def play(
                 heapq.heappush(waiting, (priority, seconds - (next_ready - clock), step))
                 clock = next_ready
                 continue
-            if step.phase == "all_gather" and clock + seconds - next_ready > overrun * seconds:
+            if (
+                jobs[first_phase, arrived][0].priority < priority
+                and clock + seconds - next_ready > overrun * seconds
+            ):
                 heapq.heappush(waiting, (priority, seconds, step))
                 clock = next_ready
                 continue
@@ -138,12 +158,14 @@ def play(
         )
         clock += seconds
         if step.phase == "reduce_scatter":
-            unreduced -= 1
-            if schedule == "dear":
-                release("all_gather", step.bucket)
-            elif not unreduced:
-                for bucket in range(len(ready)):
-                    release("all_gather", bucket)
+            unreduced[step.bucket] -= 1
+            if unreduced[step.bucket] == 0:
+                del unreduced[step.bucket]
+                if schedule == "dear":
+                    release("all_gather", step.bucket)
+                elif not unreduced:
+                    for bucket in range(len(ready)):
+                        release("all_gather", bucket)
 
 
 def _number(pieces: list[Transfer]) -> list[Transfer]:

@@ -16,12 +16,12 @@ import numpy as np
 from tfdear.cost_model import CommunicationCosts, LinearCost
 from tfdear.trace import Trace
 
-__all__ = ["optimal_buckets"]
+__all__ = ["Sums", "lower_bound", "optimal_buckets", "optimal_cuts"]
 
 
 def optimal_buckets(trace: Trace, costs: CommunicationCosts, schedule: str) -> list[list[int]]:
     """Returns the buckets, in backward order, that make the modelled iteration shortest."""
-    model = _Model.of(trace)
+    model = Sums.of(trace)
     if schedule == "sequential":  # Nothing overlaps, so one start-up is the least.
         cuts = [0]
     elif schedule == "wfbp":
@@ -33,6 +33,35 @@ def optimal_buckets(trace: Trace, costs: CommunicationCosts, schedule: str) -> l
     return _from_cuts(len(trace.layers), cuts)
 
 
+def optimal_cuts(trace: Trace, costs: CommunicationCosts) -> list[int]:
+    """Returns the cuts of the bucket list that attains `lower_bound`: bucket k begins at cut k."""
+    model = Sums.of(trace)
+    return _one_number(model.ready + model.forward, model, _both_halves(costs))[1]
+
+
+def lower_bound(trace: Trace, costs: CommunicationCosts) -> float:
+    """Returns seconds that no iteration with the two halves of an all-reduce can beat.
+
+    Use it to see how much a plan leaves: whatever the bucket list, the order, the parts and the
+    interruptions, both halves of the buckets in front of a cut take the line after the first of
+    them is ready, and end before the forward pass comes to the cut.
+
+    Args:
+        trace: The model.
+        costs: The network.
+
+    Reference: `docs/fusion.md`.
+    """
+    model = Sums.of(trace)
+    line, _ = _one_number(model.ready + model.forward, model, _both_halves(costs))
+    return max(line, float(model.ready[0] + model.forward[0]))
+
+
+def _both_halves(costs: CommunicationCosts) -> LinearCost:
+    scatter, gather = costs.reduce_scatter, costs.all_gather
+    return LinearCost(scatter.a + gather.a, scatter.b + gather.b)
+
+
 def _from_cuts(layers: int, cuts: list[int]) -> list[list[int]]:
     """Returns the bucket list whose buckets begin at the layers `cuts`, given from last to 0."""
     ends = [layers, *cuts[:-1]]
@@ -40,7 +69,7 @@ def _from_cuts(layers: int, cuts: list[int]) -> list[list[int]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Model:
+class Sums:
     """Sums over the layers, by cut position p = 0..L: a cut before layer p."""
 
     ready: np.ndarray  # When the gradients of layers p.. are there.
@@ -48,7 +77,7 @@ class _Model:
     bytes: np.ndarray  # Size of layers ..p-1.
 
     @classmethod
-    def of(cls, trace: Trace) -> "_Model":
+    def of(cls, trace: Trace) -> "Sums":
         layers = trace.layers
         backward = [layer.backward for layer in reversed(layers)]
         forward = [layer.forward for layer in reversed(layers)]
@@ -64,7 +93,7 @@ class _Model:
         return len(self.bytes) - 1
 
 
-def _one_number(start: np.ndarray, model: _Model, cost: LinearCost) -> tuple[float, list[int]]:
+def _one_number(start: np.ndarray, model: Sums, cost: LinearCost) -> tuple[float, list[int]]:
     """Minimises value_1 of value_j = max(start_j, value_{j+1}) + cost_j; returns it and cuts."""
     count = model.layers
     value = np.full(count + 1, math.inf)
@@ -86,7 +115,7 @@ def _one_number(start: np.ndarray, model: _Model, cost: LinearCost) -> tuple[flo
 class _TwoNumbers:
     """The dynamic programme on pairs: (X, S) for dear, (X, Y) for dear_barrier."""
 
-    def __init__(self, model: _Model, costs: CommunicationCosts, schedule: str):
+    def __init__(self, model: Sums, costs: CommunicationCosts, schedule: str):
         self._model = model
         self._scatter, self._gather = costs.reduce_scatter, costs.all_gather
         self._barrier = schedule == "dear_barrier"

@@ -77,7 +77,7 @@ class DearOptions:
     backend: str = "auto"
     schedule: str = "dear"
     barrier: bool = False
-    fusion: planner_module.Planner = dataclasses.field(default_factory=fusion_module.FixedSize)
+    fusion: planner_module.Planner = dataclasses.field(default_factory=fusion_module.Planned)
     collective: str = "ring"
     compression: compression_module.MSTopK | None = None
     weighting: str = "examples"

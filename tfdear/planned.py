@@ -3,8 +3,8 @@
 
 import dataclasses
 
-from tfdear import schedules
-from tfdear.cost_model import CommunicationCosts, LinearCost
+from tfdear import plan_search, schedules
+from tfdear.cost_model import CommunicationCosts
 from tfdear.optimal_buckets import optimal_buckets
 from tfdear.trace import Trace
 
@@ -19,15 +19,9 @@ class Planned:
     buckets save start-ups, small ones start earlier and free the next forward pass earlier, and
     this planner weighs the two exactly, for the schedule in use.
 
-    Args:
-        chunk_bytes: Defaults to None: the buckets are optimal for the ideal queue of "dear", which
-            interrupts a transfer at no cost. With a size in bytes, they are the best, under the
-            fixed order that `tfdear.schedules.make_plan` makes with this `chunk_bytes`, of a few
-            optimal bucket lists, among them the one for "dear_barrier": so the order without the
-            barrier is never the slower one. Other schedules are planned alike either way.
-
-    Raises:
-        ValueError: `chunk_bytes` is not a positive whole number.
+    It is what `DearStrategy` uses if nobody says otherwise. `buckets` are optimal for a queue that
+    interrupts transfers at no cost; for "dear", what the engine gets is `plan`, in which every
+    interruption costs a start-up.
 
     Example:
 
@@ -41,17 +35,7 @@ class Planned:
     Shi et al., "MG-WFBP", section 3.
     """
 
-    chunk_bytes: int | None = None
     needs_profile = True
-
-    def __post_init__(self) -> None:
-        if self.chunk_bytes is not None and (
-            not isinstance(self.chunk_bytes, int) or self.chunk_bytes < 1
-        ):
-            raise ValueError(
-                "`chunk_bytes` must be None or a positive number of bytes. "
-                f"Received: chunk_bytes={self.chunk_bytes!r}"
-            )
 
     def buckets(
         self, trace: Trace, costs: CommunicationCosts | None, schedule: str
@@ -69,33 +53,32 @@ class Planned:
         Raises:
             ValueError: There are no costs, or the schedule is unknown.
         """
-        if costs is None:
-            raise ValueError(
-                "Planned needs measured costs, and received None. Use FixedSize() until the "
-                "network is measured."
-            )
-        if schedule not in schedules.SCHEDULES:
-            raise ValueError(
-                f"`schedule` must be one of {schedules.SCHEDULES}. Received: {schedule!r}"
-            )
-        if schedule != "dear" or self.chunk_bytes is None:
-            return optimal_buckets(trace, costs, schedule)
-        # A fixed order pays a start-up for every interruption, so the ideal optimum may have too
-        # few buckets; with cheaper start-ups it has more.
-        cheaper = dataclasses.replace(
-            costs, reduce_scatter=_half(costs.reduce_scatter), all_gather=_half(costs.all_gather)
+        return optimal_buckets(trace, _check(costs, schedule), schedule)
+
+    def plan(self, trace: Trace, costs: CommunicationCosts | None, schedule: str) -> schedules.Plan:
+        """Returns buckets with the order of their collectives: what the engine gets.
+
+        Args:
+            trace: As of `buckets`.
+            costs: As of `buckets`.
+            schedule: As of `buckets`.
+
+        Raises:
+            ValueError: As `buckets`.
+        """
+        costs = _check(costs, schedule)
+        if schedule == "dear":
+            return plan_search.search(trace, costs)
+        buckets = optimal_buckets(trace, costs, schedule)
+        return schedules.make_plan(schedule, buckets, trace, costs)
+
+
+def _check(costs: CommunicationCosts | None, schedule: str) -> CommunicationCosts:
+    if costs is None:
+        raise ValueError(
+            "Planned needs measured costs, and received None. Use FixedSize() until the "
+            "network is measured."
         )
-        candidates = [
-            optimal_buckets(trace, costs, "dear"),
-            optimal_buckets(trace, costs, "dear_barrier"),
-            optimal_buckets(trace, cheaper, "dear"),
-        ]
-        times = [
-            schedules.timeline("dear", buckets, trace, costs, self.chunk_bytes).iteration_time
-            for buckets in candidates
-        ]
-        return candidates[times.index(min(times))]
-
-
-def _half(cost: LinearCost) -> LinearCost:
-    return LinearCost(cost.a / 2, cost.b)
+    if schedule not in schedules.SCHEDULES:
+        raise ValueError(f"`schedule` must be one of {schedules.SCHEDULES}. Received: {schedule!r}")
+    return costs

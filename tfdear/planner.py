@@ -64,8 +64,7 @@ def make_plan(
 ) -> schedules.Plan:
     """The plan that the engine gets: the planner's buckets and the schedule's order.
 
-    `Planned` judges buckets by that order here, and not by the ideal queue, which interrupts
-    transfers at no cost.
+    Those of `Planned` are sought together with the order.
 
     Args:
         planner: Who cuts the buckets.
@@ -73,8 +72,8 @@ def make_plan(
         trace: The model.
         costs: The network, or None.
     """
-    if isinstance(planner, fusion.Planned) and planner.chunk_bytes is None:
-        planner = fusion.Planned(schedules.CHUNK_BYTES)
+    if isinstance(planner, fusion.Planned):
+        return planner.plan(trace, costs, schedule)
     return schedules.make_plan(schedule, planner.buckets(trace, costs, schedule), trace, costs)
 
 

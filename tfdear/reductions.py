@@ -32,6 +32,7 @@ _DATA_TYPES = {tf.as_dtype(name): number for name, number in engine_module.DATA_
 # A layout stays for ever, and shapes may be other ones in every step: past so many, one serves all
 # shapes, whose sizes are then known at run time only.
 _MOST_EAGER_LAYOUTS = 256
+_NO_VARIABLE = -1
 
 
 def check_not_xla() -> None:
@@ -66,6 +67,8 @@ class Reducer:
         # Of each layout of a graph: its tensors, and what they are called.
         self._tensors: dict[int, list[engine_plan.TensorSpec]] = {}
         self._names: dict[int, list[str]] = {}
+        # Of each layout: the numbers of the variables whose gradients its tensors are.
+        self._variables: dict[int, list[int]] = {}
         # Of eager calls, by lane: the members of a lane's group have made the same calls, so they
         # run out of layouts at the same one.
         self._eager_layouts: dict[engine_module.Lane, dict[tuple, int]] = {}
@@ -200,13 +203,17 @@ class Reducer:
         if layout not in self._names:
             count = len(self._tensors[layout])
             self._names[layout] = [f"tensor {number}" for number in range(count)]
+            self._variables[layout] = [_NO_VARIABLE] * count
             self._engine.set_lane(layout, engine_module.Lane.GRADIENTS)
             gradient_order.contribute_gradients_first(
                 user for user in ticket.consumers() if user.type == "DearContribute"
             )
             if self._tuner is not None:
-                self._tuner.add_layout(layout, self._names[layout], self._tensors[layout])
+                self._tuner.add_layout(
+                    layout, self._names[layout], self._tensors[layout], self._variables[layout]
+                )
         self._names[layout][index] = variable.name
+        self._variables[layout][index] = variable.number
         self._engine.set_variable(
             layout,
             index,

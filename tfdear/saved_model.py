@@ -1,14 +1,14 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Takes await ops out of SavedModels, which must load where tfdear is not installed."""
+"""Takes awaits and marks out of SavedModels, which must load where tfdear is not installed."""
 
 from tfdear import _tf_private, seams
 
-_AWAIT = "DearAwait"
+_OPS = ("DearAwait", "DearForwardMark")
 SEAMS = seams.Seams()
 
 
 def remove_awaits(nodes) -> None:
-    """Removes await ops from a graph's nodes; what ran after them runs after their predecessors.
+    """Removes awaits and marks from a graph; what ran after them runs after their predecessors.
 
     Args:
         nodes: A repeated field of `NodeDef`, changed in place.
@@ -16,7 +16,7 @@ def remove_awaits(nodes) -> None:
     predecessors = {
         node.name: [name for name in node.input if name.startswith("^")]
         for node in nodes
-        if node.op == _AWAIT
+        if node.op in _OPS
     }
     if not predecessors:
         return
@@ -57,12 +57,12 @@ def _awaits(name, predecessors) -> bool:
 def _clean(meta_graph) -> None:
     remove_awaits(meta_graph.graph_def.node)
     for function in meta_graph.graph_def.library.function:
-        names = {node.name for node in function.node_def if node.op == _AWAIT}
+        names = {node.name for node in function.node_def if node.op in _OPS}
         remove_awaits(function.node_def)
         for output in [key for key, value in function.control_ret.items() if value in names]:
             del function.control_ret[output]
     operations = meta_graph.meta_info_def.stripped_op_list.op
-    kept = [operation for operation in operations if operation.name != _AWAIT]
+    kept = [operation for operation in operations if operation.name not in _OPS]
     del operations[:]
     operations.extend(kept)
 

@@ -213,7 +213,7 @@ def _fill_gaps(plan: Plan, trace: Trace, costs: CommunicationCosts, chunk_bytes:
     def candidate(chunks: list[int], overrun: float) -> tuple[float, Plan]:
         jobs = make_jobs("dear", plan.buckets, trace, costs, {"all_gather": chunks})
         played = play("dear", jobs, ready, preemptive=False, overrun=overrun)
-        steps = _join_chunks([Step(t.phase, t.bucket, t.chunk, t.chunks) for t in played])
+        steps = join_chunks([Step(t.phase, t.bucket, t.chunk, t.chunks) for t in played])
         filled = dataclasses.replace(plan, steps=tuple(steps))
         return execute(filled, trace, costs).iteration_time, filled
 
@@ -237,7 +237,7 @@ def _fill_gaps(plan: Plan, trace: Trace, costs: CommunicationCosts, chunk_bytes:
     return plan
 
 
-def _join_chunks(steps: list[Step]) -> list[Step]:
+def join_chunks(steps: list[Step]) -> list[Step]:
     """Makes one step of the chunks of a bucket that follow one another without a break."""
     joined: list[Step] = []
     position = 0

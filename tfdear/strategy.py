@@ -61,7 +61,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         barrier: Whether "dear" gathers nothing before everything is reduced, as in the paper.
             Defaults to False.
         fusion: How gradients are fused into buckets, a planner of `tfdear.fusion`. Defaults to
-            `tfdear.fusion.FixedSize(25 MiB)`.
+            `tfdear.fusion.Planned()`; the first steps, which it is measured in, have buckets of 25
+            MiB.
         collective: How gradients are summed: "ring" (every rank sums its shard), "tree" (one rank
             sums a bucket, the ranks in turns), "hierarchical" (in shards within each node, then
             each shard between the nodes) or "torus2d" (the same along rows and columns of a grid,
@@ -381,10 +382,12 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             `transports`: what carries each process group's messages, "gloo" or "shared_memory".
             `per_step`: for each step that was completed, the same and `time`, `forward`,
             `backward` and `other`; the two latest steps appear in the next call. `average`: their
-            means. `plan`: the latest step's buckets, with sizes in bytes. `costs`: `a` (seconds)
-            and `b` (seconds per byte) by phase, or None. `bounds`: the least time of a step by
-            schedule, `speedup` (DeAR's largest speedup) and where their communication times come
-            from; `fraction_of_bound`: how much of the bound of the schedule in use was reached
+            means. `plan`: the latest step's buckets, with sizes in bytes, and its collectives; on
+            rank 0, for a plan from measured times, `predicted_time` of an iteration and the
+            `lower_bound` that no plan can beat in that model (`docs/fusion.md`). `costs`: `a`
+            (seconds) and `b` (seconds per byte) by phase, or None. `bounds`: the least time of a
+            step by schedule, `speedup` (DeAR's largest speedup) and where their communication times
+            come from; `fraction_of_bound`: how much of the bound of the schedule in use was reached
             (1: all). These are None where nothing was measured.
 
         Reference: Zhang et al., "DeAR", section VI-E, equations 6 to 8.

@@ -79,7 +79,16 @@ class StrategyStatistics:
         return {
             "bucket_bytes": self._job.engine.bucket_bytes(layout),
             **_decode(self._job.engine.plan(layout)[0]),
+            **self._prediction(layout),
         }
+
+    def _prediction(self, layout: int) -> dict:
+        """Of rank 0, which makes the plans: what the model says of the latest."""
+        tuner = self._job.tuner
+        prediction = None if tuner is None else tuner.prediction(layout)
+        if prediction is None:
+            return {"predicted_time": None, "lower_bound": None}
+        return {"predicted_time": prediction.time, "lower_bound": prediction.lower_bound}
 
 
 def _schedule_in_use(options) -> str:

@@ -25,6 +25,7 @@ from tfdear import engine_plan, layer_times, schedules
 from tfdear.cost_model import CommunicationCosts
 from tfdear.event_record import EVENT_KINDS
 from tfdear.fusion import FixedSize, NoFusion, Planned, SingleBucket
+from tfdear.optimal_buckets import lower_bound
 from tfdear.planner import Planner, SearchingPlanner, make_plan
 from tfdear.trace import Trace
 
@@ -57,6 +58,20 @@ _KEPT_WHEN_COMPRESSED = (FixedSize, NoFusion, Planned, SingleBucket)
 _STEP = EVENT_KINDS.index("step")
 
 
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """What the model of an iteration says of a plan, in seconds.
+
+    Args:
+        time: Of an iteration with the plan.
+        lower_bound: That no plan can beat, whatever its buckets and its order; None if the
+            schedule sums without halves.
+    """
+
+    time: float
+    lower_bound: float | None
+
+
 @dataclasses.dataclass
 class _Layout:
     """What the tuner knows of one layout."""
@@ -64,11 +79,14 @@ class _Layout:
     number: int
     names: list[str]
     tensors: list[engine_plan.TensorSpec]
+    variables: list[int]
     planner: Planner
     # What plans are made for: the measured times, with headroom.
     trace: Trace | None = None
     tensor_of_layer: list[int] | None = None
-    # The plan that was proposed last, until all ranks have it, and the execution that began with.
+    # What the model says of the plan that was proposed last.
+    prediction: Prediction | None = None
+    # That plan, until all ranks have it, and the execution that began with.
     proposed: list[int] | None = None
     adopted: int | None = None
     finished: bool = False
@@ -135,13 +153,20 @@ class Tuner:
         self._thread: threading.Thread | None = None
 
     def add_layout(
-        self, number: int, names: list[str], tensors: Sequence[engine_plan.TensorSpec]
+        self,
+        number: int,
+        names: list[str],
+        tensors: Sequence[engine_plan.TensorSpec],
+        variables: list[int],
     ) -> None:
-        """Takes charge of a layout of gradients. The names may still change until its first use."""
+        """Takes charge of a layout of gradients.
+
+        The names and the numbers of the variables may still change until its first use.
+        """
         with self._mutex:
             # A search belongs to one layout: two models have two best sizes.
             planner = copy.deepcopy(self._planner)
-            self._layouts[number] = _Layout(number, names, list(tensors), planner)
+            self._layouts[number] = _Layout(number, names, list(tensors), variables, planner)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="tfdear_tuner", daemon=True)
                 self._thread.start()
@@ -209,7 +234,9 @@ class Tuner:
         sizes = [tensor.bytes for tensor in largest.tensors]
         skip = FIRST_AGREEMENT
         rows = np.concatenate(self._rows)
-        measured = layer_times.measure(rows, largest.number, largest.names, sizes, skip)
+        measured = layer_times.measure(
+            rows, largest.number, largest.names, sizes, largest.variables, skip
+        )
         if measured is not None:
             path, self._trace_file = self._trace_file, None
             try:
@@ -223,7 +250,7 @@ class Tuner:
             return
         sizes = [tensor.bytes for tensor in layout.tensors]
         rows = np.concatenate(self._rows)
-        measured = layer_times.measure(rows, layout.number, layout.names, sizes)
+        measured = layer_times.measure(rows, layout.number, layout.names, sizes, layout.variables)
         if measured is None:
             return
         trace, layout.tensor_of_layer = measured
@@ -236,9 +263,25 @@ class Tuner:
             words = self._in_measured_order(layout)
         else:
             plan = make_plan(layout.planner, self._schedule, layout.trace, self._costs)
+            layout.prediction = self._predict(plan, layout.trace)
             words = engine_plan.encode(plan, layout.tensors, layout.tensor_of_layer, **self._forms)
         layout.proposed, layout.adopted = words, None
         self._engine.propose(layout.number, words, self._interval(layout.planner))
+
+    def _predict(self, plan: schedules.Plan, trace: Trace) -> Prediction | None:
+        if self._costs is None:
+            return None
+        halves = self._schedule in ("dear", "dear_barrier")
+        return Prediction(
+            schedules.execute(plan, trace, self._costs).iteration_time,
+            lower_bound(trace, self._costs) if halves else None,
+        )
+
+    def prediction(self, layout: int) -> Prediction | None:
+        """What the model says of the latest plan of a layout; None: there is none yet."""
+        with self._mutex:
+            found = self._layouts.get(self._engine.shared_layout(layout))
+        return None if found is None else found.prediction
 
     def _in_measured_order(self, layout: _Layout) -> list[int]:
         """The plan for the buckets that there are, by the times at which they become ready."""
@@ -249,6 +292,7 @@ class Tuner:
         )
         alone = [[layer] for layer in reversed(range(len(buckets)))]
         plan = schedules.make_plan(self._schedule, alone, trace, self._costs)
+        layout.prediction = self._predict(plan, trace)
         return engine_plan.encode_over_buckets(
             plan, buckets, bucket_of_layer, layout.tensors, **self._forms
         )

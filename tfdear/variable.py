@@ -8,7 +8,7 @@ import threading
 
 import tensorflow as tf
 
-from tfdear import _ops, _tf_private, deferred_update, own_value, step_data
+from tfdear import _ops, _tf_private, deferred_update, forward_marks, own_value, step_data
 
 _state = threading.local()
 
@@ -133,6 +133,7 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         if not _tf_private.save_context.in_save_context():
             with step_data.required():
                 _ops.load().dear_await(handles=[self._bare_handle], variables=[self._number])
+            forward_marks.mark(self._number)
 
     # Facts about the variable, not its value: no reason to wait.
     @property

@@ -2,19 +2,47 @@
 #include "custom_ops/engine/communication_threads.h"
 
 #include <pthread.h>
-#include <sys/resource.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <mutex>
 #include <vector>
 
 namespace tfdear {
 namespace {
 
-constexpr int kNiceness = -10;
+// The shortest slice that Linux grants.
+constexpr uint64_t kSliceNanos = 100 * 1000;
+
+// `struct sched_attr` of sched_setattr(2); the C library has no name for it everywhere.
+struct SchedulingAttributes {
+  uint32_t size = sizeof(SchedulingAttributes);
+  uint32_t policy = SCHED_OTHER;
+  uint64_t flags = 0;
+  int32_t nice = 0;
+  uint32_t priority = 0;
+  uint64_t runtime = 0;
+  uint64_t deadline = 0;
+  uint64_t period = 0;
+};
+
+// [Note: short slices]
+// Transfer threads need little time, but at once: while one waits for a processor, the line is
+// idle. Since Linux 6.12 a thread may ask for a short slice of time, with which it runs before
+// others that have longer ones, as long as it does not use more than its share. Unlike a negative
+// niceness every user gets that. An older system leaves all threads alike.
+void AskForShortSlices() {
+  SchedulingAttributes attributes;
+  if (syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) != 0) return;
+  if (attributes.policy != SCHED_OTHER) return;  // Somebody chose.
+  attributes.flags = 0;
+  attributes.runtime = kSliceNanos;
+  syscall(SYS_sched_setattr, 0, &attributes, 0);
+}
 
 struct Registry {
   std::mutex mutex;
@@ -66,9 +94,7 @@ void RegisterCommunicationThread() {
   if (known) return;
   known = true;
   pthread_setname_np(pthread_self(), "tfdear_transfer");
-  // They need little time, but at once: while one waits for a processor, the line is idle. Where
-  // the system does not allow it (to other users than root, by default), all threads are alike.
-  setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNiceness);
+  AskForShortSlices();
   clockid_t clock;
   if (pthread_getcpuclockid(pthread_self(), &clock) != 0) return;
   thread_local Registration registration;

@@ -46,6 +46,8 @@ const char* Name(EventKind kind) {
       return "sparse_exchange";
     case EventKind::kSparseAllGather:
       return "sparse_all_gather";
+    case EventKind::kForward:
+      return "forward";
   }
   return "unknown";
 }

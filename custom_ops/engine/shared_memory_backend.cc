@@ -303,7 +303,10 @@ Status SharedMemoryBackend::Broadcast(void* data, size_t bytes, int root,
   TFDEAR_RETURN_IF_ERROR(Begin("broadcast", signature, sequence));
   Shards shards(size(), Range{0, 0});
   shards[root] = Range{0, bytes};
-  return Gather(static_cast<char*>(data), shards);
+  TFDEAR_RETURN_IF_ERROR(Gather(static_cast<char*>(data), shards));
+  // The root hears nothing from the others: without this it would go on, and might end, while they
+  // are in another collective.
+  return rank() == root ? transport_->AwaitReaders() : Status();
 }
 
 Status SharedMemoryBackend::Barrier(const Signature& signature, uint64_t sequence) {

@@ -271,6 +271,16 @@ void SharedMemoryTransport::Release(int peer, bool to_all) {
   Wake(peer, /*for_data=*/false);
 }
 
+Status SharedMemoryTransport::AwaitReaders() {
+  const uint64_t published = QueueOf(rank_, kAll)->published.load(std::memory_order_relaxed);
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    TFDEAR_RETURN_IF_ERROR(Await(peer, /*for_data=*/false,
+                                 [&] { return ReadBy(peer, /*to_all=*/true) >= published; }));
+  }
+  return Status();
+}
+
 void SharedMemoryTransport::Wake(int reader, bool for_data) {
   Header* const own = HeaderOf(rank_);
   std::atomic<uint32_t>& bell = for_data ? own->data_bell : own->read_bell;

@@ -66,6 +66,8 @@ class SharedMemoryTransport {
   // valid until Release() with the same arguments.
   Status Receive(int peer, bool to_all, size_t bytes, const char** data);
   void Release(int peer, bool to_all);
+  // Waits until everybody has read all that was published to all.
+  Status AwaitReaders();
 
   void Abort(const Status& cause);
 

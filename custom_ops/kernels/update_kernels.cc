@@ -268,7 +268,25 @@ class AwaitOp : public tensorflow::AsyncOpKernel {
   std::vector<int64_t> variables_;
 };
 
+class ForwardMarkOp : public tensorflow::OpKernel {
+ public:
+  explicit ForwardMarkOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("variable", &variable_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const int64_t now = EventRecord::NowMicros();
+    Engine::Get()->events()->Add({EventKind::kForward, 0, variable_, 0, now, now});
+  }
+
+  bool IsExpensive() override { return false; }
+
+ private:
+  int64_t variable_;
+};
+
 using tensorflow::DEVICE_CPU;
+REGISTER_KERNEL_BUILDER(Name("DearForwardMark").Device(DEVICE_CPU), ForwardMarkOp);
 REGISTER_KERNEL_BUILDER(Name("DearDeferUpdate").Device(DEVICE_CPU), DeferUpdateOp);
 REGISTER_KERNEL_BUILDER(Name("DearAwait").Device(DEVICE_CPU), AwaitOp);
 

@@ -137,6 +137,14 @@ Completes when no update is in flight on the variables. Blocks no thread.
 handles: Orders this op between the updates and the reads of the same variables.
 )doc");
 
+REGISTER_OP("DearForwardMark")
+    .Attr("variable: int")
+    .SetIsStateful()
+    .SetShapeFn(shape_inference::NoOutputs)
+    .Doc(R"doc(
+Records when the forward pass came to a variable: when what this op depends on was computed.
+)doc");
+
 REGISTER_OP("DearLayerNorms")
     .Input("gradient: float")
     .Input("weight: float")

@@ -202,21 +202,49 @@ TEST(SharedMemory, AbortIsNeverMissed) {
 TEST(SharedMemory, WhatAPeerSentBeforeItLeftStillArrives) {
   Rendezvous gone(2);
   RunOverSharedMemory(2, [&](std::unique_ptr<CollectiveBackend> backend) {
-    const bool root = backend->rank() == 1;
-    std::vector<char> data(100000, root ? 'x' : '?');
-    if (root) {
-      TFDEAR_EXPECT_OK(backend->Broadcast(data.data(), data.size(), 1, Signature("last"), 0));
+    // From rank 1 to rank 0, and nothing back: rank 1 need not wait for anybody.
+    const bool sender = backend->rank() == 1;
+    std::vector<char> data(100000, sender ? 'x' : '?');
+    const std::vector<size_t> nothing = {0, 0};
+    auto exchange = [&] {
+      return backend->AllToAllV(data.data(), sender ? std::vector<size_t>{100000, 0} : nothing,
+                                data.data(), sender ? nothing : std::vector<size_t>{0, 100000},
+                                Signature("last"), 0);
+    };
+    if (sender) {
+      TFDEAR_EXPECT_OK(exchange());
       backend.reset();
     }
     gone.Wait();
-    if (root) return;
-    TFDEAR_EXPECT_OK(backend->Broadcast(data.data(), data.size(), 1, Signature("last"), 0));
+    if (sender) return;
+    TFDEAR_EXPECT_OK(exchange());
     EXPECT_EQ(data, std::vector<char>(100000, 'x'));
     const Status status = backend->Barrier(Signature("after"), 1);
     EXPECT_EQ(status.code(), StatusCode::kUnavailable);
     EXPECT_TRUE(Contains(status.message(), "barrier 'after' (sequence 1): rank 1 closed"))
         << status.message();
     EXPECT_EQ(backend->failed_peer(), 1);
+  });
+}
+
+TEST(SharedMemory, ARootWaitsUntilItsValuesWereRead) {
+  // Else it could go on, and end, while the others are in another collective.
+  Rendezvous checked(2);
+  RunOverSharedMemory(2, [&](std::unique_ptr<CollectiveBackend> owned) {
+    ProcessGroup group("intra_node", {0, 1}, std::move(owned));
+    const bool root = group.rank() == 0;
+    auto signature = std::make_shared<const Signature>(root ? "left" : "right");
+    char value = 0;
+    auto work = group.Run(signature, [&](CollectiveBackend* member, uint64_t sequence) {
+      return member->Broadcast(&value, 1, 0, *signature, sequence);
+    });
+    EXPECT_TRUE(Eventually([&] { return group.Current().has_value(); }));
+    checked.Wait();
+    EXPECT_FALSE(work->done());
+    checked.Wait();
+    group.Abort(Status(StatusCode::kInvalidArgument, "left and right"));
+    EXPECT_EQ(work->Wait().message(), "left and right");
+    checked.Wait();
   });
 }
 

@@ -112,7 +112,7 @@ def test_overlap(tmp_path):
         "--repeats", "1", "--steps", "1", "--torch-python", "/nonexistent/python", timeout=380,
     )  # fmt: skip
     (case,) = numbers["cases"]
-    assert case["name"] == "tfdear dear, FixedSize"
+    assert case["name"] == "tfdear dear, default"
     assert 1.0 <= case["wire"][0] <= 1.1
     assert "MultiWorkerMirroredStrategy: not there (--mirrored-python names no Python)" in printed
 

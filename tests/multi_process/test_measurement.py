@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
+import platform
 import re
 import sys
 
@@ -24,8 +24,6 @@ pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 _JOB = pathlib.Path(__file__).parent / "jobs" / "measurement_job.py"
 _STEPS = 30
 _BUCKETS = 4
-# Of linux/capability.h.
-_CAP_SYS_NICE = 23
 
 
 @pytest.fixture(scope="module")
@@ -100,18 +98,17 @@ def test_a_measured_clock_is_right_within_its_error(reports):
     assert reports[1]["clock error"] > 0
 
 
-def test_only_transfers_go_before_computation(reports):
+def test_only_transfers_have_short_slices(reports):
     # An update that competes with transfers leaves the line idle.
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    status = pathlib.Path("/proc/self/status").read_text()
-    capabilities = int(re.search(r"^CapEff:\s*(\w+)", status, re.MULTILINE)[1], 16)
-    may_raise = capabilities >> _CAP_SYS_NICE & 1
+    release = tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2])
+    granted = release >= (6, 12)
     for report in reports:
         # TensorFlow's threads have names of their own from 2.21 on: all others are asked for.
-        niceness = dict(report["niceness"])
-        transfers = set(niceness.pop("tfdear_transfer"))
-        assert {value for values in niceness.values() for value in values} == {own}, niceness
-        assert max(transfers) < own if may_raise else transfers == {own}
+        slices = dict(report["slices"])
+        transfers = set(slices.pop("tfdear_transfer"))
+        others = {value for values in slices.values() for value in values}
+        assert len(others) == 1, slices
+        assert transfers == ({100_000} if granted else others)
 
 
 def test_statistics_are_complete(reports):
@@ -134,7 +131,7 @@ def test_statistics_are_complete(reports):
         assert second["busbw"]["reduce_scatter"] > 0
         bounds = second["bounds"]
         assert 0 < bounds["dear"] <= bounds["dear_barrier"]
-        assert 0 < bounds["speedup"] <= 2
+        assert 0 < bounds["speedup"] <= 2 + 1e-9
         assert second["fraction_of_bound"] > 0
         assert second["lost_events"] == 0
 

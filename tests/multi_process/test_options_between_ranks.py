@@ -87,7 +87,7 @@ def test_options_take_effect_or_are_warned_about_once():
 def test_options_that_must_agree_are_compared():
     differing = {
         "TFDEAR_WEIGHTING": "replica",
-        "TFDEAR_FUSION": "Planned(4096)",
+        "TFDEAR_FUSION": "FixedSize(4096)",
         "TFDEAR_SHARED_SEEDS": "1",
         "TFDEAR_CONNECTIONS": "2",
         # These are a rank's own.
@@ -98,7 +98,7 @@ def test_options_that_must_agree_are_compared():
     for code, output in run_ranks(2, _JOB, lambda rank: differing if rank else {}):
         assert code == 1
         assert "weighting: 'examples' on rank 0; 'replica' on rank 1." in output
-        assert "fusion: FixedSize(bytes=26214400) on rank 0; Planned(" in output
+        assert "fusion: Planned() on rank 0; FixedSize(bytes=4096)" in output
         assert "shared_seeds: False on rank 0; True on rank 1." in output
         assert "connections: 1 on rank 0; 2 on rank 1." in output
         assert "timeout:" not in output and "shared_memory:" not in output

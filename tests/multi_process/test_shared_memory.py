@@ -61,8 +61,14 @@ def test_nodes_share_memory_inside_and_results_do_not_depend_on_it():
 @pytest.mark.multi_process
 @pytest.mark.newest_only
 @pytest.mark.timeout(120)
-def test_nothing_is_left_behind():
+def test_one_node_needs_no_network_and_leaves_nothing_behind():
     before = set(os.listdir("/dev/shm"))
-    for report in _run(2, {}):
-        assert report["transports"]["intra_node"] == "shared_memory", report
+    reports = _run(2, {})
+    for report in reports:
+        for group in ("gradients", "control", "intra_node"):
+            assert report["transports"][group] == "shared_memory", report
+    by_tcp = _run(2, {"TFDEAR_SHARED_MEMORY": "0"})
+    for report in by_tcp:
+        assert set(report["transports"].values()) == {"gloo"}, report
+    assert [report["results"] for report in by_tcp] == [report["results"] for report in reports]
     assert set(os.listdir("/dev/shm")) == before

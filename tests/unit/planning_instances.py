@@ -33,6 +33,30 @@ def random_instance(random, layers: int) -> tuple[Trace, CommunicationCosts]:
     )
 
 
+def realistic_instance(random) -> tuple[Trace, CommunicationCosts]:
+    """A model as they are trained: many tensors of all sizes, start-ups of a network of today.
+
+    Communication takes a quarter to four times of computation, an iteration 50 ms to a second, a
+    start-up 20 to 300 microseconds.
+    """
+    count = random.randint(10, 200)
+    computation = 10 ** random.uniform(-1.3, 0)
+    layers = []
+    for i in range(count):
+        work = random.expovariate(1)
+        size = int(10 ** random.uniform(2.5, 7))
+        layers.append(Layer(str(i), size, work, work * random.uniform(1.5, 2.5)))
+    trace = Trace("realistic", tuple(layers))
+    trace = trace.scaled(computation / (trace.forward + trace.backward))
+    line = computation * 10 ** random.uniform(-0.6, 0.6)
+    share = random.uniform(0.4, 0.6)
+    scatter = LinearCost(10 ** random.uniform(-4.7, -3.5), share * line / trace.bytes)
+    gather = LinearCost(scatter.a * random.uniform(0.5, 1), (1 - share) * line / trace.bytes)
+    return trace, CommunicationCosts(
+        scatter, gather, LinearCost(scatter.a + gather.a, scatter.b + gather.b)
+    )
+
+
 def random_buckets(random, layers: int) -> list[list[int]]:
     """A random bucket list."""
     return merge(layers, [random.random() < 0.5 for _ in range(layers - 1)])

@@ -18,7 +18,6 @@ PLANNERS = [
     fusion.MGWFBP(),
     fusion.NoFusion(),
     fusion.Planned(),
-    fusion.Planned(chunk_bytes=64),
     fusion.SingleBucket(),
 ]
 
@@ -109,17 +108,17 @@ def test_planned_is_not_beaten_on_big_models(schedule, kind):
 
 @pytest.mark.parametrize("kind", ["transformer", "convolutional", "uniform"])
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 1.33, 2.0])
-def test_planned_for_the_fixed_order_is_never_slower_than_the_barrier(kind, ratio):
+def test_the_plan_is_never_slower_than_the_barrier_or_the_ideal_buckets(kind, ratio):
     trace, costs = planning_instances.resembling(kind, 120, ratio, startups=1.0)
-    chunk_bytes = 1 << 20
 
-    def played(planner, schedule):
-        buckets = planner.buckets(trace, costs, schedule)
-        return schedules.timeline(schedule, buckets, trace, costs, chunk_bytes).iteration_time
+    def played(plan):
+        return schedules.execute(plan, trace, costs).iteration_time
 
-    ours = played(fusion.Planned(chunk_bytes), "dear")
-    assert ours <= played(fusion.Planned(chunk_bytes), "dear_barrier") * (1 + 1e-9)
-    assert ours <= played(fusion.Planned(), "dear") * (1 + 1e-9)
+    planned = fusion.Planned()
+    ours = played(planned.plan(trace, costs, "dear")) * (1 - 1e-9)
+    assert ours <= played(planned.plan(trace, costs, "dear_barrier"))
+    ideal = planned.buckets(trace, costs, "dear")
+    assert ours <= played(schedules.make_plan("dear", ideal, trace, costs))
 
 
 def merges_do_not_wait(buckets, trace, cost):
@@ -183,8 +182,6 @@ def test_sizes_are_checked():
         fusion.FixedSize(0)
     with pytest.raises(ValueError, match="`count`"):
         fusion.FixedCount(0)
-    with pytest.raises(ValueError, match="`chunk_bytes`"):
-        fusion.Planned(chunk_bytes=0)
     with pytest.raises(ValueError, match="`schedule`"):
         fusion.Planned().buckets(sized(1), CommunicationCosts(*[LinearCost(0, 1)] * 3), "fast")
 

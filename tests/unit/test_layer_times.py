@@ -95,3 +95,45 @@ def test_layers_that_are_buckets():
     assert [layer.bytes for layer in trace.layers] == [10, 4, 1]
     assert [layer.backward for layer in trace.layers] == [4.0, 5.0, 1.0]
     assert [layer.forward for layer in trace.layers] == [5.0, 2.0, 8.0]
+
+
+def with_marks(rows, marks, forward=1000):
+    """Adds marks of variables to steps that `steps` made: microseconds since each began."""
+    begins = rows[rows["kind"] == EVENT_KINDS.index("step")]["begin"]
+    added = [row("forward", 0, v, begin + at, begin + at) for begin in begins for v, at in marks]
+    return np.concatenate([rows, np.array(added, EVENT_ROW)])
+
+
+def test_forward_times_are_those_between_marks():
+    rows = steps([[(2, 0), (1, 100), (0, 300)]] * 4)
+    # Variables 10, 11 and 12 have these gradients; 11 is used twice, and 99 has no gradient.
+    marks = [(10, 50), (11, 250), (99, 300), (11, 400), (12, 650)]
+    trace, tensors = layer_times.measure(
+        with_marks(rows, marks), LAYOUT, NAMES, SIZES, [10, 11, 12]
+    )
+    assert tensors == [0, 1, 2]
+    # The last layer's ends with the first backward time, which is usual, before its gradient.
+    assert [layer.forward for layer in trace.layers] == pytest.approx([250e-6, 400e-6, 200e-6])
+
+
+def test_layers_without_a_mark_take_nothing():
+    rows = steps([[(2, 0), (1, 100), (0, 300)]] * 4)
+    trace, _ = layer_times.measure(
+        with_marks(rows, [(12, 450)]), LAYOUT, NAMES, SIZES, [10, 11, 12]
+    )
+    assert [layer.forward for layer in trace.layers] == pytest.approx([0, 0, 850e-6])
+    unmarked, _ = layer_times.measure(rows, LAYOUT, NAMES, SIZES, [10, 11, 12])
+    spread, _ = layer_times.measure(rows, LAYOUT, NAMES, SIZES)
+    assert unmarked == spread
+
+
+def test_a_wait_for_a_gather_is_no_forward_time():
+    rows = steps([[(2, 0), (1, 100), (0, 300)]] * 4)
+    gathers = [
+        row("all_gather", ticket, 0, begin + 300, begin + 500, 8, 0)
+        for ticket, begin in enumerate(100_000 * np.arange(1, 5))
+    ]
+    rows = np.concatenate([rows, np.array(gathers, EVENT_ROW)])
+    marks = [(10, 50), (11, 250), (12, 650)]
+    trace, _ = layer_times.measure(with_marks(rows, marks), LAYOUT, NAMES, SIZES, [10, 11, 12])
+    assert [layer.forward for layer in trace.layers] == pytest.approx([250e-6, 200e-6, 200e-6])

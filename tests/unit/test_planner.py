@@ -17,6 +17,7 @@ COSTS = cost_model.ring(4, alpha=5e-5, beta=8e-9)
         ("FixedSize(4 << 20)", fusion.FixedSize(4 << 20)),
         ("FixedSize(bytes=3 * 1024)", fusion.FixedSize(3072)),
         (" Planned() ", fusion.Planned()),
+        ("SyncEASGD", fusion.SingleBucket()),
         ("FixedCount(3)", fusion.FixedCount(3)),
     ],
 )

@@ -8,7 +8,7 @@ from tfdear import tuner
 
 
 def test_steps_are_counted_but_not_kept():
-    layout = tuner._Layout(0, ["a"], [], tfdear.fusion.FixedSize())
+    layout = tuner._Layout(0, ["a"], [], [1], tfdear.fusion.FixedSize())
     times = np.cumsum(np.full(20_000, 0.5)).tolist()
     for begin in range(0, len(times), 7):
         layout.opened.extend(times[begin : begin + 7])

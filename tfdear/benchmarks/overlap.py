@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -65,14 +66,17 @@ def measure(
     """
     turns: list[tuple[Case, Group]] = []
     with contextlib.ExitStack() as stack:
-        for schedule, planner in ours:
-            group = peers_module.tfdear().open(stack, lab, pin, tell)
+        arguments: dict[str, Any] = {"model": model, "batch_size": batch_size}
+        for (schedule, planner), tcp in itertools.product(ours, (False, True)):
+            if tcp and not _on_one_node(lab):
+                continue
+            group = peers_module.tfdear(shared_memory=not tcp).open(stack, lab, pin, tell)
             assert group is not None
-            arguments = {"model": model, "batch_size": batch_size}
             nbytes = group.call(
                 "build", _BUILD_SECONDS, schedule=schedule, fusion=planner, **arguments
             )[0]
-            turns.append((Case(f"tfdear {schedule}, {planner}", nbytes), group))
+            name = f"tfdear {schedule}, {planner}" + (", without shared memory" if tcp else "")
+            turns.append((Case(name, nbytes), group))
         for peer in peers:
             group = peer.open(stack, lab, pin, tell)
             if group is None:
@@ -98,6 +102,7 @@ def measure(
         "model": model,
         "batch_size": batch_size,
         "ranks": len(lab.nodes),
+        "nodes": len({*lab.nodes}),
         "rate_bits_per_second": lab.bits_per_second,
         "frameworks": descriptions,
         "cases": [dataclasses.asdict(case) for case in cases],
@@ -110,9 +115,15 @@ def _take_turn(lab: netlab.Lab, group: Group, case: Case, steps: int) -> None:
     before = [node.bytes_sent() for node in lab.nodes]
     case.together.append(max(group.call("train", _TURN_SECONDS, mode="together", steps=steps)))
     after = [node.bytes_sent() for node in lab.nodes]
+    if _on_one_node(lab):
+        return  # Nothing leaves it.
     least = 2 * (world_size - 1) / world_size * case.gradient_bytes
     least *= _FIRST_STEPS + steps
     case.wire.append(max(b - a for a, b in zip(before, after, strict=True)) / least)
+
+
+def _on_one_node(lab: netlab.Lab) -> bool:
+    return len({*lab.nodes}) == 1
 
 
 def _print(lab: netlab.Lab, cases: Sequence[Case], tell: Callable[[str], None]) -> None:
@@ -125,14 +136,18 @@ def _print(lab: netlab.Lab, cases: Sequence[Case], tell: Callable[[str], None]) 
     rows = []
     for case in cases:
         together, alone = statistics.median(case.together), statistics.median(case.alone)
-        row = [case.name, f"{together:.3f}", f"{alone:.3f}", f"{fastest / together:.3f}"]
-        row.append(f"{statistics.median(case.wire):.3f}")
+        row = [case.name, f"{together:.3f}", f"{max(case.together):.3f}", f"{alone:.3f}"]
+        row += [f"{together / alone:.3f}", f"{fastest / together:.3f}"]
+        if case.wire:
+            row.append(f"{statistics.median(case.wire):.3f}")
         if lab.bits_per_second:
             line = report.PAYLOAD_SHARE * lab.bits_per_second / 8
             communication = 2 * (world_size - 1) / world_size * case.gradient_bytes / line
             row += [f"{communication:.3f}", f"{max(alone, communication) / together:.3f}"]
         rows.append(row)
-    header = ["framework", "step s", "alone s", "tfdear / this", "wire"]
+    header = ["framework", "step s", "slowest", "alone s", "step / alone", "tfdear / this"]
+    if not _on_one_node(lab):
+        header.append("wire")
     if lab.bits_per_second:
         header += ["line s", "limit / step"]
     tell(report.table(header, rows))

@@ -58,10 +58,13 @@ class Peer:
         return group
 
 
-def tfdear(connections: int = 1) -> Peer:
-    """Ourselves, in this interpreter, with so many connections to each rank."""
+def tfdear(connections: int = 1, shared_memory: bool = True) -> Peer:
+    """Ourselves, in this interpreter, with so many connections to each rank of another node."""
     name = "tfdear" if connections == 1 else f"tfdear, {connections} connections"
-    variables = {"TFDEAR_CONNECTIONS": str(connections)}
+    variables = {
+        "TFDEAR_CONNECTIONS": str(connections),
+        "TFDEAR_SHARED_MEMORY": str(int(shared_memory)),
+    }
     return Peer(name, "with_tfdear", sys.executable, "", variables)
 
 

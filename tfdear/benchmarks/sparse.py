@@ -34,6 +34,7 @@ def configurations(density: float) -> dict[str, dict[str, str]]:
         "dense ring": {"TFDEAR_COLLECTIVE": "ring"},
         "dense hierarchical": {"TFDEAR_COLLECTIVE": "hierarchical"},
         "dense 2D torus": {"TFDEAR_COLLECTIVE": "torus2d"},
+        "dense tree (TreeAR)": {"TFDEAR_COLLECTIVE": "tree"},
         "naive sparse all-gather": {
             "TFDEAR_COMPRESSION": (
                 f"MSTopK({density}, dense_below=0, hierarchical=False, exchange='all_gather')"

@@ -1,6 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """A rank that uses Horovod on TensorFlow, with its Gloo controller."""
 
+import collections
 import os
 import time
 
@@ -18,7 +19,8 @@ def prepare(hostnames: list) -> dict:
 
     _server = RendezvousServer()
     port = _server.start()
-    hosts = parse_hosts(",".join(f"{name}:1" for name in hostnames))
+    counts = collections.Counter(hostnames)
+    hosts = parse_hosts(",".join(f"{name}:{count}" for name, count in counts.items()))
     _server.init(get_host_assignments(hosts, len(hostnames)))
     return {"port": port}
 
@@ -29,10 +31,10 @@ def start(rank: int, addresses: list, hostnames: list, prepared: dict) -> str:
     os.environ.update(
         HOROVOD_RANK=str(rank),
         HOROVOD_SIZE=size,
-        HOROVOD_LOCAL_RANK="0",
-        HOROVOD_LOCAL_SIZE="1",
-        HOROVOD_CROSS_RANK=str(rank),
-        HOROVOD_CROSS_SIZE=size,
+        HOROVOD_LOCAL_RANK=str(hostnames[:rank].count(hostnames[rank])),
+        HOROVOD_LOCAL_SIZE=str(hostnames.count(hostnames[rank])),
+        HOROVOD_CROSS_RANK=str(list(dict.fromkeys(hostnames)).index(hostnames[rank])),
+        HOROVOD_CROSS_SIZE=str(len({*hostnames})),
         HOROVOD_HOSTNAME=hostnames[rank],
         HOROVOD_CONTROLLER="gloo",
         HOROVOD_CPU_OPERATIONS="gloo",

@@ -1,6 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """A rank that uses TensorFlow's MultiWorkerMirroredStrategy; it needs Keras 2."""
 
+import contextlib
 import json
 import os
 import socket
@@ -14,14 +15,18 @@ _joined: dict = {}
 
 def prepare(hostnames: list) -> dict:
     """Rank 0: what all ranks must know before they start."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return {"port": probe.getsockname()[1]}
+    with contextlib.ExitStack() as stack:
+        # Several ranks may share an address.
+        probes = [stack.enter_context(socket.socket()) for _ in hostnames]
+        for probe in probes:
+            probe.bind(("", 0))
+        return {"ports": [probe.getsockname()[1] for probe in probes]}
 
 
 def start(rank: int, addresses: list, hostnames: list, prepared: dict) -> str:
     """Joins the job."""
-    workers = [f"{address}:{prepared['port']}" for address in addresses]
+    ports = prepared["ports"]
+    workers = [f"{address}:{port}" for address, port in zip(addresses, ports, strict=True)]
     task = {"type": "worker", "index": rank}
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
     _joined["strategy"] = tf.distribute.MultiWorkerMirroredStrategy(

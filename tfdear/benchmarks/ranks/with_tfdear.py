@@ -220,7 +220,8 @@ def build(model: str, batch_size: int, schedule: str, fusion: str) -> int:
     import keras_models  # type: ignore[import-not-found]
     import tensorflow as tf
 
-    strategy = tfdear.DearStrategy(schedule=schedule, fusion=planner.parse(fusion))
+    chosen = None if fusion == "default" else planner.parse(fusion)
+    strategy = tfdear.DearStrategy(schedule=schedule, fusion=chosen)
     with strategy.scope():
         trained = keras_models.build(model)
     batch = keras_models.data(model, batch_size * strategy.world_size)
