@@ -2,6 +2,7 @@
 """Bayesian optimization of the bucket size while training runs. Imports no TensorFlow."""
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ _DEFAULT_START = 25 << 20
 # Trials before there is a model. With one, the process says that little is known far from it, and
 # the next ones go there.
 _FIRST_TRIALS = 1
+# Places of the axis at which the expected improvement is worked out.
+_LOOKED_AT = 400
 _LEAST_TRIALS = 7
 # Of the process, in parts of the axis: the range within which step times may turn.
 _LENGTHS = (0.25, 1.0)
@@ -25,6 +28,8 @@ _LEAST_DEVIATION = 1e-3
 
 # The weight of what was measured, which is noisy, beside what the process says, which is smooth.
 _MEASURED = 0.5
+# Trials from which on the process has a say in it.
+_FIRST_BEST = 3
 
 
 class Bayesian(Search):
@@ -89,7 +94,7 @@ class Bayesian(Search):
                 raise ValueError(f"`{name}` must be zero or more. Received: {name}={value!r}")
         self.start = start if isinstance(start, str) else int(start)
         self.xi = xi
-        self._found: tuple[int, int] | None = None  # After how many trials, and what was best then.
+        self._told: tuple[int, Any] | None = None  # After how many trials, and the optimizer then.
         self.tolerance = tolerance
 
     @property
@@ -113,25 +118,24 @@ class Bayesian(Search):
     @property
     def best(self) -> int:
         """The best size so far, in bytes: by what was measured and what the process says of it."""
-        count = len(self._sizes)
-        if count < 3:
+        if len(self._sizes) < _FIRST_BEST:
             return super().best
-        if self._found is None or self._found[0] != count:
-            logs = np.log(self._seconds)
-            predicted = self._optimizer().models[-1].predict(self._positions()) * self._scale()
-            score = _MEASURED * (logs - logs.mean()) + (1 - _MEASURED) * predicted
-            self._found = (count, self._sizes[int(np.argmin(score))])
-        return self._found[1]
+        logs = np.log(self._seconds)
+        predicted = self._optimizer().models[-1].predict(self._positions()) * self._scale()
+        score = _MEASURED * (logs - logs.mean()) + (1 - _MEASURED) * predicted
+        return self._sizes[int(np.argmin(score))]
 
     def _begin_with(self, size: int) -> None:
         super()._begin_with(size)
-        self._found = None
+        self._told = None
 
     def _next(self) -> int | None:
         optimizer = self._optimizer()
         if len(self._sizes) >= _LEAST_TRIALS and self._gain(optimizer) < self.tolerance:
             return None
-        return self._at(float(optimizer.ask()[0]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return self._at(float(optimizer.ask()[0]))
 
     def _gain(self, optimizer: Any) -> float:
         """The fraction of the step time that a further trial may be expected to gain."""
@@ -146,6 +150,11 @@ class Bayesian(Search):
 
     def _optimizer(self) -> Any:
         """scikit-optimize's optimizer, told all trials."""
+        if self._told is None or self._told[0] != len(self._sizes):
+            self._told = (len(self._sizes), self._tell())
+        return self._told[1]
+
+    def _tell(self) -> Any:
         # Here, not above: scikit-optimize takes a second to load.
         from skopt import Optimizer
         from skopt.learning import GaussianProcessRegressor
@@ -164,10 +173,16 @@ class Bayesian(Search):
             n_initial_points=_FIRST_TRIALS,
             acq_func="EI",
             acq_func_kwargs={"xi": self.xi},
+            acq_optimizer="sampling",
+            acq_optimizer_kwargs={"n_points": _LOOKED_AT},
             random_state=0,
         )
         logs = np.log(self._seconds)
-        optimizer.tell(self._positions().tolist(), ((logs - logs.mean()) / self._scale()).tolist())
+        standardised = (logs - logs.mean()) / self._scale()
+        with warnings.catch_warnings():
+            # That it would try a size again, and takes another: that is as it should be.
+            warnings.simplefilter("ignore")
+            optimizer.tell(self._positions().tolist(), standardised.tolist())
         return optimizer
 
     def _scale(self) -> float:

@@ -50,7 +50,9 @@ def test_bayesian_is_near_the_best_within_eight_trials(name):
         assert true[:8][-1] <= 1.05 * best, f"seed {seed}"
 
 
-@pytest.mark.parametrize("noise, least", [(0.0095, 18), (0.03, 17)])
+@pytest.mark.parametrize(
+    "noise, least", [pytest.param(0.0095, 18, marks=pytest.mark.long), (0.03, 17)]
+)
 @pytest.mark.parametrize("name", simulator.shipped_traces())
 def test_bayesian_finds_the_best_from_far_away(name, noise, least):
     # The default start is nearly right for these models: who stays there has searched nothing.
