@@ -26,11 +26,11 @@ _LOW, _HIGH = 1_000_000, 100_000_000
 _FINE_GRID = 400
 
 
-def searches(noise: float):
+def searches():
     """What makes the searches, by name; the argument is a seed."""
     return {
-        "Bayesian": lambda seed: fusion.Bayesian(noise=noise),
-        'Bayesian(start="planned")': lambda seed: fusion.Bayesian(start="planned", noise=noise),
+        "Bayesian": lambda seed: fusion.Bayesian(),
+        'Bayesian(start="planned")': lambda seed: fusion.Bayesian(start="planned"),
         "RandomSearch": lambda seed: fusion.RandomSearch(trials=_TRIALS, seed=seed),
         "GridSearch": lambda seed: fusion.GridSearch(trials=20),
     }
@@ -95,7 +95,7 @@ def main() -> None:
     for workers in options.workers:
         for name in simulator.shipped_traces():
             workload = Workload(name, workers, network, options.schedule)
-            for search, make in searches(noise).items():
+            for search, make in searches().items():
                 runs = [workload.run(make(seed), noise, seed) for seed in range(options.seeds)]
                 after_8 = [ratios[:8][-1] for ratios in runs]
                 arrivals = [arrival(ratios) for ratios in runs]
