@@ -159,7 +159,9 @@ def _again_if_removed(method, callback, *args, **kwargs):
         try:
             return method(callback, *args, **kwargs)
         except OSError as error:
-            interrupted = error.errno in (errno.ENOENT, errno.ENOTEMPTY)
+            # HDF5 gives no number when a file goes between its making and its first look at it.
+            vanished = error.errno is None and "retrieve stat info" in str(error)
+            interrupted = vanished or error.errno in (errno.ENOENT, errno.ENOTEMPTY)
             if not interrupted or time.monotonic() > end:
                 raise
         time.sleep(_PAUSE_SECONDS)
