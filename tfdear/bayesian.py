@@ -38,8 +38,7 @@ class Bayesian(Search):
     Use it where layer times or costs cannot be modelled well: it needs nothing but step times. It
     is scikit-optimize's `Optimizer`: a Gaussian process over the logarithm of the size, whose
     length, scale and noise are fitted to the trials, predicts the logarithm of the step time, and
-    the next trial is where the expected improvement is largest. The search ends by
-    itself.
+    the next trial is where the expected improvement is largest. The search ends by itself.
 
     Args:
         low: Smallest bucket size, in bytes. Defaults to 1 MB.

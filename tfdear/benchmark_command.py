@@ -262,15 +262,20 @@ def _tell(line: str) -> None:
 
 
 def _lab(options: argparse.Namespace, paths: int = 1):
-    if options.ranks < 2:
-        raise ValueError(f"--ranks must be at least 2. Received: {options.ranks}")
+    _check_ranks(options.ranks)
     rate = None if options.rate == "none" else options.rate
     return netlab.temporary(options.ranks, rate, paths)
+
+
+def _check_ranks(ranks: int) -> None:
+    if ranks < 2:
+        raise ValueError(f"--ranks must be at least 2. Received: {ranks}")
 
 
 @contextlib.contextmanager
 def _one_node(ranks: int):
     """A lab whose nodes are all the same one."""
+    _check_ranks(ranks)
     with netlab.temporary(1, None) as lab:
         yield dataclasses.replace(lab, nodes=lab.nodes * ranks)
 

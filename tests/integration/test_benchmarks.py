@@ -125,6 +125,7 @@ def test_overlap(tmp_path):
         (["collectives", "--rate", "fast"], "a rate is written like"),
         (["collectives", "--json", "nowhere/x.json"], "nowhere/x.json"),
         (["collectives", "--ranks", "1"], "--ranks must be at least 2"),
+        (["overlap", "--ranks", "1", "--one-node"], "--ranks must be at least 2"),
         (["replay", "--ratio", "0.5,0"], "expected a number above 0. Received: '0'"),
         (["replay", "--trace", "no-such-trace"], "no trace 'no-such-trace'"),
         (["fusion", "--planners", "NoSuchPlanner"], "is not a planner"),
