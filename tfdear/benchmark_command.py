@@ -143,6 +143,40 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help='ways to sum, such as "dense ring" HiTopKComm (default: all)',
     )
     sparse.set_defaults(rate="100mbit")
+    training = _add(kinds, "training", "training with dense and compressed gradients", _training)
+    training.add_argument(
+        "--task",
+        choices=("resnet-50", "transformer"),
+        default="resnet-50",
+        help="default: resnet-50, on handwritten digits; transformer: on English text",
+    )
+    training.add_argument("--ranks-per-node", type=_positive(int), default=2, help="default: 2")
+    training.add_argument(
+        "--batch-size", type=_positive(int), default=8, help="examples per rank (default: 8)"
+    )
+    training.add_argument(
+        "--rates",
+        type=lambda text: text.split(","),
+        default=["100mbit", "1gbit"],
+        help="what each node may send, in place of --rate (default: 100mbit,1gbit)",
+    )
+    training.add_argument(
+        "--compressions",
+        nargs="+",
+        default=["None", "MSTopK(density=0.01)"],
+        help="compressions; others are compared with the first (default: None, and that of "
+        "density 0.01)",
+    )
+    training.add_argument(
+        "--steps", type=_positive(int), default=5, help="steps per repeat (default: 5)"
+    )
+    training.add_argument(
+        "--learning-steps",
+        type=int,
+        default=0,
+        help="steps of a training whose result is told, on a line that is not shaped (default: "
+        "none)",
+    )
     fusion = _add(kinds, "fusion", "all planners on one workload, with sleep", _fusion)
     fusion.add_argument("--trace", default="densenet-201", help="as of replay")
     fusion.add_argument(
@@ -334,6 +368,31 @@ def _sparse(options: argparse.Namespace) -> dict[str, Any]:
             options.pin,
             _tell,
         )
+
+
+def _training(options: argparse.Namespace) -> dict[str, Any]:
+    from tfdear.benchmarks import training
+
+    _check_ranks(options.ranks)
+    for text in options.compressions:
+        compression.parse(text)
+
+    def lab(rate: str):
+        return functools.partial(netlab.temporary, options.ranks, None if rate == "none" else rate)
+
+    rates = [*options.rates, *(["none"] if options.learning_steps > 0 else [])]
+    return training.measure(
+        {rate: lab(rate) for rate in rates},
+        options.ranks_per_node,
+        options.task,
+        options.batch_size,
+        options.compressions,
+        options.steps,
+        options.repeats,
+        options.learning_steps,
+        options.pin,
+        _tell,
+    )
 
 
 def _overlap(options: argparse.Namespace) -> dict[str, Any]:

@@ -17,11 +17,24 @@ _VALUES = ("float32", "bfloat16")
 _EXCHANGES = ("auto", "all_gather", "reduce")
 # Bytes of a coded pair at densities about 0.01, over the 4 bytes of an element.
 _CODED = {"float32": 1.1, "bfloat16": 0.6}
+_FIRST_DENSITY = 0.25
+# If nobody asked for a warm-up. What is held back comes about 1 / density steps late: so many times
+# that it lasts. It begins so many times denser that on a slow line also its steps are quick.
+_WARM_UP_DELAYS = 10
+_DENSER = 5
 # Processor time, in seconds, on an ordinary core: to select (per byte of the vector: error feedback
 # reads and writes it) and to code, decode and add one pair. Rough on purpose: all ranks must
 # decide alike, and only tiny buckets are decided by them.
 _SELECT_BYTE = 0.25e-9
 _CODE_PAIR = 20e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmUp:
+    """The density falls exponentially from the first one in so many steps."""
+
+    steps: int
+    first_density: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +60,12 @@ class MSTopK:
         error_feedback: Whether what is not sent is added to the next step's gradient. Defaults to
             True; without it, what is not sent is lost.
         momentum: Factor of momentum correction: the residual then sums up the gradients' momentum.
-            Use it with plain SGD in place of the optimizer's momentum. Defaults to 0.0: none.
-        warm_up_steps: Steps in which the density falls exponentially from 0.25 to `density`.
-            Defaults to 0.
+            None: that of the optimizer, if it is `keras.optimizers.SGD` with momentum and without
+            `nesterov`; what it then does to the sums is taken into account, and nothing need be
+            changed. A number is for plain SGD, in place of its momentum. Defaults to None.
+        warm_up_steps: Steps in which the density falls exponentially from 0.25 to `density`. None:
+            it falls from five times `density` in the first 10 / `density` steps of an optimizer
+            (from 0.05 in 1000 steps); other sums have no warm-up. Defaults to None.
         values: "float32", lossless, or "bfloat16", rounded, with the rounding error in the
             residual. Defaults to "float32".
         exchange: "all_gather": every node gets every node's selection, which it sends (m - 1)
@@ -78,8 +94,8 @@ class MSTopK:
     density: float = 0.01
     samplings: int | None = None
     error_feedback: bool = True
-    momentum: float = 0.0
-    warm_up_steps: int = 0
+    momentum: float | None = None
+    warm_up_steps: int | None = None
     values: str = "float32"
     exchange: str = "auto"
     hierarchical: bool = True
@@ -87,9 +103,11 @@ class MSTopK:
 
     def __post_init__(self) -> None:
         check_density(self.density)
-        if not _is_number(self.momentum) or not 0 <= self.momentum < 1:
+        if self.momentum is not None and (
+            not _is_number(self.momentum) or not 0 <= self.momentum < 1
+        ):
             raise ValueError(
-                "`momentum` must be a number of at least 0 and below 1. "
+                "`momentum` must be None or a number of at least 0 and below 1. "
                 f"Received: momentum={self.momentum!r}"
             )
         if self.momentum and not self.error_feedback:
@@ -100,7 +118,7 @@ class MSTopK:
             )
         for name, minimum in (("samplings", 1), ("warm_up_steps", 0), ("dense_below", 0)):
             value = getattr(self, name)
-            if name != "warm_up_steps" and value is None:
+            if value is None:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
                 raise ValueError(
@@ -121,6 +139,12 @@ class MSTopK:
             ranks_per_node: Ranks that share the bucket on a node; 1 if not `hierarchical`.
         """
         return max(1, math.floor(self.density * count / ranks_per_node + 0.5))
+
+    def warm_up(self) -> WarmUp:
+        """Returns the warm-up that was asked for, or that of an optimizer if none was."""
+        if self.warm_up_steps is not None:
+            return WarmUp(self.warm_up_steps, _FIRST_DENSITY)
+        return WarmUp(math.ceil(_WARM_UP_DELAYS / self.density), min(1.0, _DENSER * self.density))
 
     def exchange_among(self, members: int) -> str:
         """Returns the kind of exchange for a number of nodes: "all_gather" or "reduce"."""

@@ -300,25 +300,32 @@ class Engine:
         exchange: str,
         values: str,
         error_feedback: bool,
-        momentum: float,
+        momentum: float | None,
         samplings: int,
         warm_up_steps: int,
+        first_density: float,
+        only_optimizers_warm_up: bool,
         at_least: int,
         hierarchical: bool,
     ) -> None:
         """Compresses gradients from now on; before the first use of a layout, on all ranks alike.
 
-        The arguments are those of `tfdear.compression.MSTopK`; `at_least`: elements of the smallest
-        bucket that is compressed, negative for none. Until `set_density` everything is sent dense.
+        The arguments are those of `tfdear.compression.MSTopK`; `first_density`: that of the first
+        step of the warm-up; `only_optimizers_warm_up`: other sums have the final density at once;
+        `at_least`: elements of the smallest bucket that is compressed, negative for none. Until
+        `set_density` everything is sent dense.
         """
         _check(
             _library().tfdear_compress,
             _EXCHANGES.index(exchange),
             _VALUE_FORMATS.index(values),
             int(error_feedback),
-            ctypes.c_double(momentum),
+            ctypes.c_double(momentum or 0.0),
+            int(momentum is None),
             samplings,
             ctypes.c_int64(warm_up_steps),
+            ctypes.c_double(first_density),
+            int(only_optimizers_warm_up),
             ctypes.c_int64(at_least),
             int(hierarchical),
         )
@@ -382,6 +389,14 @@ class Engine:
     def shared_layout(self, layout: int) -> int:
         """The layout whose plan this one follows: itself, or another trace of the same step."""
         return int(_library().tfdear_layout_shared(ctypes.c_int64(layout)))
+
+    def set_optimizer(self, layout: int, momentum: float) -> None:
+        """Says that an optimizer gets the sums, with what momentum; before the first use."""
+        _check(
+            _library().tfdear_layout_set_optimizer,
+            ctypes.c_int64(layout),
+            ctypes.c_double(momentum),
+        )
 
     def request_norms(self, layout: int, tensor: int) -> None:
         """Announces that an update will want norms with the sum of a tensor of a layout."""

@@ -317,14 +317,17 @@ class Job:
             }
         )
         smallest = compression.smallest_bucket(option, outer, levels.intra, levels.inter)
+        warm_up = option.warm_up()
         at_least = -1 if smallest is None else -(-smallest // 4)  # Elements.
         self.engine.compress(
             exchange=option.exchange_among(levels.inter),
             values=option.values,
             error_feedback=option.error_feedback,
-            momentum=option.momentum,
+            momentum=option.momentum if option.error_feedback else 0.0,
             samplings=option.samplings or 0,
-            warm_up_steps=option.warm_up_steps,
+            warm_up_steps=warm_up.steps,
+            first_density=warm_up.first_density,
+            only_optimizers_warm_up=option.warm_up_steps is None,
             at_least=at_least,
             hierarchical=option.hierarchical,
         )

@@ -11,7 +11,7 @@ import weakref
 import keras
 import tensorflow as tf
 
-from tfdear import _keras_private, _tf_private, data, loss_contract, own_value, seams
+from tfdear import _keras_private, _tf_private, data, loss_contract, own_value, reductions, seams
 from tfdear import variable as variable_module
 
 BUILDING = seams.Seams()
@@ -168,7 +168,7 @@ def _is_own_step(model) -> bool:
 def _all_reduce(original, optimizer, grads_and_vars):
     losses = loss_contract.current_losses()
     if losses is not None:
-        with losses.reducing_gradients():
+        with losses.reducing_gradients(), reductions.for_optimizer(_momentum_of(optimizer)):
             return original(optimizer, grads_and_vars)
     pairs = original(optimizer, grads_and_vars)
     extended = next(filter(None, (_extended_of(variable) for _, variable in pairs)), None)
@@ -179,6 +179,13 @@ def _all_reduce(original, optimizer, grads_and_vars):
     return [
         (gradient if gradient is None else next(means), variable) for gradient, variable in pairs
     ]
+
+
+def _momentum_of(optimizer) -> float:
+    """The factor `u` of an optimizer that computes `velocity = u * velocity + sum`, else 0."""
+    # A subclass may do something else.
+    plain = type(optimizer) is keras.optimizers.SGD and not optimizer.nesterov
+    return float(optimizer.momentum) if plain and optimizer.momentum < 1 else 0.0
 
 
 def _extended_of(variable):

@@ -9,6 +9,8 @@ optimizer update, the updates are put off instead (`defer`), nobody reads the su
 TensorFlow prunes those ops, so the step ends without waiting for the network.
 """
 
+import contextlib
+import contextvars
 import dataclasses
 from collections.abc import Sequence
 
@@ -33,6 +35,18 @@ _DATA_TYPES = {tf.as_dtype(name): number for name, number in engine_module.DATA_
 # shapes, whose sizes are then known at run time only.
 _MOST_EAGER_LAYOUTS = 256
 _NO_VARIABLE = -1
+# Of the optimizer whose gradients are being summed; None: there is none.
+_momentum: contextvars.ContextVar[float | None] = contextvars.ContextVar("momentum", default=None)
+
+
+@contextlib.contextmanager
+def for_optimizer(momentum: float):
+    """Within it, sums are for an optimizer, which applies this momentum to them."""
+    token = _momentum.set(momentum)
+    try:
+        yield
+    finally:
+        _momentum.reset(token)
 
 
 def check_not_xla() -> None:
@@ -134,6 +148,8 @@ class Reducer:
         if eager:
             layouts[name, specs] = layout
         else:
+            if (momentum := _momentum.get()) is not None:
+                self._engine.set_optimizer(layout, momentum)
             self._tensors[layout] = list(specs)
         return layout
 

@@ -164,6 +164,11 @@ int tfdear_layout_request_norms(int64_t layout, int tensor, char* error, int err
   return Report(Engine::Get()->RequestNorms(layout, tensor), error, error_size);
 }
 
+int tfdear_layout_set_optimizer(int64_t layout, double momentum, char* error, int error_size) {
+  return Report(Engine::Get()->SetOptimizer(layout, static_cast<float>(momentum)), error,
+                error_size);
+}
+
 int tfdear_layout_buckets(int64_t layout, int64_t* bytes, int capacity) {
   const std::vector<size_t> buckets = Engine::Get()->BucketBytes(layout);
   for (size_t i = 0; i < buckets.size() && i < static_cast<size_t>(capacity); ++i) {
@@ -194,16 +199,20 @@ int64_t tfdear_layout_plan(int64_t layout, int64_t* plan, int64_t capacity, int6
 
 int64_t tfdear_variable_create() { return Engine::Get()->CreateVariable(); }
 
-int tfdear_compress(int exchange, int values, int error_feedback, double momentum, int samplings,
-                    int64_t warm_up_steps, int64_t at_least, int hierarchical, char* error,
-                    int error_size) {
+int tfdear_compress(int exchange, int values, int error_feedback, double momentum,
+                    int momentum_of_optimizer, int samplings, int64_t warm_up_steps,
+                    double first_density, int only_optimizers_warm_up, int64_t at_least,
+                    int hierarchical, char* error, int error_size) {
   tfdear::Compression compression;
   compression.exchange.kind = static_cast<tfdear::ExchangeKind>(exchange);
   compression.exchange.values = static_cast<tfdear::ValueFormat>(values);
   compression.exchange.error_feedback = error_feedback != 0;
   compression.exchange.momentum = static_cast<float>(momentum);
+  compression.momentum_of_optimizer = momentum_of_optimizer != 0;
   compression.exchange.samplings = samplings;
   compression.warm_up_steps = warm_up_steps;
+  compression.first_density = first_density;
+  compression.only_optimizers_warm_up = only_optimizers_warm_up != 0;
   compression.buckets.at_least = at_least;
   compression.buckets.hierarchical = hierarchical != 0;
   return Report(Engine::Get()->Compress(compression), error, error_size);

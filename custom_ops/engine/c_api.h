@@ -46,6 +46,8 @@ TFDEAR_EXPORT int64_t tfdear_layout_shared(int64_t layout);
 // Engine::RequestNorms.
 TFDEAR_EXPORT int tfdear_layout_request_norms(int64_t layout, int tensor, char* error,
                                               int error_size);
+TFDEAR_EXPORT int tfdear_layout_set_optimizer(int64_t layout, double momentum, char* error,
+                                              int error_size);
 // Copies the bucket sizes in bytes; returns how many there are.
 TFDEAR_EXPORT int tfdear_layout_buckets(int64_t layout, int64_t* bytes, int capacity);
 // Engine::SetPlan.
@@ -62,8 +64,9 @@ TFDEAR_EXPORT int64_t tfdear_variable_create();
 
 // Engine::Compress; the arguments are the fields of Compression and of what it is made of.
 TFDEAR_EXPORT int tfdear_compress(int exchange, int values, int error_feedback, double momentum,
-                                  int samplings, int64_t warm_up_steps, int64_t at_least,
-                                  int hierarchical, char* error, int error_size);
+                                  int momentum_of_optimizer, int samplings, int64_t warm_up_steps,
+                                  double first_density, int only_optimizers_warm_up,
+                                  int64_t at_least, int hierarchical, char* error, int error_size);
 TFDEAR_EXPORT int tfdear_set_density(double density, char* error, int error_size);
 // Engine::SaveCompression; `*state` stays valid until the next call.
 TFDEAR_EXPORT int tfdear_compression_save(const char** state, int64_t* size, char* error,

@@ -11,7 +11,7 @@
 namespace tfdear {
 namespace {
 
-constexpr int64_t kFormat = 1;
+constexpr int64_t kFormat = 2;
 
 void Put(int64_t value, std::vector<char>* out) {
   const char* bytes = reinterpret_cast<const char*>(&value);
@@ -101,26 +101,22 @@ Status Bad(const std::string& what) {
 
 }  // namespace
 
-double DensityAt(double density, int64_t warm_up_steps, int64_t step) {
-  if (step >= warm_up_steps || density >= kFirstDensity) return density;
+double DensityAt(double density, double first_density, int64_t warm_up_steps, int64_t step) {
+  if (step >= warm_up_steps || density >= first_density) return density;
   const double progress = static_cast<double>(step) / static_cast<double>(warm_up_steps);
-  return kFirstDensity * std::pow(density / kFirstDensity, progress);
+  return first_density * std::pow(density / first_density, progress);
 }
 
 CompressionState::CompressionState(std::vector<TensorSpec> tensors, Plan plan,
                                    const SparseExchangeOptions& options, int place, int places)
-    : tensors_(std::move(tensors)),
-      plan_(std::move(plan)),
-      options_(options),
-      place_(place),
-      places_(places) {
+    : tensors_(std::move(tensors)), plan_(std::move(plan)), place_(place), places_(places) {
   for (const auto& members : plan_.buckets) {
     buckets_.push_back(MakeBucket(tensors_, members));
-    exchanges_.emplace_back(options_);
+    exchanges_.emplace_back(options);
   }
 }
 
-void CompressionState::AddHeldBack(const Bucket& bucket, float* data) const {
+void CompressionState::AddHeldBack(const Bucket& bucket, int members, float* data) const {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     const SparseExchange& exchange = exchanges_[b];
     if (exchange.residual.empty()) continue;
@@ -135,11 +131,7 @@ void CompressionState::AddHeldBack(const Bucket& bucket, float* data) const {
       const size_t end = std::min(offset + static_cast<size_t>(tensors_[tensor].count), held.end);
       float* const target = data + bucket.offsets[found - bucket.tensors.begin()];
       for (size_t i = begin; i < end; ++i) {
-        const size_t place = i - held.begin;
-        if (!exchange.velocity.empty()) {
-          target[i - offset] += options_.momentum * exchange.velocity[place];
-        }
-        target[i - offset] += exchange.residual[place];
+        target[i - offset] += exchange.HeldBack(i - held.begin, members);
       }
     }
   }
@@ -162,11 +154,15 @@ void CompressionState::Save(std::vector<char>* out) const {
   for (const SparseExchange& exchange : exchanges_) {
     PutFloats(exchange.residual, out);
     PutFloats(exchange.velocity, out);
+    PutFloats(exchange.last_sum, out);
   }
 }
 
-Status CompressionState::Load(const char** next, const char* end,
-                              const SparseExchangeOptions& options, int place, int places,
+void CompressionState::Use(const SparseExchangeOptions& options) {
+  for (SparseExchange& exchange : exchanges_) exchange.Use(options);
+}
+
+Status CompressionState::Load(const char** next, const char* end, int place, int places,
                               std::unique_ptr<CompressionState>* state) {
   const Status damaged = Bad("it is cut off or damaged");
   int64_t format, saved_place, saved_places, saved_steps, count;
@@ -190,26 +186,24 @@ Status CompressionState::Load(const char** next, const char* end,
   Plan plan;
   TFDEAR_RETURN_IF_ERROR(Plan::Decode(words, &plan));
   if (!AreBuckets(plan.buckets, tensors.size())) return damaged;
-  *state = std::make_unique<CompressionState>(std::move(tensors), std::move(plan), options, place,
-                                              places);
+  *state = std::make_unique<CompressionState>(std::move(tensors), std::move(plan),
+                                              SparseExchangeOptions(), place, places);
   (*state)->steps = saved_steps;
   for (size_t b = 0; b < (*state)->buckets_.size(); ++b) {
     SparseExchange* const exchange = (*state)->exchange(static_cast<int>(b));
     if (!TakeFloats(next, end, &exchange->residual) ||
-        !TakeFloats(next, end, &exchange->velocity)) {
+        !TakeFloats(next, end, &exchange->velocity) ||
+        !TakeFloats(next, end, &exchange->last_sum)) {
       return damaged;
     }
     const size_t expected = (*state)->shard(static_cast<int>(b)).size();
-    for (auto* held : {&exchange->residual, &exchange->velocity}) {
+    for (auto* held : {&exchange->residual, &exchange->velocity, &exchange->last_sum}) {
       if (held->empty()) continue;
       if (held->size() != expected ||
           !CanHoldBack((*state)->tensors_, (*state)->plan_.buckets[b])) {
         return damaged;
       }
     }
-    // Saved with other options than these.
-    if (!options.error_feedback) exchange->residual.clear();
-    if (options.momentum == 0) exchange->velocity.clear();
   }
   return Status();
 }

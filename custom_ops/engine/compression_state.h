@@ -18,14 +18,16 @@ namespace tfdear {
 struct Compression {
   SparseExchangeOptions exchange;
   SparseBuckets buckets;
-  // Executions of a layout in which the density falls exponentially from kFirstDensity.
+  // Whether the momentum of `exchange` is that of the layout's optimizer.
+  bool momentum_of_optimizer = false;
+  // Executions of a layout in which the density falls exponentially from `first_density`.
   int64_t warm_up_steps = 0;
+  double first_density = 0.25;
+  bool only_optimizers_warm_up = false;  // And not other sums.
 };
 
-inline constexpr double kFirstDensity = 0.25;
-
 // The density of a layout's execution number `step` (from 0) that is exchanged sparsely.
-double DensityAt(double density, int64_t warm_up_steps, int64_t step);
+double DensityAt(double density, double first_density, int64_t warm_up_steps, int64_t step);
 
 // What the sparse exchanges of one layout keep from step to step on this rank, under one plan. When
 // the plan changes, what was held back goes into this rank's next contribution. (If that step is
@@ -43,17 +45,20 @@ class CompressionState {
   int places() const { return places_; }
   Range shard(int bucket) const { return ShardOf(buckets_[bucket].count, place_, places_); }
 
-  // Adds what was held back of these tensors to their slots in a bucket of another plan.
-  void AddHeldBack(const Bucket& bucket, float* data) const;
+  // Adds what was held back of these tensors to their slots in a bucket of another plan, which will
+  // be summed over `members` that hold the same part.
+  void AddHeldBack(const Bucket& bucket, int members, float* data) const;
 
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
   const Plan& plan() const { return plan_; }
 
   // As bytes, for a checkpoint: for this rank's place in a job of this shape.
   void Save(std::vector<char>* out) const;
-  // Reads one state from *next on and moves *next behind it.
-  static Status Load(const char** next, const char* end, const SparseExchangeOptions& options,
-                     int place, int places, std::unique_ptr<CompressionState>* state);
+  // Reads one state from *next on and moves *next behind it. Before it exchanges anything it has to
+  // hear of its options.
+  static Status Load(const char** next, const char* end, int place, int places,
+                     std::unique_ptr<CompressionState>* state);
+  void Use(const SparseExchangeOptions& options);
 
   int64_t steps = 0;  // Executions that were exchanged sparsely.
   // The exchange that was submitted last; those before it are over when it is.
@@ -62,7 +67,6 @@ class CompressionState {
  private:
   const std::vector<TensorSpec> tensors_;
   const Plan plan_;
-  const SparseExchangeOptions options_;
   const int place_;
   const int places_;
   std::vector<Bucket> buckets_;

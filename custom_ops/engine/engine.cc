@@ -163,7 +163,7 @@ void Engine::FindShared(int64_t layout) {
   for (int64_t other = 0; known && other < layout; ++other) {
     const LayoutEntry& earlier = *layouts_[other];
     if (earlier.variables == entry.variables && earlier.lane == entry.lane &&
-        earlier.name == entry.name &&
+        earlier.name == entry.name && earlier.momentum == entry.momentum &&
         std::equal(earlier.tensors.begin(), earlier.tensors.end(), entry.tensors.begin(),
                    entry.tensors.end(), alike)) {
       entry.shared = other;
@@ -328,6 +328,24 @@ Status Engine::Compress(const Compression& compression) {
   return Status();
 }
 
+Status Engine::SetOptimizer(int64_t layout, float momentum) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  LayoutEntry* entry = nullptr;
+  TFDEAR_RETURN_IF_ERROR(Find(layout, /*open_to_change=*/true, &entry));
+  entry->optimizer = true;
+  entry->momentum = momentum;
+  return Status();
+}
+
+SparseExchangeOptions Engine::ExchangeOf(const LayoutEntry& entry) const {
+  SparseExchangeOptions options = compression_.exchange;
+  if (compression_.momentum_of_optimizer) {
+    options.momentum = entry.momentum;
+    options.optimizer_has_momentum = entry.momentum != 0;
+  }
+  return options;
+}
+
 Status Engine::SetDensity(double density) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!(density > 0 && density <= 1)) {
@@ -359,6 +377,7 @@ void Engine::TakeUpLoaded(LayoutEntry* entry) {
   if (found == loaded_.end()) return;
   std::shared_ptr<CompressionState> state = std::move(*found);
   loaded_.erase(found);
+  state->Use(ExchangeOf(*entry));
   if (entry->current == nullptr && state->plan().Check(entry->tensors, Existing()).ok()) {
     entry->plan = state->plan();
   }
@@ -379,7 +398,7 @@ CompressionOfStep Engine::CompressionOf(LayoutEntry* entry) {
   }
   if (entry->compression == nullptr) {
     entry->compression = std::make_shared<CompressionState>(entry->tensors, entry->plan,
-                                                            compression_.exchange, place, places);
+                                                            ExchangeOf(*entry), place, places);
     if (entry->flushed != nullptr) entry->compression->steps = entry->flushed->steps;
   }
   CompressionOfStep step;
@@ -388,7 +407,9 @@ CompressionOfStep Engine::CompressionOf(LayoutEntry* entry) {
   entry->flushed = nullptr;
   step.density = density_;
   if (density_ < 1) {
-    step.density = DensityAt(density_, compression_.warm_up_steps, entry->compression->steps);
+    const bool warms_up = entry->optimizer || !compression_.only_optimizers_warm_up;
+    step.density = DensityAt(density_, compression_.first_density,
+                             warms_up ? compression_.warm_up_steps : 0, entry->compression->steps);
     ++entry->compression->steps;
   }
   return step;
@@ -424,8 +445,7 @@ Status Engine::LoadCompression(const std::vector<char>& state) {
   const char* const end = next + state.size();
   while (next != end) {
     loaded.emplace_back();
-    TFDEAR_RETURN_IF_ERROR(
-        CompressionState::Load(&next, end, compression_.exchange, place, places, &loaded.back()));
+    TFDEAR_RETURN_IF_ERROR(CompressionState::Load(&next, end, place, places, &loaded.back()));
   }
   loaded_ = std::move(loaded);
   ++loads_;

@@ -79,6 +79,8 @@ class Engine {
                      const std::string& comparable, const std::string& kind);
   // The layout whose plan this one follows: itself, as long as it was not used.
   int64_t SharedWith(int64_t layout);
+  // An optimizer gets the sums of this layout, and applies this momentum to them.
+  Status SetOptimizer(int64_t layout, float momentum);
   // Norms are wanted with the sum of this tensor: Reduction::AddLayer() will be called for it.
   Status RequestNorms(int64_t layout, int tensor);
   // Bucket sizes of the layout's plan, in bytes; empty before its first use.
@@ -151,12 +153,15 @@ class Engine {
     std::shared_ptr<CompressionState> compression;
     std::shared_ptr<const CompressionState> flushed;  // Goes into the next execution.
     int64_t loads = 0;                                // Of saved states, that it has heard of.
+    bool optimizer = false;                           // Whether one gets the sums,
+    float momentum = 0;                               // and its momentum.
   };
 
   LevelGroups GroupsOfLevels();
   Levels Existing();
   std::pair<int, int> PlaceOfExchange();
   void TakeUpLoaded(LayoutEntry* entry);
+  SparseExchangeOptions ExchangeOf(const LayoutEntry& entry) const;
   CompressionOfStep CompressionOf(LayoutEntry* entry);
   Status Find(int64_t layout, bool open_to_change, LayoutEntry** entry);
   static Status CheckTensor(const LayoutEntry& entry, int tensor);

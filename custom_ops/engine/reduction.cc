@@ -435,6 +435,7 @@ Status Reduction::RunStep(CollectiveBackend* backend, const ReductionLayout::Ste
   char* const data = state->buffer->data();
   if (step.first && compression_.flushed != nullptr && type == DataType::kFloat32) {
     compression_.flushed->AddHeldBack(layout_->buckets[step.bucket],
+                                      world_size_ / compression_.flushed->places(),
                                       reinterpret_cast<float*>(data));
   }
   if (IsSparseExchange(step.phase)) {
@@ -478,7 +479,7 @@ Status Reduction::ExchangeSparse(CollectiveBackend* backend, const ReductionLayo
   const Range own = state->shard(step.bucket);
   SparseExchange* const exchange = state->exchange(step.bucket);
   if (compression_.density >= 1) {
-    exchange->Flush(data + own.begin, own.size());
+    exchange->Flush(data + own.begin, own.size(), world_size_ / state->places());
     *bytes = own.size() * sizeof(float);
     return backend->AllReduce(data, ShardsOfStep(step), DataType::kFloat32, signature, sequence);
   }

@@ -16,6 +16,7 @@ std::string SparseExchangeOptions::Describe() const {
   text += values == ValueFormat::kBFloat16 ? " bfloat16" : " float32";
   if (!error_feedback) text += " without error feedback";
   if (momentum != 0) text += " momentum " + std::to_string(momentum);
+  if (optimizer_has_momentum) text += " of the optimizer";
   if (samplings > 0) text += " samplings " + std::to_string(samplings);
   return text;
 }
@@ -41,18 +42,46 @@ Status SparseExchange::Run(CollectiveBackend* backend, float* data, size_t count
       for (size_t i = 0; i < count; ++i) velocity[i] = options_.momentum * velocity[i] + data[i];
     }
   }
-  return options_.kind == ExchangeKind::kReduce
-             ? Reduce(backend, data, count, k, signature, sequence, bytes)
-             : AllGather(backend, data, count, k, signature, sequence, bytes);
+  TFDEAR_RETURN_IF_ERROR(options_.kind == ExchangeKind::kReduce
+                             ? Reduce(backend, data, count, k, signature, sequence, bytes)
+                             : AllGather(backend, data, count, k, signature, sequence, bytes));
+  if (options_.optimizer_has_momentum) FreeOfMomentum(data, count);
+  return Status();
 }
 
-void SparseExchange::Flush(float* data, size_t count) {
-  for (size_t i = 0; i < std::min(count, velocity.size()); ++i) {
-    data[i] += options_.momentum * velocity[i];
+void SparseExchange::Use(const SparseExchangeOptions& options) {
+  options_ = options;
+  if (!options.error_feedback) residual.clear();
+  if (options.momentum == 0) velocity.clear();
+  if (!options.optimizer_has_momentum) last_sum.clear();
+}
+
+void SparseExchange::FreeOfMomentum(float* data, size_t count) {
+  last_sum.resize(count);
+  for (size_t i = 0; i < count; ++i) {
+    const float sum = data[i];
+    data[i] -= options_.momentum * last_sum[i];
+    // One step with NaN or infinity is one, not all that follow.
+    last_sum[i] = std::isfinite(sum) ? sum : 0.0f;
   }
-  for (size_t i = 0; i < std::min(count, residual.size()); ++i) data[i] += residual[i];
+}
+
+float SparseExchange::HeldBack(size_t i, int members) const {
+  const float u = options_.momentum;
+  float held = i < velocity.size() ? u * velocity[i] : 0.0f;
+  if (!options_.optimizer_has_momentum) return held + (i < residual.size() ? residual[i] : 0.0f);
+  // What is added goes through the momentum, and in the end moves the weights 1 / (1 - u) times as
+  // far; the residual holds that already. The last sum is the optimizer's, so each takes its part.
+  if (i < residual.size()) held += (1 - u) * residual[i];
+  if (i < last_sum.size()) held -= u * last_sum[i] / static_cast<float>(members);
+  return held;
+}
+
+void SparseExchange::Flush(float* data, size_t count, int members) {
+  for (size_t i = 0; i < std::min(count, residual.size()); ++i) data[i] += HeldBack(i, members);
   residual.clear();
   velocity.clear();
+  last_sum.clear();
 }
 
 Status SparseExchange::AllGather(CollectiveBackend* backend, float* data, size_t count, size_t k,

@@ -26,7 +26,9 @@ struct SparseExchangeOptions {
   ValueFormat values = ValueFormat::kFloat32;
   bool error_feedback = true;  // What is not sent is added to the next step's vector.
   float momentum = 0;          // Of momentum correction; needs error feedback.
-  int samplings = 0;           // Above 0: selects with the published bisection, for comparison.
+  // The optimizer applies this momentum to the sums, which are freed of it beforehand.
+  bool optimizer_has_momentum = false;
+  int samplings = 0;  // Above 0: selects with the published bisection, for comparison.
 
   // For signatures: ranks that differ in it must not exchange anything.
   std::string Describe() const;
@@ -53,7 +55,9 @@ size_t ElementsToSelect(double density, size_t count, int shards, size_t shard_s
 //
 // Momentum correction (Lin et al., "Deep Gradient Compression", section 3): with a momentum u, what
 // is added to the residual is v = u v + input instead of the input; v is set to zero where an
-// element was selected, as the residual is.
+// element was selected, as the residual is. Where the optimizer has the same momentum, the result
+// is s - u s', with s the sum of the selections and s' that of the step before: the optimizer,
+// which computes w = u w + result, then holds w = s, and moves the weights by what was selected.
 //
 // NaN is selected before everything else, so that all members see it in the same step or soon, and
 // does not stay in the residual once it was selected.
@@ -69,8 +73,15 @@ class SparseExchange {
   Status Run(CollectiveBackend* backend, float* data, size_t count, size_t k,
              const Signature& signature, uint64_t sequence, size_t* bytes);
 
-  // Adds everything that was held back to `data[0 .. count)`, which is sent dense.
-  void Flush(float* data, size_t count);
+  // Goes on with other options; forgets what they do not hold back.
+  void Use(const SparseExchangeOptions& options);
+
+  // Adds everything that was held back to `data[0 .. count)`, which is sent dense and summed over
+  // `members`.
+  void Flush(float* data, size_t count, int members);
+
+  // What has to be added to element i of this member's input so that nothing is held back.
+  float HeldBack(size_t i, int members) const;
 
   std::string Describe() const { return options_.Describe(); }
 
@@ -78,8 +89,12 @@ class SparseExchange {
   // exchange runs.
   std::vector<float> residual;
   std::vector<float> velocity;
+  std::vector<float> last_sum;  // Where the optimizer has momentum.
 
  private:
+  // Takes away what the optimizer's momentum will add.
+  void FreeOfMomentum(float* data, size_t count);
+
   Status AllGather(CollectiveBackend* backend, float* data, size_t count, size_t k,
                    const Signature& signature, uint64_t sequence, size_t* bytes);
   Status Reduce(CollectiveBackend* backend, float* data, size_t count, size_t k,
@@ -96,7 +111,7 @@ class SparseExchange {
   Status DecodeAndAdd(const char* code, size_t size, int member, float* data, const Range& range);
   Status CheckSize(int64_t bytes, int member, size_t k, const Range& range) const;
 
-  const SparseExchangeOptions options_;
+  SparseExchangeOptions options_;
   std::vector<std::unique_ptr<TopK>> selectors_;  // Of every region; the last for the sums.
   std::vector<float> values_;                     // The selection.
   std::vector<uint32_t> indices_;

@@ -144,8 +144,8 @@ TEST(SparseExchangeTest, EqualsTheModelBitForBit) {
       for (int members = 1; members <= 4; ++members) {
         for (const size_t count : {1, 5, 1003}) {
           const size_t k = ElementsToSelect(0.02, count, 1, count);
-          CompareWithModel(members, count, k, {kind, values, true, 0.0f, 0});
-          CompareWithModel(members, count, k, {kind, values, true, 0.9f, 0});
+          CompareWithModel(members, count, k, {kind, values, true, 0.0f, false, 0});
+          CompareWithModel(members, count, k, {kind, values, true, 0.9f, false, 0});
           CompareWithModel(members, count, k, {kind, values, false, 0.0f, 0});
         }
       }
@@ -161,7 +161,7 @@ TEST(SparseExchangeTest, NothingIsLost) {
       std::vector<double> contributed(kCount), delivered(kCount), held(kCount);
       std::mutex mutex;
       RunRanks(kMembers, [&](std::unique_ptr<GlooBackend> backend) {
-        SparseExchange exchange({kind, values, true, 0.0f, 0});
+        SparseExchange exchange({kind, values, true, 0.0f, false, 0});
         for (int step = 0; step < 6; ++step) {
           Vector data = Gradient(backend->rank(), step, kCount);
           {
@@ -175,7 +175,7 @@ TEST(SparseExchangeTest, NothingIsLost) {
           for (size_t i = 0; i < kCount && backend->rank() == 0; ++i) delivered[i] += data[i];
         }
         Vector rest(kCount);
-        exchange.Flush(rest.data(), kCount);
+        exchange.Flush(rest.data(), kCount, kMembers);
         EXPECT_TRUE(exchange.residual.empty());
         std::lock_guard<std::mutex> lock(mutex);
         for (size_t i = 0; i < kCount; ++i) held[i] += rest[i];
@@ -187,12 +187,54 @@ TEST(SparseExchangeTest, NothingIsLost) {
   }
 }
 
+TEST(SparseExchangeTest, AnOptimizerWithMomentumMovesByWhatWasSelected) {
+  constexpr int kMembers = 2;
+  constexpr size_t kCount = 300;
+  RunRanks(kMembers, [&](std::unique_ptr<GlooBackend> backend) {
+    SparseExchangeOptions options;
+    options.momentum = 0.75f;
+    SparseExchange plain(options);
+    options.optimizer_has_momentum = true;
+    SparseExchange freed(options);
+    Vector velocity(kCount);
+    auto update = [&](const Vector& sum) {
+      for (size_t i = 0; i < kCount; ++i) velocity[i] = 0.75f * velocity[i] + sum[i];
+    };
+    uint64_t sequence = 0;
+    for (int step = 0; step < 20; ++step) {
+      Vector selected = Gradient(backend->rank(), step, kCount), sum = selected;
+      size_t bytes = 0;
+      TFDEAR_EXPECT_OK(plain.Run(backend.get(), selected.data(), kCount, 9,
+                                 Signature("sparse_exchange"), sequence++, &bytes));
+      TFDEAR_EXPECT_OK(freed.Run(backend.get(), sum.data(), kCount, 9, Signature("sparse_exchange"),
+                                 sequence++, &bytes));
+      update(sum);
+      for (size_t i = 0; i < kCount; ++i) EXPECT_NEAR(velocity[i], selected[i], 1e-4);
+    }
+    // Dense again: in the end the optimizer has moved as far as by everything at once.
+    Vector held = plain.residual, rest(kCount);
+    for (size_t i = 0; i < kCount; ++i) held[i] += 0.75f * plain.velocity[i] / 0.25f;
+    TFDEAR_EXPECT_OK(backend->AllReduce(held.data(), {{0, kCount}, {kCount, kCount}},
+                                        DataType::kFloat32, Signature("held"), sequence++));
+    freed.Flush(rest.data(), kCount, kMembers);
+    TFDEAR_EXPECT_OK(backend->AllReduce(rest.data(), {{0, kCount}, {kCount, kCount}},
+                                        DataType::kFloat32, Signature("rest"), sequence++));
+    Vector moved(kCount);
+    for (int step = 0; step < 100; ++step) {
+      update(rest);
+      std::fill(rest.begin(), rest.end(), 0.0f);
+      for (size_t i = 0; i < kCount; ++i) moved[i] += velocity[i];
+    }
+    for (size_t i = 0; i < kCount; ++i) EXPECT_NEAR(moved[i], held[i], 1e-3);
+  });
+}
+
 TEST(SparseExchangeTest, BytesAreThoseOfTheAlgorithm) {
   constexpr int kMembers = 4;
   constexpr size_t kCount = 400000, kSelected = 4000;
   for (const ExchangeKind kind : {ExchangeKind::kAllGather, ExchangeKind::kReduce}) {
     RunRanks(kMembers, [&](std::unique_ptr<GlooBackend> backend) {
-      SparseExchange exchange({kind, ValueFormat::kFloat32, true, 0.0f, 0});
+      SparseExchange exchange({kind, ValueFormat::kFloat32, true, 0.0f, false, 0});
       Vector data = Gradient(backend->rank(), 0, kCount);
       size_t bytes = 0;
       const uint64_t before = backend->bytes_sent();
@@ -212,7 +254,7 @@ TEST(SparseExchangeTest, NanTravelsFirstAndDoesNotStay) {
   for (const ExchangeKind kind : {ExchangeKind::kAllGather, ExchangeKind::kReduce}) {
     for (const ValueFormat values : {ValueFormat::kFloat32, ValueFormat::kBFloat16}) {
       RunRanks(2, [&](std::unique_ptr<GlooBackend> backend) {
-        SparseExchange exchange({kind, values, true, 0.9f, 0});
+        SparseExchange exchange({kind, values, true, 0.9f, false, 0});
         for (int step = 0; step < 3; ++step) {
           Vector data = Gradient(backend->rank(), step, 100);
           if (step == 0 && backend->rank() == 1) {

@@ -97,6 +97,18 @@ def test_phases_run_where_they_belong(tmp_path, model):
             assert exchanged.keys() == scattered.keys() == gathered.keys()
             for bucket, end in exchanged.items():
                 assert scattered[bucket] <= end <= gathered[bucket]
+        # When buckets are ready, after the begin of the backward pass, as a rule: in single steps a
+        # busy machine stops a rank for a while.
+        times = collections.defaultdict(list)
+        for step in steps:
+            last = collections.defaultdict(float)
+            for _, end, tensor in step["contribute"]:
+                bucket = bucket_of_tensor[tensor]
+                last[bucket] = max(last[bucket], end)
+            first = min(begin for begin, _, _ in step["contribute"])
+            for bucket, end in last.items():
+                times[bucket].append(end - first)
+        ready = {bucket: np.median(of_steps) for bucket, of_steps in times.items()}
         # Measured times may confirm the first plan.
         measured = plans.index(plans[-1]) or 12
         assert measured <= 12
@@ -111,10 +123,6 @@ def test_phases_run_where_they_belong(tmp_path, model):
                 begin < next_gradient and end > next_begin
                 for begin, end, _ in step["intra_all_gather"]
             )
-            ready = collections.defaultdict(float)
-            for _, end, tensor in step["contribute"]:
-                bucket = bucket_of_tensor[tensor]
-                ready[bucket] = max(ready[bucket], end)
             assert is_sorted(buckets_in_order(step, "sparse_exchange"), ready)
         # The first plan has the order of the variables.
         assert is_sorted(buckets_in_order(steps[0], "sparse_exchange"), ready) == (
@@ -136,6 +144,24 @@ def test_density_one_is_dense(tmp_path):
     full = run(tmp_path / "full", compression="MSTopK(1.0, dense_below=0)")
     check_same(full, full)
     np.testing.assert_allclose(weights(full[0]), weights(dense[0]), rtol=1e-6, atol=1e-6)
+
+
+def test_momentum_of_the_optimizer_is_corrected(tmp_path):
+    options = "0.05, dense_below=0, warm_up_steps=0"
+    optimizers = "keras.optimizers.SGD(0.05, momentum=0.5)", "keras.optimizers.SGD(0.05)"
+    found, expected, uncorrected = (
+        run(tmp_path / f"{number}", compression=compression, CASE_OPTIMIZER=optimizers[number % 2])
+        for number, compression in enumerate(
+            [
+                f"MSTopK({options})",
+                f"MSTopK({options}, momentum=0.5)",
+                f"MSTopK({options}, momentum=0.0)",
+            ]
+        )
+    )
+    check_same(found, found)
+    np.testing.assert_allclose(weights(found[0]), weights(expected[0]), rtol=1e-4, atol=1e-5)
+    assert np.abs(weights(found[0]) - weights(uncorrected[0])).max() > 1e-3
 
 
 @pytest.mark.parametrize("optimizer", ["LARS", "LAMB"])

@@ -240,6 +240,44 @@ def train(mode: str, steps: int) -> float:
     return keras_models.seconds_per_step(model, dataset, steps, finish)
 
 
+def learn(task: str, batch_size: int, steps: int) -> dict:
+    """Makes the model and the data of a task, to be learned in so many steps."""
+    import keras
+    import keras_models
+    import learning_tasks  # type: ignore[import-not-found]
+    import tensorflow as tf
+
+    strategy = tfdear.DearStrategy()
+    keras.utils.set_random_seed(1)
+    chosen = learning_tasks.load(task)
+    with strategy.scope():
+        model = chosen.make(max(1, steps))
+    dataset = tf.data.Dataset.from_tensor_slices((chosen.inputs, chosen.labels))
+    dataset = dataset.repeat().shuffle(len(chosen.inputs), seed=1)
+    dataset = dataset.batch(batch_size * strategy.world_size)
+    _trained["task"] = (chosen, model, dataset, strategy.synchronize, steps)
+    return {
+        "gradient_bytes": sum(int(np.prod(w.shape)) * 4 for w in model.trainable_weights),
+        "first_steps": keras_models.FIRST_STEPS,
+    }
+
+
+def learned() -> dict:
+    """Learns the task; returns what was measured in the validation."""
+    task, model, dataset, _, steps = _trained["task"]
+    model.fit(dataset, epochs=1, steps_per_epoch=steps, verbose=0)
+    logs = model.evaluate(*task.validation, batch_size=64, verbose=0, return_dict=True)
+    return {"measure": task.measure, "value": task.of_logs(logs)}
+
+
+def learning_step(steps: int) -> float:
+    """Seconds per step of the task's training."""
+    import keras_models
+
+    _, model, dataset, finish, _ = _trained["task"]
+    return keras_models.seconds_per_step(model, dataset, steps, finish)
+
+
 METHODS = {
     "prepare": prepare,
     "start": start,
@@ -252,4 +290,7 @@ METHODS = {
     "replay": replay,
     "build": build,
     "train": train,
+    "learn": learn,
+    "learned": learned,
+    "learning_step": learning_step,
 }

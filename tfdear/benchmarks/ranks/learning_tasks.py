@@ -1,0 +1,126 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""What the training benchmark learns: a model, an optimizer, and data that come with Python."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+_IMAGE_SIZE = 32
+_CONTEXT = 64
+_WIDTH = 256
+_HEADS = 8
+_BLOCKS = 4
+_VALIDATION_WINDOWS = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """Something to learn.
+
+    `make` returns a compiled model for a number of steps. `inputs`, `labels`: examples for
+    training, and `validation` others. `measure`: what is told of a trained model, and what makes it
+    of the logs of `evaluate`.
+    """
+
+    make: Callable[[int], keras.Model]
+    inputs: np.ndarray
+    labels: np.ndarray
+    validation: tuple[np.ndarray, np.ndarray]
+    measure: str
+    of_logs: Callable[[dict], float]
+
+
+def load(name: str) -> Task:
+    """Returns a task.
+
+    Args:
+        name: "resnet-50", which tells handwritten digits apart, or "transformer", which predicts
+            the next character of English text.
+    """
+    return {"resnet-50": _resnet, "transformer": _transformer}[name]()
+
+
+def _resnet() -> Task:
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    images = (images / 16.0).astype("float32").reshape(-1, 8, 8, 1)
+    images = images.repeat(_IMAGE_SIZE // 8, 1).repeat(_IMAGE_SIZE // 8, 2).repeat(3, 3)
+    order = np.random.RandomState(0).permutation(len(images))
+    border = len(images) * 4 // 5
+
+    def make(steps: int) -> keras.Model:
+        model = keras.applications.ResNet50(
+            weights=None,
+            classes=10,
+            input_shape=(_IMAGE_SIZE, _IMAGE_SIZE, 3),
+            classifier_activation=None,
+        )
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(_sgd(0.02, steps), loss, metrics=["accuracy"])
+        return model
+
+    train, rest = order[:border], order[border:]
+    return Task(
+        make,
+        images[train],
+        labels[train].astype("int32"),
+        (images[rest], labels[rest].astype("int32")),
+        "accuracy",
+        lambda logs: logs["accuracy"],
+    )
+
+
+def _transformer() -> Task:
+    # What Python itself explains about its language.
+    from pydoc_data import topics
+
+    text = "\n".join(topics.topics[name] for name in sorted(topics.topics))
+    alphabet = sorted(set(text))
+    numbers = np.array([alphabet.index(character) for character in text], np.int32)
+    border = len(numbers) * 9 // 10
+
+    def windows(part, starts):
+        rows = np.stack([part[start : start + _CONTEXT + 1] for start in starts])
+        return rows[:, :-1], rows[:, 1:]
+
+    def make(steps: int) -> keras.Model:
+        layers = keras.layers
+        characters = keras.Input((_CONTEXT,), dtype="int32")
+        # Of the input: what a layer makes of a constant is one too, and never learns.
+        positions = keras.ops.cumsum(keras.ops.ones_like(characters), axis=-1) - 1
+        x = layers.Embedding(len(alphabet), _WIDTH)(characters)
+        x = x + layers.Embedding(_CONTEXT, _WIDTH)(positions)
+        for _ in range(_BLOCKS):
+            normal = layers.LayerNormalization()(x)
+            attention = layers.MultiHeadAttention(_HEADS, _WIDTH // _HEADS)
+            x = x + attention(normal, normal, use_causal_mask=True)
+            normal = layers.LayerNormalization()(x)
+            x = x + layers.Dense(_WIDTH)(layers.Dense(4 * _WIDTH, activation="gelu")(normal))
+        model = keras.Model(characters, layers.Dense(len(alphabet))(layers.LayerNormalization()(x)))
+        model.compile(
+            _sgd(0.1, steps), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        )
+        return model
+
+    training, validation = numbers[:border], numbers[border:]
+    starts = np.random.RandomState(0).permutation(len(training) - _CONTEXT - 1)[:32768]
+    space = np.linspace(0, len(validation) - _CONTEXT - 2, _VALIDATION_WINDOWS).astype(int)
+    return Task(
+        make,
+        *windows(training, starts),
+        windows(validation, space),
+        "perplexity",
+        lambda logs: math.exp(logs["loss"]),
+    )
+
+
+def _sgd(learning_rate: float, steps: int) -> keras.optimizers.Optimizer:
+    warm_up = steps // 20
+    rate = keras.optimizers.schedules.CosineDecay(
+        0.0, steps - warm_up, warmup_target=learning_rate, warmup_steps=warm_up
+    )
+    return keras.optimizers.SGD(rate, momentum=0.9)

@@ -1,0 +1,122 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Training of a real model between slow nodes, dense and compressed: time of a step, and result.
+
+What is learned does not depend on how fast the line is, so it is learned on one that is not shaped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tfdear import netlab
+from tfdear.benchmarks import report
+from tfdear.benchmarks.group import Group
+
+_BUILD_SECONDS = 300.0
+_STEP_SECONDS = 60.0
+_LEARNING_SECONDS = 3600.0
+
+
+@dataclasses.dataclass
+class Row:
+    """One way to communicate; times in seconds per step, of every repeat."""
+
+    compression: str
+    gradient_bytes: int = 0
+    seconds: dict[str, list[float]] = dataclasses.field(default_factory=dict)  # By rate.
+    sent: dict[str, float] = dataclasses.field(default_factory=dict)  # Bytes per node and step.
+    measure: str = ""
+    learned: float | None = None
+
+
+def measure(
+    labs: dict[str, Callable[[], Any]],
+    ranks_per_node: int,
+    task: str,
+    batch_size: int,
+    compressions: Sequence[str],
+    steps: int,
+    repeats: int,
+    learning_steps: int,
+    pin: bool,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Trains with every compression and prints a table.
+
+    Args:
+        labs: Context managers of the nodes, by the rate between them.
+        ranks_per_node: Ranks on each.
+        task: "resnet-50" or "transformer".
+        batch_size: Examples per rank and step.
+        compressions: As `TFDEAR_COMPRESSION` has them; the first is what others are compared with.
+        steps: Steps per repeat.
+        repeats: Turns of each, of which the median counts.
+        learning_steps: Steps of the training whose result is told; 0: none.
+        pin: Whether every rank gets one core.
+        tell: Prints a line.
+
+    Returns:
+        What the JSON file holds.
+    """
+    rows = [Row(text) for text in compressions]
+    for rate, make_lab in labs.items():
+        for row in rows:
+            with make_lab() as lab, _group(lab, ranks_per_node, row.compression, pin) as group:
+                arguments = {"task": task, "batch_size": batch_size}
+                answers = group.call("learn", _BUILD_SECONDS, steps=learning_steps, **arguments)
+                row.gradient_bytes = answers[0]["gradient_bytes"]
+                if rate == "none" and learning_steps:
+                    answers = group.call("learned", _LEARNING_SECONDS)
+                    row.measure, row.learned = answers[0]["measure"], answers[0]["value"]
+                    tell(f"{row.compression}: {row.measure} {row.learned:.4f}")
+                    continue
+                limit = _STEP_SECONDS * (2 + steps)
+                group.call("learning_step", limit, steps=steps)
+                before = [node.bytes_sent() for node in lab.nodes]
+                row.seconds[rate] = [
+                    max(group.call("learning_step", limit, steps=steps)) for _ in range(repeats)
+                ]
+                after = [node.bytes_sent() for node in lab.nodes]
+                # Of every repeat the first steps are not timed, but sent.
+                sent = max(b - a for a, b in zip(before, after, strict=True))
+                row.sent[rate] = sent / (repeats * (answers[0]["first_steps"] + steps))
+                tell(f"{row.compression}, {rate}: {statistics.median(row.seconds[rate]):.3f} s")
+    _print(rows, tell)
+    return {
+        "benchmark": "training",
+        "task": task,
+        "batch_size": batch_size,
+        "ranks_per_node": ranks_per_node,
+        "learning_steps": learning_steps,
+        "rows": [dataclasses.asdict(row) for row in rows],
+    }
+
+
+def _group(lab: netlab.Lab, ranks_per_node: int, compression: str, pin: bool) -> Group:
+    ranks = dataclasses.replace(
+        lab, nodes=tuple(node for node in lab.nodes for _ in range(ranks_per_node))
+    )
+    return Group("with_tfdear", sys.executable, ranks, pin, {"TFDEAR_COMPRESSION": compression})
+
+
+def _print(rows: Sequence[Row], tell: Callable[[str], None]) -> None:
+    rates = list(rows[0].seconds)
+    header = ["compression"]
+    for rate in rates:
+        header += [f"step s, {rate}", "slowest", "times as fast", "MB sent"]
+    header.append(rows[0].measure or "result")
+    table = []
+    for row in rows:
+        cells = [row.compression]
+        for rate in rates:
+            seconds = statistics.median(row.seconds[rate])
+            first = statistics.median(rows[0].seconds[rate])
+            cells += [f"{seconds:.3f}", f"{max(row.seconds[rate]):.3f}", f"{first / seconds:.2f}"]
+            cells.append(f"{row.sent[rate] / 1e6:.2f}")
+        cells.append("" if row.learned is None else f"{row.learned:.4f}")
+        table.append(cells)
+    tell(report.table(header, table))
