@@ -161,11 +161,12 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="what each node may send, in place of --rate (default: 100mbit,1gbit)",
     )
     training.add_argument(
-        "--compressions",
+        "--sums",
         nargs="+",
-        default=["None", "MSTopK(density=0.01)"],
-        help="compressions; others are compared with the first (default: None, and that of "
-        "density 0.01)",
+        default=["dense hierarchical", "dense", "MSTopK(density=0.01)"],
+        metavar="NAME",
+        help='"dense", "dense hierarchical" or compressions; all are compared with the first '
+        "(default: both, and the compression of density 0.01)",
     )
     training.add_argument(
         "--steps", type=_positive(int), default=5, help="steps per repeat (default: 5)"
@@ -374,8 +375,8 @@ def _training(options: argparse.Namespace) -> dict[str, Any]:
     from tfdear.benchmarks import training
 
     _check_ranks(options.ranks)
-    for text in options.compressions:
-        compression.parse(text)
+    for name in options.sums:
+        training.variables(name)
 
     def lab(rate: str):
         return functools.partial(netlab.temporary, options.ranks, None if rate == "none" else rate)
@@ -386,7 +387,7 @@ def _training(options: argparse.Namespace) -> dict[str, Any]:
         options.ranks_per_node,
         options.task,
         options.batch_size,
-        options.compressions,
+        options.sums,
         options.steps,
         options.repeats,
         options.learning_steps,

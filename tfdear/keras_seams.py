@@ -168,6 +168,8 @@ def _is_own_step(model) -> bool:
 def _all_reduce(original, optimizer, grads_and_vars):
     losses = loss_contract.current_losses()
     if losses is not None:
+        grads_and_vars = list(grads_and_vars)
+        _complete_shapes(grads_and_vars)
         with losses.reducing_gradients(), reductions.for_optimizer(_momentum_of(optimizer)):
             return original(optimizer, grads_and_vars)
     pairs = original(optimizer, grads_and_vars)
@@ -179,6 +181,14 @@ def _all_reduce(original, optimizer, grads_and_vars):
     return [
         (gradient if gradient is None else next(means), variable) for gradient, variable in pairs
     ]
+
+
+def _complete_shapes(grads_and_vars) -> None:
+    # Of a kernel that is applied to more than two dimensions TensorFlow does not know the shape of
+    # the gradient. Tensors of unknown size travel alone, and are not compressed.
+    for gradient, variable in grads_and_vars:
+        if isinstance(gradient, tf.Tensor) and not gradient.shape.is_fully_defined():
+            gradient.set_shape(variable.shape)
 
 
 def _momentum_of(optimizer) -> float:

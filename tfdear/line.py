@@ -1,6 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """The line of the model: which collective it carries when. Imports no TensorFlow."""
 
+import collections
 import dataclasses
 import heapq
 import math
@@ -107,17 +108,20 @@ def play(
     ready: list[float],
     preemptive: bool,
     overrun: float = 1.0,
+    credit: int = 1,
 ) -> list[Transfer]:
     """Plays the line: at any time it carries the most urgent of the jobs that may begin.
 
     Without preemption, a job begins before the next bucket is ready, if that is more urgent, only
     if at most the part `overrun` of it would be on the line afterwards; else the line stays idle
-    until then.
+    until then. So many jobs as the `credit` are given to the line before it has carried the first
+    of them; nothing overtakes them.
     """
     if schedule == "sequential":
         ready = [max(ready)] * len(ready)
     first_phase = "reduce_scatter" if schedule in ("dear", "dear_barrier") else "all_reduce"
     waiting: list[tuple[tuple[float, ...], float, Step]] = []
+    given: collections.deque[tuple[tuple[float, ...], float, Step]] = collections.deque()
     unreduced = {bucket: len(jobs[first_phase, bucket]) for bucket in range(len(ready))}
     arrived = 0  # Buckets become ready in the order of the list.
     clock = 0.0
@@ -127,17 +131,24 @@ def play(
         for job in jobs[phase, bucket]:
             heapq.heappush(waiting, (job.priority, job.seconds, job.step))
 
+    def give() -> None:
+        while waiting and len(given) < credit:
+            given.append(heapq.heappop(waiting))
+
     while True:
         while arrived < len(ready) and ready[arrived] <= clock:
+            if credit > 1 and ready[arrived] < clock:
+                give()  # What came earlier was given before this one could be weighed against it.
             release(first_phase, arrived)
             arrived += 1
         next_ready = ready[arrived] if arrived < len(ready) else math.inf
-        if not waiting:
+        give()
+        if not given:
             if next_ready == math.inf:
                 return _number(transfers) if preemptive else transfers
             clock = next_ready
             continue
-        priority, seconds, step = heapq.heappop(waiting)
+        priority, seconds, step = given.popleft()
         if clock + seconds > next_ready:
             if preemptive:
                 transfers.append(

@@ -21,6 +21,9 @@ __all__ = ["SCHEDULES", "Plan", "Step", "Timeline", "Transfer", "execute", "make
 SCHEDULES = ("dear", "dear_barrier", "wfbp", "sequential", "bytescheduler")
 
 CHUNK_BYTES = 4 << 20
+# Sizes of a partition and credits that are tried for "bytescheduler"; the first as published.
+_PARTITIONS = (4 << 20, 256 << 10, 1 << 20, 16 << 20, 64 << 20)
+_CREDITS = (1, 2, 4)
 _FEW_BUCKETS = 32
 _MOST_PARTS = 8
 
@@ -158,7 +161,8 @@ def make_plan(
     buckets: Sequence[Sequence[int]],
     trace: Trace,
     costs: CommunicationCosts | None = None,
-    chunk_bytes: int = CHUNK_BYTES,
+    chunk_bytes: int | None = None,
+    credit: int | None = None,
 ) -> Plan:
     """Fixes the order that the schedule's priority queue would take.
 
@@ -172,31 +176,33 @@ def make_plan(
             schedule's plain order.
         chunk_bytes: How finely a bucket may be cut, in bytes: "bytescheduler" cuts into parts of
             this size, "dear" cuts all-gathers into parts of this size or larger ones, whatever
-            fits the gaps best. Defaults to 4 MiB.
+            fits the gaps best. Defaults to None: the size is tuned for "bytescheduler" if there
+            are costs, and 4 MiB otherwise.
+        credit: How many parts "bytescheduler" gives to the line at a time; more urgent ones come
+            after them. Defaults to None: tuned if there are costs, else 1.
 
     Returns:
         The `Plan`.
 
     Raises:
         ValueError: The schedule is unknown, the bucket list does not fit the trace, or
-            `chunk_bytes` is not positive.
+            `chunk_bytes` or `credit` is not positive.
     """
     buckets = _check(schedule, buckets, trace)
-    if chunk_bytes < 1:
-        raise ValueError(
-            f"`chunk_bytes` must be a positive number of bytes. Received: {chunk_bytes!r}"
-        )
+    for name, value in (("chunk_bytes", chunk_bytes), ("credit", credit)):
+        if value is not None and value < 1:
+            raise ValueError(f"`{name}` must be a positive number. Received: {value!r}")
     count = len(buckets)
     if schedule == "bytescheduler":
-        steps = _partitioned_order(buckets, trace, costs, chunk_bytes)
-    elif schedule in ("wfbp", "sequential"):
+        return _partitioned(buckets, trace, costs, chunk_bytes, credit)
+    if schedule in ("wfbp", "sequential"):
         steps = [Step("all_reduce", bucket, 0, 1) for bucket in range(count)]
     else:
         steps = [Step("reduce_scatter", bucket, 0, 1) for bucket in range(count)]
         steps += [Step("all_gather", bucket, 0, 1) for bucket in reversed(range(count))]
     plan = Plan(buckets, tuple(steps), wait_for_all=schedule == "sequential")
     if schedule == "dear" and costs is not None:
-        return _fill_gaps(plan, trace, costs, chunk_bytes)
+        return _fill_gaps(plan, trace, costs, chunk_bytes or CHUNK_BYTES)
     return plan
 
 
@@ -253,18 +259,28 @@ def join_chunks(steps: list[Step]) -> list[Step]:
     return joined
 
 
-def _partitioned_order(
-    buckets: Sequence[Sequence[int]],
+def _partitioned(
+    buckets: tuple[tuple[int, ...], ...],
     trace: Trace,
     costs: CommunicationCosts | None,
-    chunk_bytes: int,
-) -> list[Step]:
-    chunks = _chunks(buckets, trace, chunk_bytes)
+    chunk_bytes: int | None,
+    credit: int | None,
+) -> Plan:
+    """The order of ByteScheduler; with the best partition size and credit, if none is given."""
     if costs is None:
-        return [Step("all_reduce", b, c, n) for b, n in enumerate(chunks) for c in range(n)]
-    jobs = make_jobs("bytescheduler", buckets, trace, costs, {"all_reduce": chunks})
-    played = play("bytescheduler", jobs, _ready_times(buckets, trace), preemptive=False)
-    return [Step(t.phase, t.bucket, t.chunk, t.chunks) for t in played]
+        chunks = _chunks(buckets, trace, chunk_bytes or CHUNK_BYTES)
+        steps = [Step("all_reduce", b, c, n) for b, n in enumerate(chunks) for c in range(n)]
+        return Plan(buckets, tuple(steps), wait_for_all=False)
+    ready = _ready_times(buckets, trace)
+    plans = []
+    for size in _PARTITIONS if chunk_bytes is None else (chunk_bytes,):
+        chunks = _chunks(buckets, trace, size)
+        jobs = make_jobs("bytescheduler", buckets, trace, costs, {"all_reduce": chunks})
+        for parts in _CREDITS if credit is None else (credit,):
+            played = play("bytescheduler", jobs, ready, preemptive=False, credit=parts)
+            steps = [Step(t.phase, t.bucket, t.chunk, t.chunks) for t in played]
+            plans.append(Plan(buckets, tuple(steps), wait_for_all=False))
+    return min(plans, key=lambda plan: execute(plan, trace, costs).iteration_time)
 
 
 def _check(

@@ -158,3 +158,35 @@ def test_sparse(tmp_path):
     assert sparse["sent"] <= 0.55 * pairs
     assert dense["sent"] >= 4 * numbers["elements"]
     assert set(sparse["phases"]) == {"intra_reduce_scatter", "sparse_exchange", "intra_all_gather"}
+
+
+@pytest.mark.timeout(240)
+def test_training(tmp_path):
+    printed, numbers = benchmark(
+        tmp_path, "training", "--task", "transformer", "--rates", "100mbit", "--steps", "1",
+        "--repeats", "1", "--batch-size", "2", "--learning-steps", "2",
+        "--sums", "dense hierarchical", "MSTopK(density=0.01)",
+    )  # fmt: skip
+    assert "perplexity" in printed
+    dense, compressed = numbers["rows"]
+    assert dense["sent"]["100mbit"] >= dense["gradient_bytes"]
+    # The warm-up begins at five times the density.
+    assert compressed["sent"]["100mbit"] < 0.1 * dense["gradient_bytes"]
+    for row in numbers["rows"]:
+        assert len(row["seconds"]["100mbit"]) == 1
+        assert row["learned"] > 1
+
+
+def test_training_refuses_what_it_does_not_know(tmp_path):
+    refused = "MSTopK(density=2)"
+    done = subprocess.run(
+        [sys.executable, "-m", "tfdear", "benchmark", "training", "--sums", "dense", refused],
+        env={**os.environ, "PYTHONPATH": str(_REPOSITORY)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "density" in done.stderr
+    assert "Traceback" not in done.stderr

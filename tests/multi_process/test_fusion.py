@@ -1,6 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Plans of tensor fusion change while training runs, and nothing but time changes with them."""
 
+import json
 import pathlib
 
 import numpy as np
@@ -116,3 +117,12 @@ def test_rings_between_nodes_with_changing_plans(train):
     reports = train(4, "rotation", nodes=2, optimizer="sgd")
     check_plans_changed(reports)
     check_close(reports, reference)
+
+
+def test_gradients_whose_shape_tensorflow_does_not_know_are_fused(tmp_path):
+    script = str(pathlib.Path(_JOB).parent / "sequence_model_job.py")
+    with Ranks(2, script, lambda rank: {}, (str(tmp_path),)) as ranks:
+        assert ranks.wait(timeout=100) == [0, 0], ranks.output(0) + ranks.output(1)
+    reports = [json.loads((tmp_path / f"rank_{rank}.json").read_text()) for rank in range(2)]
+    assert reports[0]["weights"] == reports[1]["weights"]
+    assert reports[0]["buckets"] == [0]

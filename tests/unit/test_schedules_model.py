@@ -236,6 +236,34 @@ def test_bytescheduler_plan_lets_the_front_overtake():
     ]
 
 
+def test_bytescheduler_gives_the_line_its_credit():
+    plan = schedules.make_plan("bytescheduler", EACH, TRACE, COSTS, chunk_bytes=1, credit=2)
+    # The third part was given to the line before the next bucket was ready.
+    assert [(step.bucket, step.chunk) for step in plan.steps] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (1, 0),
+        (2, 0),
+    ]
+    with pytest.raises(ValueError, match="credit"):
+        schedules.make_plan("bytescheduler", EACH, TRACE, COSTS, credit=0)
+
+
+@pytest.mark.parametrize("kind", ["convolutional", "transformer"])
+def test_bytescheduler_is_tuned(kind):
+    trace, costs = planning_instances.resembling(kind, 60, 1.2, startups=0.1)
+    buckets = planning_instances.merge(60, [i % 4 == 0 for i in range(59)])
+
+    def seconds(*arguments):
+        plan = schedules.make_plan("bytescheduler", buckets, trace, costs, *arguments)
+        return schedules.execute(plan, trace, costs).iteration_time
+
+    given = [seconds(size, credit) for size in (1 << 20, 4 << 20) for credit in (1, 4)]
+    assert seconds() <= min(given)
+    assert len(set(given)) > 1
+
+
 def test_execute_waits_in_order():
     # The front bucket first: the line stays idle until it is ready, though others are.
     plan = Plan(((2, 1), (0,)), (Step("all_reduce", 1, 0, 1), Step("all_reduce", 0, 0, 1)), False)

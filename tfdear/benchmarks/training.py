@@ -12,20 +12,21 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfdear import netlab
+from tfdear import compression, netlab
 from tfdear.benchmarks import report
 from tfdear.benchmarks.group import Group
 
 _BUILD_SECONDS = 300.0
 _STEP_SECONDS = 60.0
 _LEARNING_SECONDS = 3600.0
+_DENSE = {"dense": {}, "dense hierarchical": {"TFDEAR_COLLECTIVE": "hierarchical"}}
 
 
 @dataclasses.dataclass
 class Row:
     """One way to communicate; times in seconds per step, of every repeat."""
 
-    compression: str
+    name: str
     gradient_bytes: int = 0
     seconds: dict[str, list[float]] = dataclasses.field(default_factory=dict)  # By rate.
     sent: dict[str, float] = dataclasses.field(default_factory=dict)  # Bytes per node and step.
@@ -38,21 +39,21 @@ def measure(
     ranks_per_node: int,
     task: str,
     batch_size: int,
-    compressions: Sequence[str],
+    sums: Sequence[str],
     steps: int,
     repeats: int,
     learning_steps: int,
     pin: bool,
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Trains with every compression and prints a table.
+    """Trains with every kind of sum and prints a table.
 
     Args:
         labs: Context managers of the nodes, by the rate between them.
         ranks_per_node: Ranks on each.
         task: "resnet-50" or "transformer".
         batch_size: Examples per rank and step.
-        compressions: As `TFDEAR_COMPRESSION` has them; the first is what others are compared with.
+        sums: As `variables` has them; the first is what others are compared with.
         steps: Steps per repeat.
         repeats: Turns of each, of which the median counts.
         learning_steps: Steps of the training whose result is told; 0: none.
@@ -62,17 +63,17 @@ def measure(
     Returns:
         What the JSON file holds.
     """
-    rows = [Row(text) for text in compressions]
+    rows = [Row(name) for name in sums]
     for rate, make_lab in labs.items():
         for row in rows:
-            with make_lab() as lab, _group(lab, ranks_per_node, row.compression, pin) as group:
+            with make_lab() as lab, _group(lab, ranks_per_node, row.name, pin) as group:
                 arguments = {"task": task, "batch_size": batch_size}
                 answers = group.call("learn", _BUILD_SECONDS, steps=learning_steps, **arguments)
                 row.gradient_bytes = answers[0]["gradient_bytes"]
                 if rate == "none" and learning_steps:
                     answers = group.call("learned", _LEARNING_SECONDS)
                     row.measure, row.learned = answers[0]["measure"], answers[0]["value"]
-                    tell(f"{row.compression}: {row.measure} {row.learned:.4f}")
+                    tell(f"{row.name}: {row.measure} {row.learned:.4f}")
                     continue
                 limit = _STEP_SECONDS * (2 + steps)
                 group.call("learning_step", limit, steps=steps)
@@ -84,7 +85,7 @@ def measure(
                 # Of every repeat the first steps are not timed, but sent.
                 sent = max(b - a for a, b in zip(before, after, strict=True))
                 row.sent[rate] = sent / (repeats * (answers[0]["first_steps"] + steps))
-                tell(f"{row.compression}, {rate}: {statistics.median(row.seconds[rate]):.3f} s")
+                tell(f"{row.name}, {rate}: {statistics.median(row.seconds[rate]):.3f} s")
     _print(rows, tell)
     return {
         "benchmark": "training",
@@ -96,22 +97,41 @@ def measure(
     }
 
 
-def _group(lab: netlab.Lab, ranks_per_node: int, compression: str, pin: bool) -> Group:
+def variables(name: str) -> dict[str, str]:
+    """Returns the environment variables of a job that sums gradients in this way.
+
+    Args:
+        name: "dense", "dense hierarchical", or a compression, such as "MSTopK(density=0.01)".
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    if name in _DENSE:
+        return _DENSE[name]
+    try:
+        compression.parse(name)
+    except ValueError as error:
+        choices = ", ".join(map(repr, _DENSE))
+        raise ValueError(f"sums are {choices}, or a compression. {error}") from None
+    return {"TFDEAR_COMPRESSION": name}
+
+
+def _group(lab: netlab.Lab, ranks_per_node: int, name: str, pin: bool) -> Group:
     ranks = dataclasses.replace(
         lab, nodes=tuple(node for node in lab.nodes for _ in range(ranks_per_node))
     )
-    return Group("with_tfdear", sys.executable, ranks, pin, {"TFDEAR_COMPRESSION": compression})
+    return Group("with_tfdear", sys.executable, ranks, pin, variables(name))
 
 
 def _print(rows: Sequence[Row], tell: Callable[[str], None]) -> None:
     rates = list(rows[0].seconds)
-    header = ["compression"]
+    header = ["sums"]
     for rate in rates:
         header += [f"step s, {rate}", "slowest", "times as fast", "MB sent"]
     header.append(rows[0].measure or "result")
     table = []
     for row in rows:
-        cells = [row.compression]
+        cells = [row.name]
         for rate in rates:
             seconds = statistics.median(row.seconds[rate])
             first = statistics.median(rows[0].seconds[rate])

@@ -17,11 +17,13 @@ import tfdear
 
 EPOCHS = 20
 BATCH = 64
+# One training's accuracy is off by half a point, as likely as not.
+SEEDS = range(1, 6)
 
 
-def accuracy(strategy, learning_rate: float) -> float:
+def accuracy(strategy, learning_rate: float, seed: int) -> float:
     """Validation accuracy, the mean of the last five epochs."""
-    keras.utils.set_random_seed(1)
+    keras.utils.set_random_seed(seed)
     training, validation = load_data()
     steps = EPOCHS * -(-len(training[0]) // BATCH)
     with strategy.scope():
@@ -41,9 +43,10 @@ def accuracy(strategy, learning_rate: float) -> float:
 
 def main() -> None:
     strategy = tfdear.DearStrategy()
-    found = [accuracy(strategy, float(rate)) for rate in sys.argv[2:]]
+    found = [accuracy(strategy, float(sys.argv[2]), seed) for seed in SEEDS]
+    print(found)
     if strategy.is_chief:
-        pathlib.Path(sys.argv[1], "accuracies.json").write_text(json.dumps(found))
+        pathlib.Path(sys.argv[1], "accuracy.json").write_text(json.dumps(sum(found) / len(found)))
 
 
 main()
