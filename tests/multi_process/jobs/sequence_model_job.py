@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Trains layers that are applied at every place of a sequence; stores what travelled and the weights."""
+"""Trains layers that are applied at every place of a sequence; stores weights and buckets."""
 
 import json
 import pathlib

@@ -59,6 +59,9 @@ def _resnet() -> Task:
             input_shape=(_IMAGE_SIZE, _IMAGE_SIZE, 3),
             classifier_activation=None,
         )
+        for layer in model.layers:
+            if isinstance(layer, keras.layers.BatchNormalization):
+                layer.momentum = 0.9  # For runs of some hundred steps.
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(_sgd(0.02, steps), loss, metrics=["accuracy"])
         return model
