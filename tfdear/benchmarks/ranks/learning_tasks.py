@@ -44,7 +44,7 @@ def load(name: str) -> Task:
 
 
 def _resnet() -> Task:
-    from sklearn.datasets import load_digits
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
     images, labels = load_digits(return_X_y=True)
     images = (images / 16.0).astype("float32").reshape(-1, 8, 8, 1)
@@ -112,9 +112,11 @@ def _transformer() -> Task:
     training, validation = numbers[:border], numbers[border:]
     starts = np.random.RandomState(0).permutation(len(training) - _CONTEXT - 1)[:32768]
     space = np.linspace(0, len(validation) - _CONTEXT - 2, _VALIDATION_WINDOWS).astype(int)
+    inputs, labels = windows(training, starts)
     return Task(
         make,
-        *windows(training, starts),
+        inputs,
+        labels,
         windows(validation, space),
         "perplexity",
         lambda logs: math.exp(logs["loss"]),
