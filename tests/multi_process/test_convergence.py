@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 
 
 def perplexities(tmp_path, epochs, steps, variants, timeout):
-    """Trains a small Transformer on text on two nodes of two ranks; the last perplexity of each."""
+    """The last perplexities of a small Transformer that two nodes of two ranks train on text."""
     out = tmp_path / "perplexities.json"
     command = [sys.executable, str(_ROOT / "benchmarks" / "convergence.py")]
     command += ["--epochs", str(epochs), "--steps", str(steps), "--json", str(out)]
@@ -30,9 +30,8 @@ def perplexities(tmp_path, epochs, steps, variants, timeout):
 @pytest.mark.timeout(400)
 def test_transformer_needs_error_feedback(tmp_path):
     found = perplexities(tmp_path, 1, 500, ["dense", "MSTopK", "without error feedback"], 300)
-    assert found["dense"] < found["MSTopK"]
-    assert found["MSTopK"] < 1.2 * found["dense"]
-    assert found["without error feedback"] > 1.3 * found["dense"]
+    assert found["MSTopK"] < 1.05 * found["dense"]
+    assert found["without error feedback"] > 1.08 * found["dense"]
 
 
 @pytest.mark.long
