@@ -160,21 +160,20 @@ def test_sparse(tmp_path):
     assert set(sparse["phases"]) == {"intra_reduce_scatter", "sparse_exchange", "intra_all_gather"}
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.long
+@pytest.mark.timeout(420)
 def test_training(tmp_path):
     printed, numbers = benchmark(
         tmp_path, "training", "--task", "transformer", "--rates", "100mbit", "--steps", "1",
         "--repeats", "1", "--batch-size", "2", "--learning-steps", "2",
-        "--sums", "dense hierarchical", "MSTopK(density=0.01)",
+        "--sums", "MSTopK(density=0.01)", timeout=400,
     )  # fmt: skip
     assert "perplexity" in printed
-    dense, compressed = numbers["rows"]
-    assert dense["sent"]["100mbit"] >= dense["gradient_bytes"]
-    # The warm-up begins at five times the density.
-    assert compressed["sent"]["100mbit"] < 0.1 * dense["gradient_bytes"]
-    for row in numbers["rows"]:
-        assert len(row["seconds"]["100mbit"]) == 1
-        assert row["learned"] > 1
+    (row,) = numbers["rows"]
+    # The warm-up begins at five times the density. Dense, a node sends as much as the gradients.
+    assert 0 < row["sent"]["100mbit"] < 0.1 * row["gradient_bytes"]
+    assert len(row["seconds"]["100mbit"]) == 1
+    assert row["learned"] > 1
 
 
 def test_training_refuses_what_it_does_not_know(tmp_path):
