@@ -30,52 +30,13 @@ _BLOCKS = 1
 _VALIDATION_WINDOWS = 512
 
 
-def load_text():
-    """Characters of the text as numbers: (training, validation, size of the alphabet)."""
-    from pydoc_data import topics
-
-    import numpy as np
-
-    text = "\n".join(topics.topics[name] for name in sorted(topics.topics))
-    alphabet = sorted(set(text))
-    numbers = np.array([alphabet.index(character) for character in text], np.int32)
-    border = len(numbers) * 9 // 10
-    return numbers[:border], numbers[border:], len(alphabet)
-
-
-def windows(numbers, starts):
-    """Inputs and the characters that follow them: two arrays of [windows, context]."""
-    import numpy as np
-
-    rows = np.stack([numbers[start : start + _CONTEXT + 1] for start in starts])
-    return rows[:, :-1], rows[:, 1:]
-
-
-def make_model(alphabet: int):
-    """A decoder-only Transformer of 65 thousand weights, so that the text can be learned."""
-    import keras
-
-    layers = keras.layers
-    characters = keras.Input((_CONTEXT,), dtype="int32")
-    # Of the input, not a constant: what a layer makes of a constant is one too, and never learns.
-    positions = keras.ops.cumsum(keras.ops.ones_like(characters), axis=-1) - 1
-    x = layers.Embedding(alphabet, _WIDTH)(characters)
-    x = x + layers.Embedding(_CONTEXT, _WIDTH)(positions)
-    for _ in range(_BLOCKS):
-        normal = layers.LayerNormalization()(x)
-        attention = layers.MultiHeadAttention(_HEADS, _WIDTH // _HEADS)
-        x = x + attention(normal, normal, use_causal_mask=True)
-        normal = layers.LayerNormalization()(x)
-        x = x + layers.Dense(_WIDTH)(layers.Dense(4 * _WIDTH, activation="gelu")(normal))
-    return keras.Model(characters, layers.Dense(alphabet)(layers.LayerNormalization()(x)))
-
-
 def train(arguments) -> None:
     """One rank's work; rank 0 writes the validation perplexity after every epoch."""
     import keras
     import numpy as np
 
     import tfdear
+    from tfdear.benchmarks.ranks.learning_tasks import load_text, make_transformer, windows
 
     strategy = tfdear.DearStrategy()
     keras.utils.set_random_seed(1)
@@ -85,7 +46,8 @@ def train(arguments) -> None:
     starts = random.randint(0, len(training) - _CONTEXT - 1, size=total * arguments.batch_size)
     space = np.linspace(0, len(validation) - _CONTEXT - 2, _VALIDATION_WINDOWS).astype(int)
     with strategy.scope():
-        model = make_model(alphabet)
+        # 65 thousand weights, so that the text can be learned.
+        model = make_transformer(alphabet, _CONTEXT, _WIDTH, _HEADS, _BLOCKS)
         rate = keras.optimizers.schedules.CosineDecay(
             0.0,
             total - total // 20,
@@ -105,12 +67,12 @@ def train(arguments) -> None:
             (epoch + 1) * arguments.steps * arguments.batch_size,
         )
         model.fit(
-            *windows(training, starts[part]),
+            *windows(training, starts[part], _CONTEXT),
             batch_size=arguments.batch_size,
             shuffle=False,
             verbose=2 if strategy.is_chief else 0,
         )
-        loss = model.evaluate(*windows(validation, space), batch_size=64, verbose=0)
+        loss = model.evaluate(*windows(validation, space, _CONTEXT), batch_size=64, verbose=0)
         perplexities.append(math.exp(loss))
     if strategy.is_chief:
         pathlib.Path(arguments.result).write_text(json.dumps(perplexities))

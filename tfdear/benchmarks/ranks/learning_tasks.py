@@ -77,47 +77,64 @@ def _resnet() -> Task:
     )
 
 
-def _transformer() -> Task:
-    # What Python itself explains about its language.
+def load_text() -> tuple[np.ndarray, np.ndarray, int]:
+    """What Python itself explains about its language, its characters as numbers.
+
+    Returns:
+        Training, validation (the last tenth), and the size of the alphabet.
+    """
     from pydoc_data import topics
 
     text = "\n".join(topics.topics[name] for name in sorted(topics.topics))
     alphabet = sorted(set(text))
     numbers = np.array([alphabet.index(character) for character in text], np.int32)
     border = len(numbers) * 9 // 10
+    return numbers[:border], numbers[border:], len(alphabet)
 
-    def windows(part, starts):
-        rows = np.stack([part[start : start + _CONTEXT + 1] for start in starts])
-        return rows[:, :-1], rows[:, 1:]
+
+def windows(numbers, starts, context: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and the characters that follow them: two arrays of [windows, context]."""
+    rows = np.stack([numbers[start : start + context + 1] for start in starts])
+    return rows[:, :-1], rows[:, 1:]
+
+
+def make_transformer(
+    alphabet: int, context: int, width: int, heads: int, blocks: int
+) -> keras.Model:
+    """A decoder-only Transformer over characters."""
+    layers = keras.layers
+    characters = keras.Input((context,), dtype="int32")
+    # Of the input, not a constant: what a layer makes of a constant is one too, and never learns.
+    positions = keras.ops.cumsum(keras.ops.ones_like(characters), axis=-1) - 1
+    x = layers.Embedding(alphabet, width)(characters)
+    x = x + layers.Embedding(context, width)(positions)
+    for _ in range(blocks):
+        normal = layers.LayerNormalization()(x)
+        attention = layers.MultiHeadAttention(heads, width // heads)
+        x = x + attention(normal, normal, use_causal_mask=True)
+        normal = layers.LayerNormalization()(x)
+        x = x + layers.Dense(width)(layers.Dense(4 * width, activation="gelu")(normal))
+    return keras.Model(characters, layers.Dense(alphabet)(layers.LayerNormalization()(x)))
+
+
+def _transformer() -> Task:
+    training, validation, alphabet = load_text()
 
     def make(steps: int) -> keras.Model:
-        layers = keras.layers
-        characters = keras.Input((_CONTEXT,), dtype="int32")
-        # Of the input: what a layer makes of a constant is one too, and never learns.
-        positions = keras.ops.cumsum(keras.ops.ones_like(characters), axis=-1) - 1
-        x = layers.Embedding(len(alphabet), _WIDTH)(characters)
-        x = x + layers.Embedding(_CONTEXT, _WIDTH)(positions)
-        for _ in range(_BLOCKS):
-            normal = layers.LayerNormalization()(x)
-            attention = layers.MultiHeadAttention(_HEADS, _WIDTH // _HEADS)
-            x = x + attention(normal, normal, use_causal_mask=True)
-            normal = layers.LayerNormalization()(x)
-            x = x + layers.Dense(_WIDTH)(layers.Dense(4 * _WIDTH, activation="gelu")(normal))
-        model = keras.Model(characters, layers.Dense(len(alphabet))(layers.LayerNormalization()(x)))
+        model = make_transformer(alphabet, _CONTEXT, _WIDTH, _HEADS, _BLOCKS)
         model.compile(
             _sgd(0.1, steps), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         )
         return model
 
-    training, validation = numbers[:border], numbers[border:]
     starts = np.random.RandomState(0).permutation(len(training) - _CONTEXT - 1)[:32768]
     space = np.linspace(0, len(validation) - _CONTEXT - 2, _VALIDATION_WINDOWS).astype(int)
-    inputs, labels = windows(training, starts)
+    inputs, labels = windows(training, starts, _CONTEXT)
     return Task(
         make,
         inputs,
         labels,
-        windows(validation, space),
+        windows(validation, space, _CONTEXT),
         "perplexity",
         lambda logs: math.exp(logs["loss"]),
     )
