@@ -19,9 +19,11 @@ import json
 import math
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 
 _CONTEXT = 32
 _WIDTH = 64
@@ -31,17 +33,25 @@ _VALIDATION_WINDOWS = 512
 
 
 def train(arguments) -> None:
-    """One rank's work; rank 0 writes the validation perplexity after every epoch."""
+    """One rank's work; rank 0 writes the validation perplexity after every epoch, by seed."""
+    import tfdear
+
+    strategy = tfdear.DearStrategy()
+    curves = [learn(strategy, arguments, seed) for seed in range(1, arguments.seeds + 1)]
+    if strategy.is_chief:
+        pathlib.Path(arguments.result).write_text(json.dumps(curves))
+
+
+def learn(strategy, arguments, seed: int) -> list[float]:
+    """Trains once, from weights and with windows of this seed; returns perplexities by epoch."""
     import keras
     import numpy as np
 
-    import tfdear
     from tfdear.benchmarks.ranks.learning_tasks import load_text, make_transformer, windows
 
-    strategy = tfdear.DearStrategy()
-    keras.utils.set_random_seed(1)
+    keras.utils.set_random_seed(seed)
     training, validation, alphabet = load_text()
-    random = np.random.RandomState(0)
+    random = np.random.RandomState(seed - 1)
     total = arguments.steps * arguments.epochs
     starts = random.randint(0, len(training) - _CONTEXT - 1, size=total * arguments.batch_size)
     space = np.linspace(0, len(validation) - _CONTEXT - 2, _VALIDATION_WINDOWS).astype(int)
@@ -74,8 +84,7 @@ def train(arguments) -> None:
         )
         loss = model.evaluate(*windows(validation, space, _CONTEXT), batch_size=64, verbose=0)
         perplexities.append(math.exp(loss))
-    if strategy.is_chief:
-        pathlib.Path(arguments.result).write_text(json.dumps(perplexities))
+    return perplexities
 
 
 # Of each curve: TFDEAR_COMPRESSION. Buckets of so small a model would travel dense.
@@ -87,8 +96,8 @@ VARIANTS = {
 }
 
 
-def run_variant(name: str, arguments: argparse.Namespace) -> list[float]:
-    """Trains one variant on four ranks; returns the perplexity after every epoch."""
+def run_variant(name: str, arguments: argparse.Namespace) -> list[list[float]]:
+    """Trains one variant on four ranks; returns by seed the perplexity after every epoch."""
     with tempfile.TemporaryDirectory() as folder:
         result = pathlib.Path(folder) / "perplexities.json"
         environment = {
@@ -97,13 +106,18 @@ def run_variant(name: str, arguments: argparse.Namespace) -> list[float]:
         }
         command = [sys.executable, "-m", "tfdear", "run", "-n", "4", "--nodes", "2", "--"]
         command += [__file__, "--result", str(result)]
-        for option in ("optimizer", "steps", "epochs", "batch_size", "learning_rate"):
+        for option in ("optimizer", "steps", "epochs", "batch_size", "learning_rate", "seeds"):
             command += [f"--{option.replace('_', '-')}", str(getattr(arguments, option))]
         subprocess.run(command, env=environment, check=True)
         return json.loads(result.read_text())
 
 
-def draw(curves: dict[str, list[float]], density: float, path: str) -> None:
+def mean(perplexities: Sequence[float]) -> float:
+    """That of the mean loss."""
+    return statistics.geometric_mean(perplexities)
+
+
+def draw(curves: dict[str, list[list[float]]], density: float, path: str) -> None:
     """Draws perplexity over epochs."""
     import matplotlib
 
@@ -111,7 +125,8 @@ def draw(curves: dict[str, list[float]], density: float, path: str) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
-    for name, perplexities in curves.items():
+    for name, seeds in curves.items():
+        perplexities = [mean(epoch) for epoch in zip(*seeds, strict=True)]
         axes.plot(range(1, len(perplexities) + 1), perplexities, label=name)
     axes.set_xlabel("epoch")
     axes.set_ylabel("validation perplexity")
@@ -128,6 +143,7 @@ def main() -> None:
     parser.add_argument("--optimizer", choices=["sgd", "adamw"], default="sgd")
     parser.add_argument("--learning-rate", type=float, default=0.3)
     parser.add_argument("--density", type=float, default=0.01)
+    parser.add_argument("--seeds", type=int, default=1, help="trainings of each (default 1)")
     parser.add_argument(
         "--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="default: all"
     )
@@ -140,10 +156,15 @@ def main() -> None:
         train(arguments)
         return
     curves = {name: run_variant(name, arguments) for name in arguments.variants}
-    dense = curves.get("dense", [math.nan])[-1]
-    print(f"{'':<28}{'perplexity':>12}{'over dense':>12}")
-    for name, perplexities in curves.items():
-        print(f"{name:<28}{perplexities[-1]:>12.3f}{perplexities[-1] / dense:>12.3f}")
+    last = {name: [curve[-1] for curve in seeds] for name, seeds in curves.items()}
+    dense = last.get("dense", [math.nan] * arguments.seeds)
+    print(f"{'':<28}{'perplexity':>12}{'over dense':>12}  by seed")
+    for name, perplexities in last.items():
+        ratios = [p / d for p, d in zip(perplexities, dense, strict=True)]
+        print(
+            f"{name:<28}{mean(perplexities):>12.3f}{mean(perplexities) / mean(dense):>12.3f}  "
+            + " ".join(f"{ratio:.3f}" for ratio in ratios)
+        )
     if arguments.json:
         pathlib.Path(arguments.json).write_text(
             json.dumps({"density": arguments.density, "perplexities": curves}, indent=1)

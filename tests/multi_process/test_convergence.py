@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 
@@ -16,30 +17,40 @@ _LAUNCHER = [sys.executable, "-m", "tfdear", "run", "-n", "4", "--nodes", "2"]
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 
 
-def perplexities(tmp_path, epochs, steps, variants, timeout):
+def perplexities(tmp_path, epochs, steps, seeds, timeout):
     """The last perplexities of a small Transformer that two nodes of two ranks train on text."""
     out = tmp_path / "perplexities.json"
     command = [sys.executable, str(_ROOT / "benchmarks" / "convergence.py")]
-    command += ["--epochs", str(epochs), "--steps", str(steps), "--json", str(out)]
-    command += ["--variants", *variants]
+    command += ["--epochs", str(epochs), "--steps", str(steps), "--seeds", str(seeds)]
+    command += ["--json", str(out), "--variants", "dense", "MSTopK", "without error feedback"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return {name: curve[-1] for name, curve in json.loads(out.read_text())["perplexities"].items()}
+    found = json.loads(out.read_text())["perplexities"].values()
+    return [[curve[-1] for curve in curves] for curves in found]
 
 
+def check(dense, compressed, forgetful, most, least_gain):
+    """One short training scatters by some percent, so the mean of several is compared with dense.
+
+    The same seed with and without error feedback scatters less.
+    """
+    over = statistics.geometric_mean(c / d for c, d in zip(compressed, dense, strict=True))
+    assert over < most, (dense, compressed)
+    gains = [f / c for f, c in zip(forgetful, compressed, strict=True)]
+    assert min(gains) > least_gain, (compressed, forgetful)
+
+
+# What is learned depends on sums, which are the same with every version.
+@pytest.mark.newest_only
 @pytest.mark.timeout(400)
 def test_transformer_needs_error_feedback(tmp_path):
-    found = perplexities(tmp_path, 1, 500, ["dense", "MSTopK", "without error feedback"], 300)
-    assert found["MSTopK"] < 1.05 * found["dense"]
-    assert found["without error feedback"] > 1.08 * found["dense"]
+    check(*perplexities(tmp_path, 1, 500, 2, 380), most=1.06, least_gain=1.08)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(2400)
+@pytest.mark.timeout(7200)
 def test_transformer_within_two_percent(tmp_path):
-    found = perplexities(tmp_path, 8, 1000, ["dense", "MSTopK", "without error feedback"], 2300)
-    assert found["MSTopK"] < 1.02 * found["dense"]
-    assert found["without error feedback"] > 1.02 * found["dense"]
+    check(*perplexities(tmp_path, 8, 1000, 3, 7100), most=1.02, least_gain=1.1)
 
 
 @pytest.mark.long

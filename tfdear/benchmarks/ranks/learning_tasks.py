@@ -63,7 +63,7 @@ def _resnet() -> Task:
             if isinstance(layer, keras.layers.BatchNormalization):
                 layer.momentum = 0.9  # For runs of some hundred steps.
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(_sgd(0.02, steps), loss, metrics=["accuracy"])
+        model.compile(_sgd(0.005, steps), loss, metrics=["accuracy"])
         return model
 
     train, rest = order[:border], order[border:]
