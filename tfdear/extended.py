@@ -80,6 +80,12 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
                 logging.warning("tfdear: %s", message)
 
     @property
+    def corrects_momentum(self) -> bool:
+        """Whether gradients are compressed in a way that allows for an optimizer's momentum."""
+        option = self._job.options.compression
+        return self._job.compresses and option.error_feedback and option.momentum is None
+
+    @property
     def is_distributed_dear(self) -> bool:
         """Whether this strategy has other ranks to talk to."""
         return self._job.world_size > 1

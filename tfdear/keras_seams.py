@@ -170,6 +170,7 @@ def _all_reduce(original, optimizer, grads_and_vars):
     if losses is not None:
         grads_and_vars = list(grads_and_vars)
         _complete_shapes(grads_and_vars)
+        _warn_of_compression(optimizer, grads_and_vars)
         with losses.reducing_gradients(), reductions.for_optimizer(_momentum_of(optimizer)):
             return original(optimizer, grads_and_vars)
     pairs = original(optimizer, grads_and_vars)
@@ -193,9 +194,23 @@ def _complete_shapes(grads_and_vars) -> None:
 
 def _momentum_of(optimizer) -> float:
     """The factor `u` of an optimizer that computes `velocity = u * velocity + sum`, else 0."""
+    return float(optimizer.momentum) if _is_plain_sgd(optimizer) and optimizer.momentum < 1 else 0.0
+
+
+def _is_plain_sgd(optimizer) -> bool:
     # A subclass may do something else.
-    plain = type(optimizer) is keras.optimizers.SGD and not optimizer.nesterov
-    return float(optimizer.momentum) if plain and optimizer.momentum < 1 else 0.0
+    return type(optimizer) is keras.optimizers.SGD and not optimizer.nesterov
+
+
+def _warn_of_compression(optimizer, grads_and_vars) -> None:
+    extended = next(filter(None, (_extended_of(variable) for _, variable in grads_and_vars)), None)
+    if extended is None or not extended.corrects_momentum or _is_plain_sgd(optimizer):
+        return
+    extended.warn_once(
+        f"the gradients of {type(optimizer).__name__} are compressed without momentum correction, "
+        "which is for keras.optimizers.SGD without `nesterov`. Other optimizers learn worse from "
+        "gradients that come late: take that one, or compare with a training without compression."
+    )
 
 
 def _extended_of(variable):

@@ -35,6 +35,7 @@ def run(directory, task="train", compression=COMPRESSION, **variables):
     with Ranks(4, _JOB, environment, (str(directory),)) as ranks:
         codes = ranks.wait(timeout=200)
         outputs = "\n".join(ranks.output(rank)[-4000:] for rank in range(4))
+        (directory / "output").write_text(outputs)
         assert codes == [0] * 4, outputs
     if task == "crash":
         return None
@@ -160,6 +161,7 @@ def test_momentum_of_the_optimizer_is_corrected(tmp_path):
         )
     )
     check_same(found, found)
+    assert "without momentum correction" not in (tmp_path / "0" / "output").read_text()
     np.testing.assert_allclose(weights(found[0]), weights(expected[0]), rtol=1e-4, atol=1e-5)
     assert np.abs(weights(found[0]) - weights(uncorrected[0])).max() > 1e-3
 
@@ -175,6 +177,9 @@ def test_parallel_norms_are_of_the_compressed_sum(tmp_path, optimizer):
     )
     check_same(parallel, parallel)
     check_same(alone, alone)
+    # Said once, by rank 0.
+    output = (tmp_path / "True" / "output").read_text()
+    assert output.count(f"{optimizer} are compressed without momentum correction") == 1
     assert any("norms" in report["kinds"] for report in parallel)
     assert not any("norms" in report["kinds"] for report in alone)
     np.testing.assert_allclose(weights(parallel[0]), weights(alone[0]), rtol=1e-5, atol=1e-5)
