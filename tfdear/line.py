@@ -66,39 +66,23 @@ def make_jobs(
     trace: Trace,
     costs: CommunicationCosts,
     chunks: Mapping[str, Sequence[int]],
-    earliest_due_first: bool = False,
 ) -> dict[tuple[str, int], list[Job]]:
-    """What the line has to carry, by phase and bucket, with the schedule's priorities.
-
-    With `earliest_due_first`, "dear" takes what must be done first, whichever half it is: an
-    all-gather must be done when the forward pass comes to its bucket, a reduce-scatter so much
-    earlier as the all-gather takes. Else it takes every reduce-scatter before any all-gather.
-    """
+    """What the line has to carry, by phase and bucket, with the schedule's priorities."""
     phases = ["reduce_scatter", "all_gather"]
     if schedule not in ("dear", "dear_barrier"):
         phases = ["all_reduce"]
     jobs = {}
-    due = 0.0  # Before the end of the forward pass.
     for bucket, layers in enumerate(buckets):
         size = sum(trace.layers[layer].bytes for layer in layers)
-        due -= math.fsum(trace.layers[layer].forward for layer in layers)
-        left = due
-        for phase in reversed(phases):
+        for phase in phases:
             parts = chunks[phase][bucket] if phase in chunks else 1
             seconds = getattr(costs, phase).seconds(size / parts)
             front_first = phase == "all_gather" or schedule == "bytescheduler"
             rank = (phases.index(phase), -bucket if front_first else bucket)
             jobs[phase, bucket] = [
-                Job(
-                    (left - (parts - 1 - part) * seconds, *rank, part)
-                    if earliest_due_first
-                    else (*rank, part),
-                    Step(phase, bucket, part, parts),
-                    seconds,
-                )
+                Job((*rank, part), Step(phase, bucket, part, parts), seconds)
                 for part in range(parts)
             ]
-            left -= parts * seconds
     return jobs
 
 

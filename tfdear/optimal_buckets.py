@@ -16,7 +16,7 @@ import numpy as np
 from tfdear.cost_model import CommunicationCosts, LinearCost
 from tfdear.trace import Trace
 
-__all__ = ["Sums", "lower_bound", "optimal_buckets", "optimal_cuts"]
+__all__ = ["Sums", "lower_bound", "optimal_buckets"]
 
 
 def optimal_buckets(trace: Trace, costs: CommunicationCosts, schedule: str) -> list[list[int]]:
@@ -31,12 +31,6 @@ def optimal_buckets(trace: Trace, costs: CommunicationCosts, schedule: str) -> l
     else:
         cuts = _TwoNumbers(model, costs, schedule).cuts()
     return _from_cuts(len(trace.layers), cuts)
-
-
-def optimal_cuts(trace: Trace, costs: CommunicationCosts) -> list[int]:
-    """Returns the cuts of the bucket list that attains `lower_bound`: bucket k begins at cut k."""
-    model = Sums.of(trace)
-    return _one_number(model.ready + model.forward, model, _both_halves(costs))[1]
 
 
 def lower_bound(trace: Trace, costs: CommunicationCosts) -> float:

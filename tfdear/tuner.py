@@ -25,7 +25,7 @@ from tfdear import engine_plan, layer_times, schedules
 from tfdear.cost_model import CommunicationCosts
 from tfdear.event_record import EVENT_KINDS
 from tfdear.fusion import FixedSize, NoFusion, Planned, SingleBucket
-from tfdear.optimal_buckets import lower_bound
+from tfdear.plan_search import lower_bound
 from tfdear.planner import Planner, SearchingPlanner, make_plan
 from tfdear.trace import Trace
 
@@ -272,10 +272,8 @@ class Tuner:
         if self._costs is None:
             return None
         halves = self._schedule in ("dear", "dear_barrier")
-        return Prediction(
-            schedules.execute(plan, trace, self._costs).iteration_time,
-            lower_bound(trace, self._costs) if halves else None,
-        )
+        time = schedules.execute(plan, trace, self._costs).iteration_time
+        return Prediction(time, lower_bound(trace, self._costs, time) if halves else None)
 
     def prediction(self, layout: int) -> Prediction | None:
         """What the model says of the latest plan of a layout; None: there is none yet."""
