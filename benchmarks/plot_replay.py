@@ -1,6 +1,8 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Draws what `tfdear benchmark replay --json FILE` measured: schedules over their bound.
 
+Lines are by the clock of the sleeping device, crosses are the same iterations by the real one.
+
 Example:
 
     tfdear benchmark replay --ranks 2 --json replay_2.json
@@ -57,13 +59,20 @@ def _draw(panel, result) -> None:
     ratios = result["ratios"]
     places = range(len(ratios))
     for schedule, name in _NAMES.items():
-        values = []
-        for ratio in ratios:
-            medians = [case["median"] for case in ratio["cases"] if case["schedule"] == schedule]
+        drawn, device, wall = [], [], []
+        for place, ratio in zip(places, ratios, strict=True):
+            cases = [case for case in ratio["cases"] if case["schedule"] == schedule]
+            if not cases:
+                continue
+            case = min(cases, key=lambda case: case["median"])
             least = max(ratio["forward"] + ratio["backward"], ratio["communication"])
-            values.append(min(medians) / least if medians else None)
-        if all(value is not None for value in values):
-            panel.plot(places, values, "o-", label=name, color=_COLORS[schedule], markersize=4)
+            drawn.append(place)
+            device.append(case["median"] / least)
+            wall.append(case["median_wall"] / least)
+        if drawn:
+            panel.plot(drawn, device, "o-", label=name, color=_COLORS[schedule], markersize=4)
+            panel.plot(drawn, wall, "x", color=_COLORS[schedule], markersize=7)
+    panel.plot([], [], "x", color="black", label="the same, wall time")
     panel.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
     panel.set_xticks(list(places), [f"{ratio['ratio']:g}" for ratio in ratios])
     panel.set_xlabel("communication / computation")

@@ -68,7 +68,7 @@ def test_collectives(tmp_path):
 def test_replay(tmp_path, trace_file):
     printed, numbers = benchmark(
         tmp_path, "replay", "--rate", "none", "--trace", trace_file, "--ratio", "1,2",
-        "--planners", "FixedSize(65536)", "Planned", "--repeats", "1",
+        "--planners", "FixedSize(65536)", "Planned", "--repeats", "2", "--iterations", "1",
     )  # fmt: skip
     assert numbers["tensors"] == 12
     assert [result["ratio"] for result in numbers["ratios"]] == [1, 2]
@@ -83,7 +83,36 @@ def test_replay(tmp_path, trace_file):
             assert 1.0 <= case["wire"] <= 1.15, case
             # Sleep is no shorter than asked for.
             assert min(case["seconds"]) >= 0.99 * computation
+            check_wall(case)
+    assert "wall s" in printed
     assert "dear is as fast as" in printed
+
+
+def check_wall(case):
+    """The real clock has all that the device's has, in every turn of one iteration."""
+    for wall, device in zip(case["wall"], case["seconds"], strict=True):
+        # The device's last sleep may be left out if it is shorter than a sleep can be.
+        assert wall >= device - 1e-4, case
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(
+    "TFDEAR_TORCH_PYTHON" not in os.environ, reason="TFDEAR_TORCH_PYTHON names no PyTorch"
+)
+def test_replay_beside_torch(tmp_path, trace_file):
+    printed, numbers = benchmark(
+        tmp_path, "replay", "--rate", "none", "--trace", trace_file, "--ratio", "1",
+        "--schedules", "dear", "--planners", "Planned", "--repeats", "2", "--iterations", "1",
+        "--torch-python", os.environ["TFDEAR_TORCH_PYTHON"],
+    )  # fmt: skip
+    (result,) = numbers["ratios"]
+    ours, theirs = result["cases"]
+    assert (ours["schedule"], theirs["schedule"]) == ("dear", "torch DDP")
+    computation = result["forward"] + result["backward"]
+    for case in (ours, theirs):
+        assert min(case["seconds"]) >= 0.99 * computation
+        check_wall(case)
+    assert "torch DDP" in printed
 
 
 @pytest.mark.timeout(240)

@@ -29,7 +29,11 @@ _TIMEOUT = 600.0
 
 @dataclasses.dataclass
 class Case:
-    """One schedule with one planner at one ratio; times in seconds."""
+    """One schedule with one planner at one ratio; times of iterations in seconds.
+
+    `seconds` are by the clock of the sleeping device, `wall` are the same iterations by the real
+    one, which also has what the processes of this machine need to hear of their data.
+    """
 
     ratio: float
     schedule: str
@@ -37,11 +41,17 @@ class Case:
     buckets: int
     predicted: float | None
     seconds: list[float] = dataclasses.field(default_factory=list)
+    wall: list[float] = dataclasses.field(default_factory=list)
 
     @property
     def median(self) -> float:
         """Median time of an iteration."""
         return statistics.median(self.seconds)
+
+    @property
+    def median_wall(self) -> float:
+        """Median time of an iteration by the real clock."""
+        return statistics.median(self.wall)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +61,8 @@ class Bound:
     Args:
         computation: Time of both passes, in seconds.
         communication: Time of all gradients on the line, in seconds.
-        exposed: Time of the front bucket: ready last and needed first, it is always exposed.
+        exposed: Time of the front bucket, or of its first part if it travels in parts: ready last
+            and needed first, it is always exposed.
     """
 
     computation: float
@@ -60,8 +71,8 @@ class Bound:
 
     @property
     def seconds(self) -> float:
-        """Least time of an iteration, and the exposed bucket."""
-        return max(self.computation, self.communication) + self.exposed
+        """Least time of an iteration."""
+        return max(self.computation + self.exposed, self.communication)
 
 
 def measure(
@@ -162,8 +173,7 @@ def _measure_ratio(
             case = Case(ratio, schedule, name, len(plan.buckets), predicted)
             turns.append((case, groups["tfdear"], {**work, "plan": encode(plan, work["counts"])}))
             if schedule == "dear":
-                nbytes = sum(trace.layers[layer].bytes for layer in plan.buckets[-1])
-                halves = costs.reduce_scatter.seconds(nbytes) + costs.all_gather.seconds(nbytes)
+                halves = _front_seconds(plan, trace, costs)
                 front = halves if front is None else min(front, halves)
     if "torch" in groups:
         turns.append((Case(ratio, "torch DDP", "its own", 0, None), groups["torch"], work))
@@ -173,8 +183,8 @@ def _measure_ratio(
             before = [node.bytes_sent() for node in lab.nodes]
             answers = group.call("replay", _TIMEOUT, **arguments)
             after = [node.bytes_sent() for node in lab.nodes]
-            # Of each iteration the slowest rank counts: the others waited for it.
-            case.seconds += [max(times) for times in zip(*answers, strict=True)]
+            case.seconds += _slowest_rank(answers, "device")
+            case.wall += _slowest_rank(answers, "wall")
             sent[number] = max(b - a for a, b in zip(before, after, strict=True))
     cases = [case for case, _, _ in turns]
     communication = costs.all_reduce.seconds(trace.bytes)
@@ -193,17 +203,24 @@ def _measure_ratio(
             {
                 **dataclasses.asdict(case),
                 "median": case.median,
+                "median_wall": case.median_wall,
                 "of_bound": case.median / bound.seconds,
-                "wire": sent[number] / (least * _iterations_of(case, iterations)),
+                # DistributedDataParallel also broadcasts the weights, once per turn.
+                "wire": None
+                if case.predicted is None
+                else sent[number] / (least * (1 + iterations)),
             }
             for number, case in enumerate(cases)
         ],
     }
 
 
-def _iterations_of(case: Case, iterations: int) -> int:
-    """Iterations per turn, with those before the measured ones."""
-    return iterations + (2 if case.schedule == "torch DDP" else 1)
+def _front_seconds(plan: schedules.Plan, trace: Trace, costs: CommunicationCosts) -> float:
+    """Seconds of both halves of what the next forward pass needs first."""
+    front = len(plan.buckets) - 1
+    nbytes = sum(trace.layers[layer].bytes for layer in plan.buckets[front])
+    parts = {step.phase: step.chunks for step in plan.steps if step.bucket == front}
+    return sum(getattr(costs, phase).seconds(nbytes / chunks) for phase, chunks in parts.items())
 
 
 def iterate(group: Group, trace: Trace, plan: schedules.Plan, iterations: int) -> list[float]:
@@ -216,7 +233,12 @@ def iterate(group: Group, trace: Trace, plan: schedules.Plan, iterations: int) -
     answers = group.call(
         "replay", _TIMEOUT, plan=encode(plan, work["counts"]), repeats=iterations, **work
     )
-    return [max(times) for times in zip(*answers, strict=True)]
+    return _slowest_rank(answers, "device")
+
+
+def _slowest_rank(answers: Sequence[dict[str, list[float]]], clock: str) -> list[float]:
+    """Of each iteration the slowest rank counts: the others waited for it."""
+    return [max(times) for times in zip(*(answer[clock] for answer in answers), strict=True)]
 
 
 def _work(trace: Trace) -> dict[str, Any]:
@@ -242,10 +264,11 @@ def _print(
 ) -> None:
     tell(
         f"\n{trace.name}, communication / computation = {ratio:g}: computation "
-        f"{bound.computation:.3f} s, communication {bound.communication:.3f} s; bound: the larger "
-        f"and one exposed bucket, {bound.seconds:.3f} s"
+        f"{bound.computation:.3f} s, communication {bound.communication:.3f} s; bound, with the "
+        f"front bucket after the computation: {bound.seconds:.3f} s"
     )
     rows = []
+    larger = max(bound.computation, bound.communication)
     for case in cases:
         predicted = "" if case.predicted is None else f"{case.predicted:.3f}"
         error = "" if case.predicted is None else f"{case.median / case.predicted:.3f}"
@@ -255,7 +278,11 @@ def _print(
                 case.planner,
                 str(case.buckets or "?"),
                 f"{case.median:.3f}",
-                f"{case.median / max(bound.computation, bound.communication):.3f}",
+                f"{max(case.seconds):.3f}",
+                f"{case.median_wall:.3f}",
+                f"{max(case.wall):.3f}",
+                f"{case.median / larger:.3f}",
+                f"{case.median_wall / larger:.3f}",
                 f"{case.median / bound.seconds:.3f}",
                 predicted,
                 error,
@@ -265,12 +292,16 @@ def _print(
         "schedule",
         "planner",
         "buckets",
-        "measured s",
+        "device s",
+        "slowest s",
+        "wall s",
+        "slowest s",
         "of larger",
+        "wall of larger",
         "of bound",
         "predicted s",
     ]
-    tell(report.table([*header, "measured / predicted"], rows))
+    tell(report.table([*header, "device / predicted"], rows))
     best: dict[str, float] = {}
     for case in cases:
         best[case.schedule] = min(best.get(case.schedule, case.median), case.median)

@@ -166,7 +166,7 @@ def selection(count: int, k: int, repeats: int) -> float:
 
 def replay(
     counts: list[int], forward: list[float], backward: list[float], plan: list[int], repeats: int
-) -> list[float]:
+) -> dict[str, list[float]]:
     """Times of iterations whose computation sleeps and whose gradients travel.
 
     Args:
@@ -177,18 +177,21 @@ def replay(
         repeats: Iterations to measure; one more goes before, whose sums are checked.
 
     Returns:
-        Seconds per iteration, from the begin of a backward pass to the end of the next forward.
+        Seconds per iteration, from the begin of a backward pass to the end of the next forward: by
+        the clock of the sleeping `device`, and by that of the `wall`, until this process could
+        begin the next iteration.
     """
     engine, world_size = _job().engine, _job().world_size
     layout = _layout(tuple(counts), tuple(plan))
     layers = range(len(counts))
     gradient = {count: np.full(count, _job().rank + 1, np.float32) for count in {*counts}}
     device = sleeping.Device()
-    times = []
+    times, wall = [], []
     for iteration in range(repeats + 1):
         if iteration <= 1:
             engine.run_collective(_LANE, engine_module.Phase.ALL_REDUCE, np.zeros(1, np.float32))
             device.restart()
+            started = device.cursor
         begin = device.cursor
         reduction = engine.open_reduction(layout)
         for layer in reversed(layers):
@@ -202,7 +205,10 @@ def replay(
             device.compute(forward[layer])
         reduction.close()
         times.append(device.cursor - begin)
-    return times[1:]
+        ended = time.monotonic()
+        wall.append(ended - started)
+        started = ended
+    return {"device": times[1:], "wall": wall[1:]}
 
 
 @functools.cache

@@ -86,18 +86,19 @@ class _SleepingModel(torch.nn.Module):
         return value
 
 
-def replay(counts: list, forward: list, backward: list, repeats: int) -> list:
+def replay(counts: list, forward: list, backward: list, repeats: int) -> dict:
     """As that of tfdear's ranks, by DistributedDataParallel with its defaults."""
     model = _SleepingModel(counts, list(zip(forward, backward, strict=True)))
     parallel = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     device = model.device
-    times = []
+    times, wall = [], []
     start_value = torch.zeros(1, requires_grad=True)
     # DistributedDataParallel arranges its buckets after the first iteration.
     for iteration in range(repeats + 2):
         if iteration <= 2:
             torch.distributed.barrier()
             device.restart()
+            started = device.cursor
         begin = device.cursor
         output = parallel(start_value)
         output.backward()
@@ -105,7 +106,9 @@ def replay(counts: list, forward: list, backward: list, repeats: int) -> list:
         parallel.zero_grad()
         times.append(device.cursor - begin)
         device.restart()
-    return times[2:]
+        wall.append(device.cursor - started)
+        started = device.cursor
+    return {"device": times[2:], "wall": wall[2:]}
 
 
 class _BertBase(torch.nn.Module):
