@@ -32,7 +32,11 @@ _RATE = re.compile(r"[0-9]+(\.[0-9]+)?[kmgt]?bit")
 _HOSTS_FILES = pathlib.Path("/etc/netns")
 # A token bucket must hold more than one 64 KiB segment that the kernel cuts late, or the link stays
 # below its rate; with 256 KiB the payload reaches 1448 / 1514 of it.
-_BURST = "256kb"
+_BURST = 256 << 10
+# What a bucket saved up passes at once after a pause: on a slow line a large part of a message. So
+# there it holds no more than this long of the rate, and the kernel makes smaller segments.
+_BURST_SECONDS = 2.1e-3
+_LEAST_BURST = 32 << 10
 _QUEUE_MS = 20
 _BUNDLES = (1, 2, 4, 8, 16)
 _CONGESTION_CONTROL = "cubic"
@@ -200,12 +204,21 @@ def _make_node(lab: str, switch: str, number: int, rate: str | None, paths: int)
     return node
 
 
+def burst_bytes(bits_per_second: float) -> int:
+    """Returns how many bytes a link of this rate passes at once after a pause."""
+    return min(_BURST, max(_LEAST_BURST, int(bits_per_second / 8 * _BURST_SECONDS)))
+
+
 def _shape(namespace: str, rate: str, paths: int) -> None:
     def add(what: str, *arguments: str) -> None:
         _call("tc", "-n", namespace, what, "add", "dev", _DEVICE, *arguments)
 
     if paths == 1:
-        add("qdisc", "root", "tbf", "rate", rate, "burst", _BURST, "latency", f"{_QUEUE_MS}ms")
+        burst = burst_bytes(parse_rate(rate))
+        if burst < _BURST:
+            _ip("-n", namespace, "link", "set", "dev", _DEVICE, "gso_max_size", f"{burst // 2}")
+        bucket = ["burst", f"{burst}", "latency", f"{_QUEUE_MS}ms"]
+        add("qdisc", "root", "tbf", "rate", rate, *bucket)
         return
     # What no filter takes, such as ARP, is not shaped.
     add("qdisc", "root", "handle", "1:", "htb")
@@ -213,7 +226,7 @@ def _shape(namespace: str, rate: str, paths: int) -> None:
     queue_bytes = share / 8 * _QUEUE_MS / 1000
     for path in range(paths):
         group = f"1:{path + 1:x}"
-        shape = ["htb", "rate", f"{share:.0f}bit", "burst", _BURST]
+        shape = ["htb", "rate", f"{share:.0f}bit", "burst", f"{_BURST}"]
         add("class", "parent", "1:", "classid", group, *shape)
         add("qdisc", "parent", group, "bfifo", "limit", f"{queue_bytes:.0f}")
         # Without the lowest bit, which says who chose the port: Linux connects from even ones and

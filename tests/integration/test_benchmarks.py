@@ -178,15 +178,25 @@ def test_wrong_arguments_are_refused_in_words(arguments, words, tmp_path):
 def test_sparse(tmp_path):
     printed, numbers = benchmark(
         tmp_path, "sparse", "--rate", "100mbit", "--elements", "1000000", "--repeats", "2",
-        "--sums", "dense hierarchical", "HiTopKComm",
+        "--sums", "dense hierarchical", "dense tree (TreeAR)", "HiTopKComm",
     )  # fmt: skip
-    assert "of Eqs. 7-10" in printed
-    dense, sparse = numbers["rows"]
+    assert "step / parts" in printed
+    dense, tree, sparse = numbers["rows"]
     # What leaves a node, in pairs of eight bytes: (m - 1) k with m = 2 nodes.
     pairs = 8 * 0.01 * numbers["elements"]
     assert sparse["sent"] <= 0.55 * pairs
     assert dense["sent"] >= 4 * numbers["elements"]
-    assert set(sparse["phases"]) == {"intra_reduce_scatter", "sparse_exchange", "intra_all_gather"}
+    # The tree's root gets the sum of the other node and sends that of both.
+    assert tree["sent"] >= 4 * numbers["elements"]
+    assert dense["predicted"] is tree["predicted"] is None
+    phases = {"intra_reduce_scatter", "sparse_exchange", "intra_all_gather"}
+    assert set(sparse["phases"][0]) == {"copy in", *phases, "copy out"}
+    # Nine parts of a sum, each measured in every turn.
+    assert [len(parts) for parts in sparse["parts"]] == [9, 9]
+    assert all(seconds > 0 for parts in sparse["parts"] for seconds in parts.values())
+    for row in (dense, tree, sparse):
+        assert len(row["steps"]) == 2
+        assert all(s >= e for s, e in zip(row["steps"], row["exchanges"], strict=True)), row
 
 
 @pytest.mark.long

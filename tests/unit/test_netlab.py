@@ -60,6 +60,13 @@ def test_rates(text, bits):
     assert netlab.parse_rate(text) == bits
 
 
+@pytest.mark.parametrize(
+    "bits, nbytes", [(1e10, 262144), (1e9, 262144), (4e8, 105000), (1e7, 32768)]
+)
+def test_slow_links_save_up_little(bits, nbytes):
+    assert netlab.burst_bytes(bits) == nbytes
+
+
 @pytest.mark.parametrize("text", ["", "1", "fast", "1gbps", "-1gbit", "1 gbit", "gbit"])
 def test_wrong_rates_are_refused(text):
     with pytest.raises(netlab.LabError, match="1gbit"):

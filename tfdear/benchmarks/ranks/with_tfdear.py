@@ -1,7 +1,6 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """A rank that uses tfdear: its engine alone, or Keras under its strategy."""
 
-import ctypes
 import dataclasses
 import functools
 import os
@@ -10,11 +9,12 @@ import time
 
 import numpy as np
 import sleeping  # type: ignore[import-not-found]
+import sum_parts  # type: ignore[import-not-found]
 
 import tfdear
-from tfdear import _ops, link_costs, planner, statistics
 from tfdear import engine as engine_module
 from tfdear import job as job_module
+from tfdear import link_costs, planner, statistics
 from tfdear import options as options_module
 
 _LANE = engine_module.Lane.GRADIENTS
@@ -73,95 +73,76 @@ def costs() -> dict[str, dict[str, float]]:
     return dataclasses.asdict(link_costs.measure(_job().engine, _LANE, window=_COSTS_WINDOW))
 
 
-def costs_between_nodes() -> dict:
-    """Fits a + b * bytes to collectives of all columns at once, as the job does at its start."""
-    lanes = engine_module.Lane
-    return dataclasses.asdict(
-        link_costs.measure(
-            _job().engine, lanes.GRADIENTS_INTER, lanes.CONTROL, window=_COSTS_WINDOW
-        )
-    )
-
-
-def seconds_within_nodes(phase: str, nbytes: int) -> float:
-    """Seconds of a collective of this size within every node."""
-    repeats = 2
-    return (
-        _job().engine.run_collective(
-            engine_module.Lane.GRADIENTS_INTRA,
-            engine_module.Phase[phase.upper()],
-            np.zeros(nbytes // 4, np.float32),
-            warm_up=2,
-            repeats=repeats,
-        )
-        / repeats
-    )
-
-
 def gradient_sum(count: int, repeats: int) -> dict:
-    """Sums a gradient of `count` elements, back to back.
+    """Sums a gradient of `count` elements; all ranks begin each repeat together.
 
     Returns:
-        `seconds` of each repeat, after one that is not counted; when its first collective `begins`
-        and its last one `ends`, on a clock that all ranks of this machine share; seconds of its
-        collectives by `phase` (means); `bytes` that this rank coded.
+        Of each repeat, after one that is not counted, on a clock that all ranks of this machine
+        share: when it `begins`, when its gradient was `copied` into the engine, when its first
+        collective starts (`first`) and its last one is over (`last`), when it `ends`; seconds of
+        its collectives by `phase` (means).
     """
     engine = _job().engine
     layout = engine.create_layout(f"gradient {count}", _LANE)
     engine.add_tensor(layout, engine_module.DATA_TYPES["float32"], count, sparse=False)
-    generator = np.random.default_rng(_job().rank)
-    gradient = generator.standard_normal(count, np.float32)
+    gradient = _gradient(count)
     total = np.empty(count, np.float32)
     reader = engine_module.EventReader()
-    seconds = []
+    begins, copied, ends = [], [], []
     for repeat in range(repeats + 1):
         if repeat <= 1:
             reader.read_rows()
-            engine.run_collective(
-                _LANE, engine_module.Phase.ALL_REDUCE, np.zeros(_DRAIN_BYTES // 4, np.float32)
-            )
-        begin = time.perf_counter()
+        engine.run_collective(_LANE, engine_module.Phase.ALL_REDUCE, np.zeros(1, np.float32))
+        begins.append(time.monotonic())
         reduction = engine.open_reduction(layout)
         reduction.contribute(0, gradient)
+        copied.append(time.monotonic())
         reduction.wait(0, _WAIT_SECONDS, total)
         reduction.close()
-        seconds.append(time.perf_counter() - begin)
+        ends.append(time.monotonic())
     phases: dict[str, float] = {}
-    coded = 0
-    begins: dict[int, float] = {}
-    ends: dict[int, float] = {}
+    first: dict[int, float] = {}
+    last: dict[int, float] = {}
     for event in reader.read():
         if event.kind in statistics.PHASES:
-            phases[event.kind] = phases.get(event.kind, 0.0) + (event.end - event.begin) / repeats
-            coded += event.detail if event.kind in statistics.SPARSE_PHASES else 0
-            begins[event.ticket] = min(begins.get(event.ticket, event.begin), event.begin)
-            ends[event.ticket] = max(ends.get(event.ticket, event.end), event.end)
+            seconds = (event.end - event.begin) / max(1, repeats)
+            phases[event.kind] = phases.get(event.kind, 0.0) + seconds
+            first[event.ticket] = min(first.get(event.ticket, event.begin), event.begin)
+            last[event.ticket] = max(last.get(event.ticket, event.end), event.end)
     return {
-        "seconds": seconds[1:],
-        "begins": [begins[ticket] for ticket in sorted(begins)],
-        "ends": [ends[ticket] for ticket in sorted(ends)],
+        "begins": begins[1:],
+        "copied": copied[1:],
+        "first": [first[ticket] for ticket in sorted(first)],
+        "last": [last[ticket] for ticket in sorted(last)],
+        "ends": ends[1:],
         "phases": phases,
-        "bytes": coded // repeats,
     }
 
 
-def selection(count: int, k: int, repeats: int) -> float:
-    """Seconds that error feedback and the selection of `k` of `count` elements take, warm."""
-    library = ctypes.CDLL(str(_ops.library_path()))
-    library.tfdear_top_k_create.restype = ctypes.c_void_p
-    top_k = ctypes.c_void_p(library.tfdear_top_k_create(1))
-    gradient = np.random.default_rng(0).standard_normal(count, np.float32)
-    arrays = [gradient, np.zeros_like(gradient), np.empty(k, np.float32), np.empty(k, np.uint32)]
-    x, residual, values, indices = (array.ctypes.data_as(ctypes.c_void_p) for array in arrays)
-    times = []
-    for _ in range(repeats + 2):
-        begin = time.perf_counter()
-        library.tfdear_top_k_select_with_feedback(
-            top_k, x, residual, ctypes.c_int64(count), ctypes.c_int64(k), values, indices
-        )
-        times.append(time.perf_counter() - begin)
-    library.tfdear_top_k_destroy(top_k)
-    return sorted(times[2:])[repeats // 2]
+@functools.cache
+def _gradient(count: int) -> np.ndarray:
+    return np.random.default_rng(_job().rank).standard_normal(count, np.float32)
+
+
+def parts_of_sum(
+    count: int, nodes: int, ranks_per_node: int, k: int, bfloat16: bool, repeats: int
+) -> dict:
+    """Does the work of compressed sums part by part.
+
+    Returns:
+        `times`: when each part of each repeat, after one that is not counted, began and ended, on a
+        clock that all ranks of this machine share; `coded`: bytes of a selection.
+    """
+    parts = _parts(count, nodes, ranks_per_node, k, bfloat16)
+    times = [parts.run() for _ in range(repeats + 1)]
+    return {"times": times[1:], "coded": parts.coded}
+
+
+@functools.cache
+def _parts(count: int, nodes: int, ranks_per_node: int, k: int, bfloat16: bool) -> sum_parts.Parts:
+    place = [int(os.environ[name]) for name in ("TFDEAR_NODE_RANK", "TFDEAR_LOCAL_RANK")]
+    engine, gradient = _job().engine, _gradient(count)
+    return sum_parts.Parts(engine, gradient, nodes, ranks_per_node, *place, k, bfloat16)
 
 
 def replay(
@@ -290,9 +271,7 @@ METHODS = {
     "collective": collective,
     "costs": costs,
     "gradient_sum": gradient_sum,
-    "costs_between_nodes": costs_between_nodes,
-    "seconds_within_nodes": seconds_within_nodes,
-    "selection": selection,
+    "parts_of_sum": parts_of_sum,
     "replay": replay,
     "build": build,
     "train": train,

@@ -1,0 +1,160 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""The work of a HiTopKComm sum, part by part: what each takes where nothing else is done.
+
+All ranks begin a part together, because they share the cores and the memory of their machine, and
+every part finds the memory as the part before left it, as in a sum.
+"""
+
+import ctypes
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from tfdear import _ops
+from tfdear.engine import Engine, Lane, Phase
+
+# Of a pair, in 4-byte words: more than its code takes.
+_WORDS_OF_PAIR = 4
+
+
+class Parts:
+    """One sum in parts, with memory of its own.
+
+    Args:
+        engine: The started engine.
+        gradient: This rank's share.
+        nodes: Number of nodes.
+        ranks_per_node: Ranks on each.
+        node: This rank's node.
+        local_rank: Its place in there.
+        k: Elements to select from a shard.
+        bfloat16: Whether values are sent as bfloat16.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        gradient: np.ndarray,
+        nodes: int,
+        ranks_per_node: int,
+        node: int,
+        local_rank: int,
+        k: int,
+        bfloat16: bool,
+    ):
+        self._engine = engine
+        self._nodes = nodes
+        self._node = node
+        self._ranks_per_node = ranks_per_node
+        self._bfloat16 = bfloat16
+        self._gradient = gradient
+        self._buffer = gradient.copy()
+        self._total = gradient.copy()
+        begin = local_rank * gradient.size // ranks_per_node
+        end = (local_rank + 1) * gradient.size // ranks_per_node
+        self._shard = self._buffer[begin:end]
+        self._residual = np.zeros(end - begin, np.float32)
+        self._values = np.zeros(k, np.float32)
+        self._indices = np.zeros(k, np.uint32)
+        self._code = np.zeros(_WORDS_OF_PAIR * k + 1024, np.float32)
+        self._library = ctypes.CDLL(str(_ops.library_path()))
+        self._library.tfdear_top_k_create.restype = ctypes.c_void_p
+        self._library.tfdear_sparse_encode.restype = ctypes.c_int64
+        self._top_k = ctypes.c_void_p(self._library.tfdear_top_k_create(1))
+        self._others = self._codes_of_others()
+        self.coded = 0
+
+    def _codes_of_others(self) -> list[np.ndarray]:
+        """The code of a selection of each of the other nodes."""
+        codes = []
+        generator = np.random.default_rng(1)
+        for _ in range(self._nodes - 1):
+            indices = generator.choice(self._shard.size, self._indices.size, replace=False)
+            self._indices[:] = np.sort(indices)
+            self._values[:] = generator.exponential(1.0, self._values.size) + 3.0
+            self._encode()
+            codes.append(self._code.view(np.int8)[: self.coded].copy())
+        return codes
+
+    def run(self) -> dict[str, tuple[float, float]]:
+        """Does one sum. Returns when each part began and ended, of `time.monotonic`."""
+        within = self._ranks_per_node > 1
+        parts: dict[str, Callable[[], None]] = {
+            "copy in": lambda: _copy(self._buffer, self._gradient),
+            "reduce-scatter": lambda: self._within(Phase.REDUCE_SCATTER) if within else None,
+            "selection": self._select,
+            "coding": self._encode,
+            "zeroing": self._zero,
+            "all-gather between nodes": self._exchange,
+            "adding": self._add,
+            "all-gather": lambda: self._within(Phase.ALL_GATHER) if within else None,
+            "copy out": lambda: _copy(self._total, self._buffer),
+        }
+        times = {}
+        for name, part in parts.items():
+            self._barrier()
+            begin = time.monotonic()
+            part()
+            times[name] = (begin, time.monotonic())
+        return times
+
+    def _barrier(self) -> None:
+        self._engine.run_collective(Lane.GRADIENTS, Phase.ALL_REDUCE, np.zeros(1, np.float32))
+
+    def _within(self, phase: Phase) -> None:
+        self._engine.run_collective(Lane.GRADIENTS_INTRA, phase, self._buffer)
+
+    def _select(self) -> None:
+        self._library.tfdear_top_k_select_with_feedback(
+            self._top_k,
+            _pointer(self._shard),
+            _pointer(self._residual),
+            ctypes.c_int64(self._shard.size),
+            ctypes.c_int64(self._values.size),
+            _pointer(self._values),
+            _pointer(self._indices),
+        )
+
+    def _encode(self) -> None:
+        self.coded = self._library.tfdear_sparse_encode(
+            _pointer(self._indices),
+            _pointer(self._values),
+            ctypes.c_int64(self._values.size),
+            ctypes.c_int64(self._shard.size),
+            int(self._bfloat16),
+            _pointer(self._code),
+            ctypes.c_int64(self._code.nbytes),
+        )
+
+    def _zero(self) -> None:
+        ctypes.memset(self._shard.ctypes.data, 0, self._shard.nbytes)
+
+    def _exchange(self) -> None:
+        between, gather = Lane.GRADIENTS_INTER, Phase.ALL_GATHER
+        sizes = np.zeros(self._nodes, np.int64)
+        sizes[self._node] = self.coded
+        self._engine.run_collective(between, gather, sizes)
+        # Codes of all nodes have about the same size; this collective wants it to be equal.
+        words = self._nodes * -(-int(sizes.max()) // self._code.itemsize)
+        self._engine.run_collective(between, gather, np.zeros(words, np.float32))
+
+    def _add(self) -> None:
+        own = self._code.view(np.int8)[: self.coded]
+        for code in (own, *self._others):
+            failed = self._library.tfdear_sparse_decode_and_add(
+                _pointer(code),
+                ctypes.c_int64(code.size),
+                ctypes.c_int64(self._shard.size),
+                _pointer(self._shard),
+            )
+            if failed:
+                raise RuntimeError("what was coded cannot be decoded: this is an error in tfdear")
+
+
+def _copy(target: np.ndarray, source: np.ndarray) -> None:
+    ctypes.memmove(target.ctypes.data, source.ctypes.data, source.nbytes)
+
+
+def _pointer(array: np.ndarray) -> ctypes.c_void_p:
+    return array.ctypes.data_as(ctypes.c_void_p)
