@@ -3,15 +3,18 @@
 
 First table: the fused kernel over all layers of a model on one core, over the time to read the same
 bytes once (`memcmp` of two equal arrays). Second table: processor time of the norms per rank, over
-1/P of that of one rank: of the shards of P ranks one after another, and in real steps of P ranks,
-from their event record, which share this machine's memory with each other and with everything else
-that a step does. With --json FILE, writes the numbers.
+1/P of that of one rank: of the shards of P ranks one after another; of the same shards by P
+processes at once, which share this machine's memory; the same after each has read half a gigabyte
+of something else; and in real steps of P ranks, from their event record. Before that table, what P
+processes at once take on arrays that stay in their caches, over what one takes: what they share is
+no memory. With --json FILE, writes the numbers.
 """
 
 import argparse
 import ctypes
 import json
 import math
+import multiprocessing
 import os
 import pathlib
 import statistics
@@ -23,7 +26,13 @@ import time
 import numpy as np
 
 _STEPS = 6
+_DEADLINE = 120.0
 _ARRAYS = {"lars": 2, "lamb": 4}
+_WORLD_SIZES = range(1, 5)
+_SOMETHING_ELSE_BYTES = 1 << 29
+# Fits into the cache of a core.
+_CACHED_ELEMENTS = 1 << 14
+_CACHED_PASSES = 1000
 
 
 def resnet50() -> list[tuple[int, ...]]:
@@ -55,24 +64,15 @@ def kernel(model: str, kind: str, repeats: int = 15) -> dict[str, float]:
     """Seconds of the kernel over all layers, and of reading as many bytes once."""
     from tfdear import engine
 
-    shapes = MODELS[model]()
-    elements = sum(math.prod(shape) for shape in shapes)
-    random = np.random.default_rng(0)
-    # One array after another, as buckets and variables lie in memory.
-    arrays = [random.random(elements, np.float32) for _ in range(_ARRAYS[kind])]
-    offsets = np.cumsum([0, *(math.prod(shape) for shape in shapes)])
-    layers = [
-        [array[begin:end] for array in arrays]
-        for begin, end in zip(offsets, offsets[1:], strict=False)
-    ]
-    total = elements * 4 * len(arrays)
+    layers, offsets = layers_of(model, kind)
+    total = int(offsets[-1]) * 4 * _ARRAYS[kind]
     left = np.zeros(total // 2, np.uint8)
     right = np.zeros_like(left)
     left[:] = right[:] = 1
     compare = ctypes.CDLL(None).memcmp
     pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (left, right)]
     seconds: dict[str, list[float]] = {"norms": [], "read": []}
-    shards = {size: shards_of(layers, offsets, size) for size in range(1, 5)}
+    shards = {size: shards_of(layers, offsets, size) for size in _WORLD_SIZES}
     seconds_of_rank: dict[tuple[int, int], list[float]] = {}
     for _ in range(repeats):
         begin = time.perf_counter()
@@ -92,7 +92,64 @@ def kernel(model: str, kind: str, repeats: int = 15) -> dict[str, float]:
         # The slowest rank counts.
         medians = [statistics.median(seconds_of_rank[size, rank]) for rank in range(size)]
         result[f"cpu_{size}"] = max(medians)
+    for size, parts in shards.items():
+        result[f"at_once_{size}"] = at_once(kind, parts, 7, cold=False)
+        result[f"cold_{size}"] = at_once(kind, parts, 7, cold=True)
     return result
+
+
+def at_once(kind: str, parts: list, repeats: int, cold: bool, passes: int = 1) -> float:
+    """Processor time of the norms of each part, in a process of its own, all at once: the mean.
+
+    Args:
+        kind: "lars" or "lamb".
+        parts: Of each process its layers.
+        repeats: Of which the median counts.
+        cold: Whether every process reads something else before each.
+        passes: How often each process takes its norms in a repeat.
+    """
+    from tfdear import engine
+
+    fork = multiprocessing.get_context("fork")
+    barrier = fork.Barrier(len(parts))
+    results = fork.SimpleQueue()
+    something_else = np.ones(_SOMETHING_ELSE_BYTES // 8) if cold else np.ones(1)
+
+    def work(part) -> None:
+        seconds = []
+        for _ in range(repeats + 1):
+            something_else.max()
+            barrier.wait(_DEADLINE)
+            cpu = time.thread_time()
+            for _ in range(passes):
+                engine.sums_of_squares(kind, part)
+            seconds.append(time.thread_time() - cpu)
+        results.put(statistics.median(seconds[1:]))
+
+    processes = [fork.Process(target=work, args=(part,)) for part in parts]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(_DEADLINE)
+        if process.exitcode != 0:
+            raise RuntimeError(f"a process ended with {process.exitcode}; its error is above")
+    return statistics.fmean(results.get() for _ in parts)
+
+
+def layers_of(model: str, kind: str) -> tuple[list[list[np.ndarray]], np.ndarray]:
+    """The arrays of every layer, and where the layers begin in one array after another.
+
+    So buckets and variables lie in memory.
+    """
+    sizes = [math.prod(shape) for shape in MODELS[model]()]
+    offsets = np.cumsum([0, *sizes])
+    random = np.random.default_rng(0)
+    arrays = [random.random(int(offsets[-1]), np.float32) for _ in range(_ARRAYS[kind])]
+    layers = [
+        [array[begin:end] for array in arrays]
+        for begin, end in zip(offsets, offsets[1:], strict=False)
+    ]
+    return layers, offsets
 
 
 def shards_of(layers, offsets, world_size: int) -> list[list[list[np.ndarray]]]:
@@ -180,16 +237,27 @@ def main() -> None:
                 f"{1e3 * row['read']:6.1f} ms {row['norms'] / row['read']:6.2f}",
                 flush=True,
             )
-    print(f"\n{'model':12s} {'norms':5s} {'ranks':>5s} {'shard':>9s} {'over 1/P':>9s}  in steps")
+    for kind in arguments.kinds:
+        small = [[[np.ones(_CACHED_ELEMENTS, np.float32)] * _ARRAYS[kind]]]
+        seconds = [at_once(kind, small * n, 5, False, _CACHED_PASSES) for n in _WORLD_SIZES]
+        words = ", ".join(f"{s / seconds[0]:.2f}" for s in seconds)
+        print(f"{kind} in the cache, 1 to {len(seconds)} processes at once: {words}", flush=True)
+    print(
+        f"\n{'model':12s} {'norms':5s} {'ranks':>5s} {'shard':>9s} {'over 1/P':>9s} "
+        f"{'at once':>9s} {'cold':>9s} {'in steps':>9s} {'over cold':>9s}"
+    )
     for row in rows:
-        for world_size in range(1, 5):
-            cpu = row[f"cpu_{world_size}"]
-            words = f"{1e3 * cpu:6.2f} ms {cpu * world_size / row['cpu_1']:9.2f}"
+        for world_size in _WORLD_SIZES:
+            whole = row["cpu_1"] / world_size
+            cold = row[f"cold_{world_size}"]
+            words = f"{1e3 * row[f'cpu_{world_size}']:6.2f} ms "
+            for cpu in (row[f"cpu_{world_size}"], row[f"at_once_{world_size}"], cold):
+                words += f"{cpu / whole:9.2f} "
             if world_size in arguments.world_sizes:
                 result = ranks(row["model"], row["kind"], world_size, True)
                 row["ranks"][world_size] = result
                 cpu = statistics.mean(each["cpu"] for each in result)
-                words += f"  {1e3 * cpu:.2f} ms {cpu * world_size / row['cpu_1']:.2f}"
+                words += f"{cpu / whole:9.2f} {cpu / cold:9.2f}"
             print(f"{row['model']:12s} {row['kind']:5s} {world_size:5d} {words}", flush=True)
     if arguments.json:
         with open(arguments.json, "w") as file:
