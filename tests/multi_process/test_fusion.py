@@ -3,6 +3,7 @@
 
 import json
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -126,3 +127,41 @@ def test_gradients_whose_shape_tensorflow_does_not_know_are_fused(tmp_path):
     reports = [json.loads((tmp_path / f"rank_{rank}.json").read_text()) for rank in range(2)]
     assert reports[0]["weights"] == reports[1]["weights"]
     assert reports[0]["buckets"] == [0]
+
+
+def test_a_search_ends_in_training_and_a_drift_begins_another(tmp_path):
+    script = str(pathlib.Path(_JOB).parent / "searching_job.py")
+    with Ranks(2, script, lambda rank: {}, (str(tmp_path),)) as ranks:
+        assert ranks.wait(timeout=200) == [0, 0], ranks.output(0) + ranks.output(1)
+    reports = [json.loads((tmp_path / f"rank_{rank}.json").read_text()) for rank in range(2)]
+    weights_of_ranks = [np.load(tmp_path / f"rank_{rank}.npz") for rank in range(2)]
+    for name in weights_of_ranks[0].files:
+        np.testing.assert_array_equal(weights_of_ranks[0][name], weights_of_ranks[1][name])
+    assert reports[0]["buckets"] == reports[1]["buckets"], "ranks must have the same plans"
+    assert reports[1]["told"] == [], "rank 0 decides"
+
+    told = reports[0]["told"]
+    trials = "".join("w" if trial["was_done"] else "t" for trial in told)
+    # Trials up to an end, at least as many looks as tell of a drift, trials up to an end.
+    match = re.fullmatch(r"(t{7,10})(w{6,})(t{7,10})(w{3,})", trials)
+    assert match, trials
+    first, second = told[: match.end(1)], told[match.end(2) : match.end(3)]
+    assert second[0]["size"] == first[-1]["best"], "the new search begins with the old best"
+    for search in (first, second):
+        assert len({trial["size"] for trial in search}) >= 4
+    # What was fast in each stage: few buckets of the sixteen gradients, then one for each.
+    assert buckets_of(first[-1]["best"]) <= 3, first
+    assert buckets_of(second[-1]["best"]) == 16, second
+
+    buckets, looks = (np.array(reports[0][key]) for key in ("buckets", "looks"))
+    assert {buckets_of(trial["size"]) for trial in told} <= set(buckets)
+    # The best plan stays from the end of a search on.
+    for search, begin, end in ((first, 1, 2), (second, 3, 4)):
+        watched = (looks > match.end(begin)) & (looks < match.end(end))
+        assert watched.sum() >= 90
+        assert set(buckets[watched]) == {buckets_of(search[-1]["best"])}
+
+
+def buckets_of(size):
+    """How many buckets of this size the sixteen equal gradients of the job make."""
+    return -(-16 // max(1, size // (64 * 64 * 4)))
