@@ -38,6 +38,11 @@ _ALL_PLANNERS = [
     "RandomSearch(steps_per_trial=3)",
     "GridSearch(steps_per_trial=3)",
 ]
+_SEARCHES = [
+    "Bayesian(trials=8, steps_per_trial=3)",
+    "RandomSearch(trials=8, steps_per_trial=3, seed={seed})",
+    "GridSearch(trials=8, steps_per_trial=3)",
+]
 _USAGE_EXIT_CODE = 2
 _FAILED_EXIT_CODE = 1
 
@@ -192,6 +197,38 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     fusion.add_argument(
         "--iterations", type=_positive(int), default=2, help="iterations per turn (default: 2)"
     )
+    search = _add(kinds, "search", "searches for a bucket size in real training", _search)
+    search.add_argument(
+        "--models",
+        nargs="+",
+        choices=("perceptron", "convolutional"),
+        default=["perceptron", "convolutional"],
+        help="default: both",
+    )
+    search.add_argument(
+        "--searches",
+        nargs="+",
+        default=_SEARCHES,
+        help=f'planners that search; "{{seed}}" is the seed (default: {" ".join(_SEARCHES)})',
+    )
+    search.add_argument(
+        "--seeds", type=_positive(int), default=20, help="fits of each model (default: 20)"
+    )
+    search.add_argument("--first-seed", type=int, default=0, help="default: 0")
+    search.add_argument(
+        "--noise",
+        type=float,
+        default=0.03,
+        help="added to the step times that searches are told, relative (default: 0.03)",
+    )
+    search.add_argument(
+        "--grid", type=_positive(int), default=12, help="sizes of the grid (default: 12)"
+    )
+    search.add_argument(
+        "--steps", type=_positive(int), default=3, help="steps of each repeat (default: 3)"
+    )
+    # Steps of these models take as long to compute as their gradients on such a link.
+    search.set_defaults(rate="2gbit", repeats=3)
 
 
 def _positive(convert: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -349,6 +386,31 @@ def _fusion(options: argparse.Namespace) -> dict[str, Any]:
             {text: functools.partial(planner.parse, text) for text in options.planners},
             options.repeats,
             options.iterations,
+            options.pin,
+            _tell,
+        )
+
+
+def _search(options: argparse.Namespace) -> dict[str, Any]:
+    from tfdear.benchmarks import search
+
+    if not 0 <= options.noise < 1:
+        raise ValueError(f"--noise must be from 0 to 1. Received: {options.noise:g}")
+    if options.first_seed < 0:
+        raise ValueError(f"--first-seed must be 0 or more. Received: {options.first_seed}")
+    for text in options.searches:
+        if not isinstance(planner.parse(text.replace("{seed}", "0")), planner.SearchingPlanner):
+            raise ValueError(f"--searches takes planners that search. Received: {text}")
+    with _lab(options) as lab:
+        return search.measure(
+            lab,
+            options.models,
+            options.searches,
+            range(options.first_seed, options.first_seed + options.seeds),
+            options.noise,
+            options.grid,
+            options.repeats,
+            options.steps,
             options.pin,
             _tell,
         )

@@ -133,6 +133,30 @@ def test_fusion(tmp_path, trace_file):
         assert len({size for size, _ in search["trials"]}) == 3
 
 
+@pytest.mark.timeout(240)
+def test_search(tmp_path):
+    random = "RandomSearch(trials=2, steps_per_trial=1, seed={seed})"
+    printed, numbers = benchmark(
+        tmp_path, "search", "--rate", "none", "--models", "perceptron", "--seeds", "2",
+        "--grid", "2", "--repeats", "2", "--steps", "1",
+        "--searches", random, "GridSearch(trials=3, steps_per_trial=1)",
+    )  # fmt: skip
+    assert "perceptron, seed 1: 25 MiB " in printed
+    (model,) = numbers["models"]
+    sizes = {size for size, _ in model["grid"]}
+    assert sizes == {1_000_000, 100_000_000, 25 << 20}
+    assert model["best"] in sizes
+    assert len(model["start_over_best"]) == 2
+    grids = model["searches"]["GridSearch(trials=3, steps_per_trial=1)"]
+    for seed, found in enumerate(grids):
+        assert found["seed"] == seed
+        assert [size for size, _ in found["trials"]] == [1_000_000, 10_000_000, 100_000_000]
+        assert found["size"] in (1_000_000, 10_000_000, 100_000_000)
+        assert found["ratio"] > 0
+    first, second = model["searches"][random]
+    assert {size for size, _ in first["trials"]}.isdisjoint(size for size, _ in second["trials"])
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_overlap(tmp_path):
@@ -158,6 +182,9 @@ def test_overlap(tmp_path):
         (["replay", "--ratio", "0.5,0"], "expected a number above 0. Received: '0'"),
         (["replay", "--trace", "no-such-trace"], "no trace 'no-such-trace'"),
         (["fusion", "--planners", "NoSuchPlanner"], "is not a planner"),
+        (["search", "--searches", "NoSuchPlanner"], "is not a planner"),
+        (["search", "--searches", "Planned"], "--searches takes planners that search"),
+        (["search", "--noise", "-0.1"], "--noise must be from 0 to 1"),
     ],
 )
 def test_wrong_arguments_are_refused_in_words(arguments, words, tmp_path):

@@ -265,6 +265,23 @@ def learning_step(steps: int) -> float:
     return keras_models.seconds_per_step(model, dataset, steps, finish)
 
 
+@functools.cache
+def _searching():
+    import searched_fit  # type: ignore[import-not-found]
+
+    fusion = searched_fit.Fusion()
+    return tfdear.DearStrategy(fusion=fusion), fusion
+
+
+def searched_fit(model: str, batch_size: int, most_steps: int, errand: dict) -> dict | None:
+    """Trains while planners search; see `searched_fit.run`."""
+    import searched_fit
+
+    return searched_fit.run(
+        *_searching(), model, batch_size, most_steps, searched_fit.Errand(**errand)
+    )
+
+
 METHODS = {
     "prepare": prepare,
     "start": start,
@@ -278,4 +295,5 @@ METHODS = {
     "learn": learn,
     "learned": learned,
     "learning_step": learning_step,
+    "searched_fit": searched_fit,
 }

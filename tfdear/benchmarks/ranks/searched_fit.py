@@ -1,0 +1,179 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""One `fit` in which planners search for a bucket size, and what they found is measured again."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import search_models  # type: ignore[import-not-found]
+import tensorflow as tf
+
+import tfdear
+from tfdear import fusion, planner, search
+
+# Steps after which the ranks ask rank 0 whether everything was measured.
+_ASK_EVERY = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Errand:
+    """What is to be found in one `fit`.
+
+    Args:
+        searches: Planners that search, as they are written.
+        sizes: Bucket sizes that are measured after them, in turns with the sizes they found.
+        turns: How often each of these sizes is measured.
+        steps_per_trial: Steps of each of these measurements.
+        noise: What is added to the step times that searches are told, relative.
+        seed: Of the noise, the weights and the data.
+    """
+
+    searches: list[str]
+    sizes: list[int]
+    turns: int
+    steps_per_trial: int
+    noise: float
+    seed: int
+
+
+class _Runs:
+    """A planner that lets other planners search, one after the other; then sizes take turns."""
+
+    needs_profile = False
+
+    def __init__(self, errand: Errand):
+        self._errand = errand
+        self._random = np.random.default_rng(errand.seed)
+        self._searches = [_search(text) for text in errand.searches]
+        self._search: search.Search | None = None
+        self._turns_left = errand.turns
+        self._queue: list[int] = []
+        self.trials: list[list[tuple[int, float]]] = []
+        self.seconds: dict[int, list[float]] = {}
+        self._begin_next()
+
+    def _begin_next(self) -> None:
+        if len(self.trials) < len(self._searches):
+            self._search = self._searches[len(self.trials)]
+            self.trials.append([])
+            return
+        self._search = None
+        if self._turns_left > 0:
+            self._turns_left -= 1
+            found = [ended.best for ended in self._searches]
+            self._queue = [*dict.fromkeys([*found, *self._errand.sizes])]
+
+    @property
+    def done(self) -> bool:
+        return self._search is None and not self._queue
+
+    @property
+    def steps_per_trial(self) -> int:
+        return (self._search or self._errand).steps_per_trial
+
+    @property
+    def _bytes(self) -> int:
+        if self._search is not None:
+            return self._search.bytes
+        return self._queue[0] if self._queue else fusion.FixedSize().bytes
+
+    def buckets(self, trace, costs, schedule):
+        return fusion.FixedSize(self._bytes).buckets(trace, costs, schedule)
+
+    def observe(self, seconds_per_step: float) -> None:
+        if self._search is not None:
+            self.trials[-1].append((self._bytes, seconds_per_step))
+            told = seconds_per_step * (1 + self._errand.noise * self._random.standard_normal())
+            self._search.observe(told)
+            if self._search.done:
+                self._begin_next()
+        elif self._queue:
+            self.seconds.setdefault(self._queue.pop(0), []).append(seconds_per_step)
+            if not self._queue:
+                self._begin_next()
+
+    def report(self) -> dict:
+        """What was found, for JSON."""
+        return {
+            "trials": self.trials,
+            "found": [ended.best for ended in self._searches],
+            "seconds": sorted(self.seconds.items()),
+        }
+
+
+def _search(text: str) -> search.Search:
+    parsed = planner.parse(text)
+    assert isinstance(parsed, search.Search)
+    return parsed
+
+
+class Fusion:
+    """The planner of the strategy: every model that is trained gets the errand of the moment."""
+
+    needs_profile = False
+    steps_per_trial = 1
+    done = False
+
+    def __init__(self):
+        self.errand: Errand | None = None
+        self.runs: list[_Runs] = []
+
+    def __deepcopy__(self, memo) -> _Runs:
+        assert self.errand is not None
+        self.runs.append(_Runs(self.errand))
+        return self.runs[-1]
+
+    def buckets(self, trace, costs, schedule):
+        raise AssertionError("each model has a planner of its own")
+
+    def observe(self, seconds_per_step):
+        raise AssertionError("each model has a planner of its own")
+
+    def report(self) -> dict | None:
+        """What was found in the latest `fit`, on rank 0; None: not all of it yet."""
+        return next((run.report() for run in self.runs if run.done), None)
+
+
+class _Until(keras.callbacks.Callback):
+    """Ends `fit` on all ranks when rank 0 has its report."""
+
+    def __init__(self, strategy: tfdear.DearStrategy, fusion: Fusion):
+        super().__init__()
+        self._strategy, self._fusion = strategy, fusion
+
+    def on_train_batch_end(self, batch, logs=None):
+        del logs
+        if batch % _ASK_EVERY == _ASK_EVERY - 1:
+            found = tf.constant(int(self._fusion.report() is not None))
+            self.model.stop_training = bool(self._strategy.broadcast(found))
+
+
+def run(
+    strategy: tfdear.DearStrategy,
+    fusion: Fusion,
+    model: str,
+    batch_size: int,
+    most_steps: int,
+    errand: Errand,
+) -> dict | None:
+    """Trains a new model until everything was measured.
+
+    Returns:
+        On rank 0 `trials` of each search (bytes, seconds per step), the sizes that they `found`,
+        and the `seconds` per step of every size, measured again; None if `most_steps` did not do.
+    """
+    keras.backend.clear_session()
+    fusion.errand, fusion.runs = errand, []
+    keras.utils.set_random_seed(errand.seed)
+    with strategy.scope():
+        trained = search_models.build(model)
+    batch = search_models.data(trained, batch_size * strategy.world_size, errand.seed)
+    dataset = tf.data.Dataset.from_tensors(batch).cache().repeat()
+    trained.fit(
+        dataset,
+        steps_per_epoch=most_steps,
+        verbose=0,
+        callbacks=[_Until(strategy, fusion)],
+    )
+    strategy.synchronize()
+    return fusion.report()

@@ -1,0 +1,227 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Searches for a bucket size in real training, beside a grid of sizes.
+
+The grid is measured first, in turns. Every seed is then a `fit` of its own, with other weights,
+data and noise: in it the searches run one after the other, as any planner that searches does, and
+the sizes that they found take turns with the best and the first of the grid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfdear import fusion, netlab
+from tfdear.benchmarks import peers, report
+from tfdear.benchmarks.group import BenchmarkError, Group
+
+_CLOSE = 1.05
+_FIT_SECONDS = 900.0
+_STEPS_PER_FIT = 5000
+# Of each size of the grid, the first not counted: a training begins slower, whatever the size.
+_GRID_TURNS = 4
+_GRID_SEED = 1000
+_GRID_RANGE = (1_000_000, 100_000_000)
+_START = fusion.FixedSize().bytes
+BATCH_SIZES = {"perceptron": 64, "convolutional": 8}
+
+
+@dataclasses.dataclass
+class Found:
+    """What a search found in one `fit`.
+
+    Args:
+        seed: Of the `fit`.
+        trials: Bucket bytes and seconds per step of each trial.
+        size: The bucket bytes it ended with.
+        ratio: Step time with them over that with the grid's best size, measured in turns.
+    """
+
+    seed: int
+    trials: list[tuple[int, float]]
+    size: int
+    ratio: float
+
+
+@dataclasses.dataclass
+class ModelResult:
+    """What was measured with one model.
+
+    Args:
+        model: Its name.
+        grid: Seconds per step of every size of the grid.
+        scatter: Standard deviation of the trials of one size, relative: the noise of the machine.
+        start_over_best: Step time of 25 MiB over that of the grid's best, in every `fit`.
+        searches: What each search found, by its name.
+    """
+
+    model: str
+    grid: list[tuple[int, list[float]]]
+    scatter: float
+    start_over_best: list[float]
+    searches: dict[str, list[Found]]
+
+    @property
+    def best(self) -> int:
+        """The best size of the grid."""
+        return min(self.grid, key=lambda point: statistics.median(point[1]))[0]
+
+
+def measure(
+    lab: netlab.Lab,
+    models: Sequence[str],
+    searches: Sequence[str],
+    seeds: Sequence[int],
+    noise: float,
+    grid: int,
+    turns: int,
+    steps_per_trial: int,
+    pin: bool,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Measures the grid and the searches of every model and prints tables.
+
+    Args:
+        lab: Where the ranks run.
+        models: Some of `BATCH_SIZES`.
+        searches: Planners as they are written; "{seed}" in them stands for the seed.
+        seeds: One `fit` each.
+        noise: What is added to the step times that searches are told, relative.
+        grid: Sizes of the grid, 25 MiB not counted.
+        turns: How often each size is measured again.
+        steps_per_trial: Steps of these measurements.
+        pin: Whether every rank gets one core.
+        tell: Prints a line.
+
+    Returns:
+        What the JSON file holds.
+
+    Raises:
+        BenchmarkError: A `fit` was over before everything was measured.
+    """
+    with contextlib.ExitStack() as stack:
+        group = peers.tfdear().open(stack, lab, pin, tell)
+        assert group is not None
+        results = []
+        for model in models:
+            fit = _Fit(group, model, noise, steps_per_trial)
+            result = _measure_grid(fit, grid, tell)
+            for seed in seeds:
+                _search(fit, result, searches, seed, turns, tell)
+            results.append(result)
+    for result in results:
+        _print(result, tell)
+    return {
+        "benchmark": "search",
+        "ranks": len(lab.nodes),
+        "rate_bits_per_second": lab.bits_per_second,
+        "noise": noise,
+        "models": [dataclasses.asdict(result) | {"best": result.best} for result in results],
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fit:
+    group: Group
+    model: str
+    noise: float
+    steps_per_trial: int
+
+    def run(self, searches: Sequence[str], sizes: Sequence[int], turns: int, seed: int) -> dict:
+        report = self.group.call(
+            "searched_fit",
+            _FIT_SECONDS,
+            model=self.model,
+            batch_size=BATCH_SIZES[self.model],
+            most_steps=_STEPS_PER_FIT,
+            errand={
+                "searches": [text.replace("{seed}", str(seed)) for text in searches],
+                "sizes": list(sizes),
+                "turns": turns,
+                "steps_per_trial": self.steps_per_trial,
+                "noise": self.noise,
+                "seed": seed,
+            },
+        )[0]
+        if report is None:
+            raise BenchmarkError(
+                f"{self.model}: {_STEPS_PER_FIT} steps were over before everything was measured; "
+                "take fewer trials, turns or steps per trial"
+            )
+        return report
+
+
+def _measure_grid(fit: _Fit, count: int, tell: Callable[[str], None]) -> ModelResult:
+    sizes = [*np.geomspace(*_GRID_RANGE, count).round().astype(int).tolist(), _START]
+    seconds = [
+        (size, times[1:]) for size, times in fit.run([], sizes, _GRID_TURNS, _GRID_SEED)["seconds"]
+    ]
+    scatter = statistics.median(
+        statistics.stdev(times) / statistics.fmean(times) for _, times in seconds
+    )
+    result = ModelResult(fit.model, seconds, scatter, [], {})
+    tell(f"{fit.model}, grid:")
+    fastest = min(statistics.median(times) for _, times in seconds)
+    rows = [
+        [
+            f"{size / 1e6:.2f}",
+            f"{statistics.median(times):.4f}",
+            f"{statistics.median(times) / fastest:.3f}",
+        ]
+        for size, times in seconds
+    ]
+    tell(report.table(["bucket MB", "step s", "of the best"], rows))
+    return result
+
+
+def _search(
+    fit: _Fit,
+    result: ModelResult,
+    searches: Sequence[str],
+    seed: int,
+    turns: int,
+    tell: Callable[[str], None],
+) -> None:
+    answer = fit.run(searches, [result.best, _START], turns, seed)
+    medians = {size: statistics.median(times) for size, times in answer["seconds"]}
+    best = medians[result.best]
+    result.start_over_best.append(medians[_START] / best)
+    line = f"{fit.model}, seed {seed}: 25 MiB {medians[_START] / best:.3f}"
+    for name, trials, size in zip(searches, answer["trials"], answer["found"], strict=True):
+        ratio = medians[size] / best
+        found = Found(seed, [(nbytes, time) for nbytes, time in trials], size, ratio)
+        result.searches.setdefault(name, []).append(found)
+        kind = name.partition("(")[0]
+        line += f"; {kind} {size / 1e6:.2f} MB {ratio:.3f} ({len(trials)})"
+    tell(line)
+
+
+def _print(result: ModelResult, tell: Callable[[str], None]) -> None:
+    if not result.searches:
+        return
+    tell(
+        f"{result.model}: 25 MiB takes {statistics.median(result.start_over_best):.3f} of the time "
+        f"of the grid's best, {result.best / 1e6:.2f} MB; trials of one size scatter by "
+        f"{result.scatter:.1%}"
+    )
+    rows = []
+    for name, found in result.searches.items():
+        ratios = [one.ratio for one in found]
+        trials = [len(one.trials) for one in found]
+        rows.append(
+            [
+                name,
+                f"{sum(ratio <= _CLOSE for ratio in ratios)} of {len(found)}",
+                f"{statistics.median(ratios):.3f}",
+                f"{max(ratios):.3f}",
+                f"{statistics.median(trials):g}",
+                str(max(trials)),
+            ]
+        )
+    header = ["search", "within 5 %", "median", "worst", "trials", "most"]
+    tell(report.table(header, rows))
