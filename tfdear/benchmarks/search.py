@@ -39,7 +39,8 @@ class Found:
         seed: Of the `fit`.
         trials: Bucket bytes and seconds per step of each trial.
         size: The bucket bytes it ended with.
-        ratio: Step time with them over that with the grid's best size, measured in turns.
+        ratio: Step time with them over that with the grid's best size in the same turn; the median
+            of all turns.
     """
 
     seed: int
@@ -69,7 +70,8 @@ class ModelResult:
     @property
     def best(self) -> int:
         """The best size of the grid."""
-        return min(self.grid, key=lambda point: statistics.median(point[1]))[0]
+        relative = _of_turns(self.grid)
+        return min(relative, key=lambda size: statistics.median(relative[size]))
 
 
 def measure(
@@ -166,17 +168,25 @@ def _measure_grid(fit: _Fit, count: int, tell: Callable[[str], None]) -> ModelRe
     )
     result = ModelResult(fit.model, seconds, scatter, [], {})
     tell(f"{fit.model}, grid:")
-    fastest = min(statistics.median(times) for _, times in seconds)
+    relative = {size: statistics.median(times) for size, times in _of_turns(seconds).items()}
     rows = [
         [
             f"{size / 1e6:.2f}",
             f"{statistics.median(times):.4f}",
-            f"{statistics.median(times) / fastest:.3f}",
+            f"{relative[size] / relative[result.best]:.3f}",
         ]
         for size, times in seconds
     ]
     tell(report.table(["bucket MB", "step s", "of the best"], rows))
     return result
+
+
+def _of_turns(grid: Sequence[tuple[int, list[float]]]) -> dict[int, list[float]]:
+    """Step times over the mean of their turn: what slows a whole turn says nothing of sizes."""
+    means = [statistics.fmean(turn) for turn in zip(*(times for _, times in grid), strict=True)]
+    return {
+        size: [time / mean for time, mean in zip(times, means, strict=True)] for size, times in grid
+    }
 
 
 def _search(
@@ -188,12 +198,17 @@ def _search(
     tell: Callable[[str], None],
 ) -> None:
     answer = fit.run(searches, [result.best, _START], turns, seed)
-    medians = {size: statistics.median(times) for size, times in answer["seconds"]}
-    best = medians[result.best]
-    result.start_over_best.append(medians[_START] / best)
-    line = f"{fit.model}, seed {seed}: 25 MiB {medians[_START] / best:.3f}"
+    seconds = dict(answer["seconds"])
+    ratios = {
+        size: statistics.median(
+            time / best for time, best in zip(times, seconds[result.best], strict=True)
+        )
+        for size, times in seconds.items()
+    }
+    result.start_over_best.append(ratios[_START])
+    line = f"{fit.model}, seed {seed}: 25 MiB {ratios[_START]:.3f}"
     for name, trials, size in zip(searches, answer["trials"], answer["found"], strict=True):
-        ratio = medians[size] / best
+        ratio = ratios[size]
         found = Found(seed, [(nbytes, time) for nbytes, time in trials], size, ratio)
         result.searches.setdefault(name, []).append(found)
         kind = name.partition("(")[0]
