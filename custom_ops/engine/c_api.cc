@@ -77,7 +77,10 @@ int tfdear_group_create(int lane, const char* name, const int* ranks, int size, 
   const std::chrono::milliseconds timeout(static_cast<int64_t>(timeout_seconds * 1000));
   if (static_cast<Transport>(transport) == Transport::kSharedMemory) {
     std::unique_ptr<SharedMemoryBackend> backend;
-    const Status status = SharedMemoryBackend::Create(rank_in_group, size, timeout, &backend);
+    const bool gradients = static_cast<LaneKind>(lane) == LaneKind::kGradients;
+    const Status status =
+        SharedMemoryBackend::Create(rank_in_group, size, timeout, &backend,
+                                    gradients ? SharedMemoryBackend::kArenaBytes : 0);
     if (status.ok()) backend->NameRanks(group.ranks);
     group.backend = std::move(backend);
     return Report(status, error, error_size);

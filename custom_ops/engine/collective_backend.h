@@ -5,10 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "custom_ops/engine/data_type.h"
+#include "custom_ops/engine/fusion_memory.h"
 #include "custom_ops/engine/shard.h"
 #include "custom_ops/engine/signature.h"
 #include "custom_ops/engine/status.h"
@@ -63,6 +65,28 @@ class CollectiveBackend {
   // In place: afterwards all shards hold the sum.
   virtual Status AllReduce(void* data, const Shards& shards, DataType type,
                            const Signature& signature, uint64_t sequence) = 0;
+
+  // Memory that all members can reach, for data of ReduceScatterShared(); null where there is none,
+  // which then is so on all members.
+  virtual std::shared_ptr<FusionMemory> fusion_memory() const { return nullptr; }
+
+  // [Note: sums without copies]
+  // Members whose data lie in memory that all of them map need not send anything. Every owner of a
+  // shard sums it straight from the others' data and writes it into the data of one of them, the
+  // `host`, whose values in that shard nobody else reads. So the host's data become the sum of all
+  // shards in one place, and an all-gather has nothing to move: a Barrier() tells that all owners
+  // are done. Every other member then reads the host's memory, which is lent to it until it calls
+  // GiveBack(), and may use its own data again.
+  //
+  // With data of fusion_memory() on all members: the sum of this rank's shard is at `*sum`, which
+  // is where the host's data are. Else, whoever lacks it: `*sum` is null, and this was
+  // ReduceScatter(). Again and again for parts of the same data, with one host.
+  virtual Status ReduceScatterShared(void* data, int host, const Shards& shards, DataType type,
+                                     const Signature& signature, uint64_t sequence, char** sum) {
+    (void)host;
+    *sum = nullptr;
+    return ReduceScatter(data, shards, type, signature, sequence);
+  }
 
   // The same for `count` elements in shards of equal size, ShardOf(count, rank, size).
   Status ReduceScatter(void* data, size_t count, DataType type, const Signature& signature,

@@ -83,6 +83,11 @@ Status Engine::Start(const Options& options,
     if (groups[i] == nullptr) continue;
     lanes_[i] = std::make_unique<Lane>(static_cast<LaneKind>(i), std::move(groups[i]));
   }
+  auto& gradients = lanes_[static_cast<int>(LaneKind::kGradients)];
+  auto memory = gradients == nullptr ? nullptr : gradients->group()->fusion_memory();
+  if (memory != nullptr) {
+    shared_pool_ = std::make_shared<FusionBufferPool>(FusionBufferPool::kMaxIdleBytes, memory);
+  }
   return Status();
 }
 
@@ -507,7 +512,8 @@ void Engine::OpenNow(int64_t layout, const Opened& opened) {
   ProcessGroup* group = lane->group();
   auto reduction =
       std::make_shared<Reduction>(current, group->rank(), group->size(), pool_, &events_, lane,
-                                  options_.max_delay_ms, GroupsOfLevels(), std::move(compression));
+                                  options_.max_delay_ms, GroupsOfLevels(), std::move(compression),
+                                  lane->kind() == LaneKind::kGradients ? shared_pool_ : nullptr);
   lane->Open(reduction);
   if (lane->kind() == LaneKind::kGradients) {
     const int64_t now = EventRecord::NowMicros();

@@ -173,6 +173,7 @@ class Engine {
   EventRecord events_;
   PendingUpdates pending_;
   std::shared_ptr<FusionBufferPool> pool_;
+  std::shared_ptr<FusionBufferPool> shared_pool_;  // Of memory that all ranks map; or null.
   Options options_;
   std::array<std::unique_ptr<Lane>, kNumLanes> lanes_;
   std::atomic<int64_t> next_variable_{0};

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <vector>
 
+#include "custom_ops/engine/fusion_memory.h"
 #include "custom_ops/engine/status.h"
 
 namespace tfdear {
@@ -26,6 +27,10 @@ inline size_t AlignUp(size_t bytes) {
 // engine holds one until the bucket is gathered, every tensor that aliases a slot holds another.
 class FusionBuffer {
  public:
+  // What another rank lends, as a buffer: given back to `memory` when the last reference goes.
+  static std::shared_ptr<FusionBuffer> Borrowed(std::shared_ptr<FusionMemory> memory, char* data,
+                                                size_t size);
+
   char* data() { return data_; }
   size_t size() const { return size_; }
 
@@ -41,10 +46,15 @@ class FusionBuffer {
 // embedding, which differ from step to step, find a buffer too. Thread safe.
 class FusionBufferPool : public std::enable_shared_from_this<FusionBufferPool> {
  public:
+  // Holds two steps of a large language model.
+  static constexpr size_t kMaxIdleBytes = size_t{1} << 30;
+
   // `max_idle_bytes`: memory that may lie idle; past it the buffers that lay idle longest are
-  // freed. The default holds two steps of a large language model.
-  explicit FusionBufferPool(size_t max_idle_bytes = size_t{1} << 30)
-      : max_idle_bytes_(max_idle_bytes) {}
+  // freed. `memory`: null for the heap.
+  explicit FusionBufferPool(size_t max_idle_bytes = kMaxIdleBytes,
+                            std::shared_ptr<FusionMemory> memory = nullptr);
+
+  const std::shared_ptr<FusionMemory>& memory() const { return memory_; }
 
   // A buffer of this size; its bytes are what its last user left there.
   Status Take(size_t size, std::shared_ptr<FusionBuffer>* taken);
@@ -58,10 +68,13 @@ class FusionBufferPool : public std::enable_shared_from_this<FusionBufferPool> {
   using IdleList = std::list<FusionBuffer*>;
 
   void Return(FusionBuffer* buffer);
-  static void Free(FusionBuffer* buffer);
+  IdleList KeepLocked(FusionBuffer* buffer);
+  void Free(FusionBuffer* buffer);
 
   const size_t max_idle_bytes_;
-  mutable std::mutex mutex_;
+  const std::shared_ptr<FusionMemory> memory_;
+  mutable std::mutex mutex_;  // Guards all below.
+  IdleList lent_;  // Returned here, but other ranks still read them.
   IdleList idle_;  // The one returned last is in front.
   std::multimap<size_t, IdleList::iterator> by_capacity_;
   size_t idle_bytes_ = 0;

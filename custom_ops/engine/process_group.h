@@ -51,6 +51,8 @@ class ProcessGroup {
   int rank() const { return backend_->rank(); }  // in this group
   int size() const { return backend_->size(); }
   const std::vector<int>& ranks() const { return ranks_; }
+  // Memory that all members can reach, or null.
+  std::shared_ptr<FusionMemory> fusion_memory() const { return backend_->fusion_memory(); }
 
   // A collective, or any compound of them, as one entry of the queue. `body` runs on the group's
   // thread; it hands signature and sequence to every collective it calls. If it returns

@@ -218,7 +218,8 @@ std::shared_ptr<const ReductionLayout> ReductionLayout::Make(std::string name,
 
 Reduction::Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, int world_size,
                      std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* lane,
-                     int max_delay_ms, LevelGroups levels, CompressionOfStep compression)
+                     int max_delay_ms, LevelGroups levels, CompressionOfStep compression,
+                     std::shared_ptr<FusionBufferPool> shared_pool)
     : layout_(std::move(layout)),
       rank_(rank),
       world_size_(world_size),
@@ -228,6 +229,7 @@ Reduction::Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, in
       max_delay_ms_(max_delay_ms),
       levels_(levels),
       compression_(std::move(compression)),
+      shared_pool_(std::move(shared_pool)),
       buckets_(layout_->buckets.size()),
       arrived_(layout_->tensors.size()) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
@@ -245,8 +247,11 @@ Status Reduction::TakeBuffer(int bucket, size_t count, FusionBuffer** buffer) {
   std::lock_guard<std::mutex> lock(mutex_);
   BucketState& state = buckets_[bucket];
   if (state.buffer == nullptr) {
-    TFDEAR_RETURN_IF_ERROR(
-        pool_->Take(count * SizeOf(layout_->buckets[bucket].type), &state.buffer));
+    const size_t bytes = count * SizeOf(layout_->buckets[bucket].type);
+    // With memory of its own it travels too, by copies.
+    if (shared_pool_ == nullptr || !shared_pool_->Take(bytes, &state.buffer).ok()) {
+      TFDEAR_RETURN_IF_ERROR(pool_->Take(bytes, &state.buffer));
+    }
     state.count = count;
   }
   *buffer = state.buffer.get();
@@ -453,6 +458,9 @@ Status Reduction::RunStep(CollectiveBackend* backend, const ReductionLayout::Ste
   }
   const auto shards = ShardsOfStep(step);
   for (const Range& shard : shards) *bytes += shard.size() * SizeOf(type);
+  if (LaneOf(step.phase) == LaneKind::kGradients && backend->fusion_memory() != nullptr) {
+    return SumShared(backend, step, shards, signature, sequence);
+  }
   switch (step.phase) {
     case Phase::kReduceScatter:
     case Phase::kIntraReduceScatter:
@@ -465,6 +473,28 @@ Status Reduction::RunStep(CollectiveBackend* backend, const ReductionLayout::Ste
     default:
       return backend->AllReduce(data, shards, type, signature, sequence);
   }
+}
+
+// See [Note: sums without copies].
+Status Reduction::SumShared(CollectiveBackend* backend, const ReductionLayout::Step& step,
+                            const std::vector<Range>& shards, const Signature& signature,
+                            uint64_t sequence) {
+  BucketState* const state = &buckets_[step.bucket];
+  const DataType type = layout_->buckets[step.bucket].type;
+  char* const data = state->buffer->data();
+  if (step.phase != Phase::kAllGather) {
+    // Hosts take turns, so that all ranks need as much memory.
+    TFDEAR_RETURN_IF_ERROR(backend->ReduceScatterShared(data, step.bucket % world_size_, shards,
+                                                        type, signature, sequence, &state->sum));
+    if (step.phase == Phase::kReduceScatter) return Status();
+  }
+  if (state->sum == nullptr) return backend->AllGather(data, shards, type, signature, sequence);
+  TFDEAR_RETURN_IF_ERROR(backend->Barrier(signature, sequence));
+  if (++state->gathered < layout_->last_steps[step.bucket] || state->sum == data) return Status();
+  auto sum = FusionBuffer::Borrowed(backend->fusion_memory(), state->sum, state->buffer->size());
+  std::lock_guard<std::mutex> lock(mutex_);
+  state->buffer.swap(sum);
+  return Status();
 }
 
 Status Reduction::ExchangeSparse(CollectiveBackend* backend, const ReductionLayout::Step& step,

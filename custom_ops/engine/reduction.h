@@ -88,7 +88,8 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
 
   Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, int world_size,
             std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* lane,
-            int max_delay_ms, LevelGroups levels = {}, CompressionOfStep compression = {});
+            int max_delay_ms, LevelGroups levels = {}, CompressionOfStep compression = {},
+            std::shared_ptr<FusionBufferPool> shared_pool = nullptr);
 
   // Adds this rank's share of a dense tensor, `weight` times what is at `data`. A weight of 0
   // contributes zeros, whatever `data` holds; integers weigh 0 or 1.
@@ -123,6 +124,9 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
     std::atomic<int> layers_missing{0};        // Tensors that want norms, without operands yet.
     std::vector<NormedSlot> layers;            // Of each slot; used where norms are wanted.
     size_t count = 0;
+    // [Note: sums without copies]; of the group's thread.
+    char* sum = nullptr;  // Where all ranks' sum is formed; null: in the own buffer.
+    int gathered = 0;     // Steps after which all owners are known to be done.
     bool done = false;
     int64_t done_us = 0;
     Status status;
@@ -139,6 +143,9 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   std::vector<Range> ShardsOfStep(const ReductionLayout::Step& step) const;
   Status RunStep(CollectiveBackend* backend, const ReductionLayout::Step& step,
                  const Signature& signature, uint64_t sequence, size_t* bytes);
+  Status SumShared(CollectiveBackend* backend, const ReductionLayout::Step& step,
+                   const std::vector<Range>& shards, const Signature& signature,
+                   uint64_t sequence);
   Status GatherRows(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
                     BucketState* bucket, DataType type);
   Status TakeNorms(CollectiveBackend* backend, int bucket, const std::string& text,
@@ -155,6 +162,7 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   const int max_delay_ms_;
   const LevelGroups levels_;
   const CompressionOfStep compression_;
+  const std::shared_ptr<FusionBufferPool> shared_pool_;  // Of memory that all ranks map; or null.
 
   std::mutex mutex_;  // Guards the buffers and the receivers of the buckets, and the failure.
   Status failure_;

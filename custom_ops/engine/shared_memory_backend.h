@@ -13,6 +13,7 @@
 
 #include "custom_ops/engine/collective_backend.h"
 #include "custom_ops/engine/collective_call.h"
+#include "custom_ops/engine/shared_memory_arena.h"
 #include "custom_ops/engine/shared_memory_transport.h"
 
 namespace tfdear {
@@ -34,16 +35,19 @@ class SharedMemoryBackend : public CollectiveBackend {
  public:
   // `timeout`: how long Connect() and any wait for a peer may take. kUnavailable where the system
   // has no shared memory to give.
+  // `arena_bytes`: addresses for fusion_memory() on every rank, 0 for none; equal on all ranks. A
+  // rank that does not get them leaves all without.
   static Status Create(int rank, int size, std::chrono::milliseconds timeout,
-                       std::unique_ptr<SharedMemoryBackend>* result);
+                       std::unique_ptr<SharedMemoryBackend>* result, size_t arena_bytes = 0);
+
+  // Of the group of gradients: more than a step's gradients take on a machine of today.
+  static constexpr size_t kArenaBytes = size_t{16} << 30;
 
   int rank() const override { return transport_->rank(); }
   int size() const override { return transport_->size(); }
-  std::string Listen() override { return transport_->Listen(); }
+  std::string Listen() override;
   // Maps the peers' memory.
-  Status Probe(const std::vector<std::string>& blob_of_rank) override {
-    return transport_->Map(blob_of_rank);
-  }
+  Status Probe(const std::vector<std::string>& blob_of_rank) override;
   Status Connect(const std::vector<std::string>& blob_of_rank) override;
 
   using CollectiveBackend::AllGather;
@@ -55,6 +59,9 @@ class SharedMemoryBackend : public CollectiveBackend {
                    uint64_t sequence) override;
   Status AllReduce(void* data, const Shards& shards, DataType type, const Signature& signature,
                    uint64_t sequence) override;
+  std::shared_ptr<FusionMemory> fusion_memory() const override { return arena_; }
+  Status ReduceScatterShared(void* data, int host, const Shards& shards, DataType type,
+                             const Signature& signature, uint64_t sequence, char** sum) override;
   Status Reduce(void* data, size_t count, DataType type, int root, const Signature& signature,
                 uint64_t sequence) override;
   Status AllGatherV(const void* input, void* output, const std::vector<size_t>& bytes_of_rank,
@@ -78,7 +85,8 @@ class SharedMemoryBackend : public CollectiveBackend {
   void set_segment_bytes(size_t bytes);
 
  private:
-  explicit SharedMemoryBackend(std::unique_ptr<SharedMemoryTransport> transport);
+  SharedMemoryBackend(std::unique_ptr<SharedMemoryTransport> transport,
+                      std::shared_ptr<SharedMemoryArena> arena);
 
   Status Begin(const char* operation, const Signature& signature, uint64_t sequence);
   int Peer(int offset) const { return (rank() + offset + size()) % size(); }
@@ -92,9 +100,12 @@ class SharedMemoryBackend : public CollectiveBackend {
   Status SumSegment(char* target, size_t bytes, DataType type);
   Status Gather(char* data, const Shards& shards);
   Status GatherOnRoot(char* data, const Shards& shards, int root);
+  Status FindData(void* data, size_t bytes, std::vector<char*>* data_of_rank);
+  void SumInPlace(const std::vector<char*>& data_of_rank, int host, Range shard, DataType type);
   Status SmallAllReduce(char* data, const Shards& shards, DataType type);
 
   const std::unique_ptr<SharedMemoryTransport> transport_;
+  std::shared_ptr<SharedMemoryArena> arena_;
   size_t segment_bytes_;
   std::vector<char> scratch_;  // kept between collectives
   RoundCounter rounds_;

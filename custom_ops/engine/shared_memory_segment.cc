@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -21,6 +22,9 @@ namespace tfdear {
 namespace {
 
 constexpr size_t kTokenBytes = 32;
+// MADV_POPULATE_WRITE, for which older headers have no name.
+constexpr int kPopulateWrite = 23;
+
 using Token = std::array<unsigned char, kTokenBytes>;
 
 Status SystemError(const std::string& what) {
@@ -63,17 +67,27 @@ int OpenProcess(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid
 
 }  // namespace
 
-Status SharedMemorySegment::Create(size_t bytes, std::unique_ptr<SharedMemorySegment>* result) {
+Status SharedMemorySegment::Create(size_t bytes, Pages pages,
+                                   std::unique_ptr<SharedMemorySegment>* result) {
   std::unique_ptr<SharedMemorySegment> segment(new SharedMemorySegment);
   std::string node;
   TFDEAR_RETURN_IF_ERROR(ThisNode(&node));
+  // Beyond this limit a larger file would be a signal.
+  rlimit limit;
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
+    return Status(StatusCode::kUnavailable,
+                  "no " + std::to_string(bytes) + " bytes of shared memory: files are limited to " +
+                      std::to_string(limit.rlim_cur) + " bytes (ulimit -f)");
+  }
   const int fd = memfd_create("tfdear", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return SystemError("no shared memory (memfd_create)");
   segment->memory_fd_ = fd;
+  const off_t length = static_cast<off_t>(bytes);
   // All of it at once: without memory this fails here, and not by a signal in a collective.
   int failure;
   do {
-    failure = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+    failure = pages == Pages::kSparse ? (ftruncate(fd, length) == 0 ? 0 : errno)
+                                      : posix_fallocate(fd, 0, length);
   } while (failure == EINTR);
   if (failure != 0) {
     errno = failure;
@@ -87,6 +101,7 @@ Status SharedMemorySegment::Create(size_t bytes, std::unique_ptr<SharedMemorySeg
   if (memory == MAP_FAILED) return SystemError("cannot map shared memory");
   segment->data_ = static_cast<char*>(memory);
   segment->bytes_ = bytes;
+  if (pages == Pages::kSparse) madvise(memory, bytes, MADV_DONTDUMP);
   segment->process_fd_ = OpenProcess(getpid());
   if (segment->process_fd_ < 0) return SystemError("cannot watch processes (pidfd_open)");
   Token token;
@@ -100,7 +115,7 @@ Status SharedMemorySegment::Create(size_t bytes, std::unique_ptr<SharedMemorySeg
   return Status();
 }
 
-Status SharedMemorySegment::Map(const std::string& address, size_t bytes,
+Status SharedMemorySegment::Map(const std::string& address, size_t bytes, Access access,
                                 std::unique_ptr<SharedMemorySegment>* result) {
   std::unique_ptr<SharedMemorySegment> segment(new SharedMemorySegment);
   std::istringstream fields(address);
@@ -122,7 +137,8 @@ Status SharedMemorySegment::Map(const std::string& address, size_t bytes,
     return SystemError("cannot watch process " + std::to_string(pid) + " (pidfd_open)");
   }
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(remote_fd);
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool writes = access == Access::kReadAndWrite;
+  const int fd = open(path.c_str(), (writes ? O_RDWR : O_RDONLY) | O_CLOEXEC);
   if (fd < 0) return SystemError("cannot open its shared memory, " + path);
   segment->memory_fd_ = fd;
   struct stat facts;
@@ -132,7 +148,7 @@ Status SharedMemorySegment::Map(const std::string& address, size_t bytes,
     return Status(StatusCode::kUnavailable, path + " is not the expected shared memory of " +
                                                 std::to_string(bytes) + " bytes");
   }
-  void* const memory = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  void* const memory = mmap(nullptr, bytes, PROT_READ | (writes ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) return SystemError("cannot map " + path);
   segment->data_ = static_cast<char*>(memory);
   segment->bytes_ = bytes;
@@ -157,6 +173,19 @@ SharedMemorySegment::~SharedMemorySegment() {
 void SharedMemorySegment::Unpublish() {
   if (memory_fd_ >= 0) close(memory_fd_);
   memory_fd_ = -1;
+}
+
+bool SharedMemorySegment::Populate(size_t offset, size_t bytes) {
+  int result;
+  do {
+    result = madvise(data_ + offset, bytes, kPopulateWrite);
+  } while (result != 0 && (errno == EINTR || errno == EAGAIN));
+  // A system before Linux 5.14 does not know it, and gives memory when it is touched.
+  return result == 0 || errno == EINVAL;
+}
+
+void SharedMemorySegment::Release(size_t offset, size_t bytes) {
+  madvise(data_ + offset, bytes, MADV_REMOVE);
 }
 
 bool SharedMemorySegment::OwnerEnded() const {

@@ -11,8 +11,8 @@
 
 namespace tfdear {
 
-// Memory that one process writes and processes of the same user on the same node read. Thread safe
-// but for Unpublish().
+// Memory of one process, which processes of the same user on the same node read or, where its maker
+// wants that, write too. Thread safe but for Unpublish().
 //
 // [Note: memory without a name]
 // It comes from memfd_create, not from shm_open: it has no name that could be guessed, taken by
@@ -25,11 +25,16 @@ class SharedMemorySegment {
   // Bytes at the start of data() that belong to this class.
   static constexpr size_t kReservedBytes = 64;
 
-  // Makes a segment, filled with zeros, that this process writes.
-  static Status Create(size_t bytes, std::unique_ptr<SharedMemorySegment>* result);
+  // What its pages are before they are used: memory, or only addresses.
+  enum class Pages { kAllocated, kSparse };
+  // What a process may do with the segment of another one.
+  enum class Access { kRead, kReadAndWrite };
 
-  // Maps the segment of another rank, to read it. `address`: what its address() was there.
-  static Status Map(const std::string& address, size_t bytes,
+  // Makes a segment, filled with zeros, that this process writes.
+  static Status Create(size_t bytes, Pages pages, std::unique_ptr<SharedMemorySegment>* result);
+
+  // Maps the segment of another rank. `address`: what its address() was there.
+  static Status Map(const std::string& address, size_t bytes, Access access,
                     std::unique_ptr<SharedMemorySegment>* result);
 
   ~SharedMemorySegment();
@@ -42,8 +47,14 @@ class SharedMemorySegment {
   // No process can map it from now on; call it when all have.
   void Unpublish();
 
-  // Page aligned. Writing is allowed in the process that made it only.
+  // Page aligned. Writing is allowed in the process that made it, and with kReadAndWrite.
   char* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+  // Of a sparse segment: gets memory for a range of whole pages, and returns it to the system. False
+  // where there is none left.
+  bool Populate(size_t offset, size_t bytes);
+  void Release(size_t offset, size_t bytes);
 
   // Whether the process that made it has ended. In that process itself: false.
   bool OwnerEnded() const;

@@ -123,7 +123,8 @@ Status SharedMemoryTransport::Create(int rank, int size, std::chrono::millisecon
   TFDEAR_RETURN_IF_ERROR(CheckMembership(rank, size, timeout));
   std::unique_ptr<SharedMemoryTransport> transport(new SharedMemoryTransport(rank, size, timeout));
   TFDEAR_RETURN_IF_ERROR(
-      SharedMemorySegment::Create(transport->layout_.total, &transport->segments_[rank]));
+      SharedMemorySegment::Create(transport->layout_.total, SharedMemorySegment::Pages::kAllocated,
+                                  &transport->segments_[rank]));
   *result = std::move(transport);
   return Status();
 }
@@ -189,7 +190,8 @@ Status SharedMemoryTransport::Map(const std::vector<std::string>& blob_of_rank) 
     }
     if (segments_[peer] != nullptr) continue;  // the own one, or mapped before
     std::getline(fields >> std::ws, address);
-    const Status mapped = SharedMemorySegment::Map(address, layout_.total, &segments_[peer]);
+    const Status mapped = SharedMemorySegment::Map(
+        address, layout_.total, SharedMemorySegment::Access::kRead, &segments_[peer]);
     if (!mapped.ok()) {
       return Fail(
           Status(mapped.code(), "no shared memory with " + NameOf(peer) + ": " + mapped.message()),

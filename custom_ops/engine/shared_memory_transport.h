@@ -80,6 +80,10 @@ class SharedMemoryTransport {
   int waiting_for() const { return waiting_for_.load(std::memory_order_relaxed); }
   int failed_peer() const;
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
+  // Counts what others take straight from this rank's memory.
+  void CountSent(size_t bytes) { bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
+  // Ends this transport, for what `peer` did.
+  Status Fail(const Status& error, int peer);
   Status failure() const;  // what ended this transport, ok while it works
   void NameRanks(const std::vector<int>& global_ranks) { global_ranks_ = global_ranks; }
   std::string NameOf(int peer) const;  // "rank 3"
@@ -118,7 +122,6 @@ class SharedMemoryTransport {
   Status Await(int peer, bool for_data, const Ready& ready);
   Status Silent(int peer, bool for_data);
   Status PeerClosed(int peer);
-  Status Fail(const Status& error, int peer);
   void Wake(int reader, bool for_data);
   void Close();
 

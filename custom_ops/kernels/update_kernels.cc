@@ -29,11 +29,13 @@ using tensorflow::Tensor;
 
 // Threads of their own for updates: not those that move bytes, which must keep the line busy, and
 // not TensorFlow's, which may all be in the next forward pass. The first call must come from a
-// thread of ordinary priority, which they inherit: those that move bytes go before them.
+// thread of ordinary priority, which they inherit: those that move bytes go before them. An idle
+// one sleeps at once: looking for work for a while would take processors from the next pass.
 tensorflow::thread::ThreadPool* UpdateThreads() {
   // The longest name that a thread can show, after the prefix that TensorFlow adds.
-  static auto* threads =
-      new tensorflow::thread::ThreadPool(tensorflow::Env::Default(), "dear_updates", 2);
+  static auto* threads = new tensorflow::thread::ThreadPool(
+      tensorflow::Env::Default(), tensorflow::ThreadOptions(), "dear_updates", 2,
+      /*low_latency_hint=*/false);
   return threads;
 }
 
@@ -184,8 +186,18 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     // All that the run needs while it lasts, freed when it is done.
     struct State {
       explicit State(int64_t step)
-          : container(step, [](const std::string&) {}),
-            runner([](std::function<void()> work) { UpdateThreads()->Schedule(std::move(work)); }) {
+          : container(step, [](const std::string&) {}), runner([this](std::function<void()> work) {
+              if (OnThisThread() == this) {
+                work();
+              } else {
+                UpdateThreads()->Schedule(std::move(work));
+              }
+            }) {}
+      // The state of the run that this thread is in. An update is a few small kernels, one after
+      // another: they run right here, since a change of threads takes longer than most of them.
+      static State*& OnThisThread() {
+        thread_local State* state = nullptr;
+        return state;
       }
       tensorflow::CancellationManager cancellation;
       tensorflow::ScopedStepContainer container;
@@ -201,9 +213,13 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     options.step_container = &state->container;
     options.create_rendezvous = true;
     options.runner = &state->runner;
+    options.run_all_kernels_inline = true;
     const int64_t begin = EventRecord::NowMicros();
+    bool done_here = false;
+    State* const outer = std::exchange(State::OnThisThread(), state);
     runtime->Run(options, handle, inputs, &state->results,
-                 [in_flight, engine, state, writes, ticket, begin](const absl::Status& status) {
+                 [in_flight, engine, state, writes, ticket, begin,
+                  done_here = &done_here](const absl::Status& status) {
                    engine->events()->Add({EventKind::kUpdate, ticket, writes[0],
                                           static_cast<int64_t>(writes.size()), begin,
                                           EventRecord::NowMicros()});
@@ -213,11 +229,20 @@ class DeferUpdateOp : public tensorflow::OpKernel {
                                                     "an optimizer update failed: " +
                                                         std::string(status.message())));
                    // Not here, in a callback of the run that still uses it.
-                   UpdateThreads()->Schedule([in_flight, state] {
-                     delete state;
-                     in_flight->End();
-                   });
+                   if (State::OnThisThread() == state) {
+                     *done_here = true;
+                   } else {
+                     UpdateThreads()->Schedule([in_flight, state] {
+                       delete state;
+                       in_flight->End();
+                     });
+                   }
                  });
+    State::OnThisThread() = outer;
+    if (done_here) {
+      delete state;
+      in_flight->End();
+    }
   }
 
   tensorflow::NameAttrList function_;

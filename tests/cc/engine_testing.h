@@ -28,8 +28,13 @@ inline std::shared_ptr<const ReductionLayout> FixedSizeLayout(
 // several ranks can be threads of one process.
 class EngineRank {
  public:
-  explicit EngineRank(std::unique_ptr<GlooBackend> backend, LaneKind kind = LaneKind::kGradients)
-      : size_(backend->size()), lane_(kind, MakeGroup(std::move(backend))) {}
+  explicit EngineRank(std::unique_ptr<CollectiveBackend> backend,
+                      LaneKind kind = LaneKind::kGradients)
+      : size_(backend->size()), lane_(kind, MakeGroup(std::move(backend))) {
+    auto memory = lane_.group()->fusion_memory();
+    if (memory == nullptr) return;
+    shared_pool_ = std::make_shared<FusionBufferPool>(FusionBufferPool::kMaxIdleBytes, memory);
+  }
 
   int rank() { return lane_.group()->rank(); }
   int size() const { return size_; }
@@ -37,18 +42,20 @@ class EngineRank {
   EventRecord* events() { return &events_; }
   // The events since the last call.
   std::vector<Event> NewEvents() { return events_.Read(&seen_); }
-  FusionBufferPool* pool() { return pool_.get(); }
+  // Of dense buckets.
+  FusionBufferPool* pool() { return shared_pool_ != nullptr ? shared_pool_.get() : pool_.get(); }
 
   std::shared_ptr<Reduction> Open(std::shared_ptr<const ReductionLayout> layout,
                                   int max_delay_ms = 0) {
     auto reduction = std::make_shared<Reduction>(std::move(layout), rank(), size_, pool_, &events_,
-                                                 &lane_, max_delay_ms);
+                                                 &lane_, max_delay_ms, LevelGroups(),
+                                                 CompressionOfStep(), shared_pool_);
     lane_.Open(reduction);
     return reduction;
   }
 
  private:
-  static std::unique_ptr<ProcessGroup> MakeGroup(std::unique_ptr<GlooBackend> backend) {
+  static std::unique_ptr<ProcessGroup> MakeGroup(std::unique_ptr<CollectiveBackend> backend) {
     std::vector<int> ranks(backend->size());
     std::iota(ranks.begin(), ranks.end(), 0);
     return std::make_unique<ProcessGroup>("world", ranks, std::move(backend));
@@ -56,6 +63,7 @@ class EngineRank {
 
   const int size_;
   std::shared_ptr<FusionBufferPool> pool_ = std::make_shared<FusionBufferPool>();
+  std::shared_ptr<FusionBufferPool> shared_pool_;
   EventRecord events_;
   uint64_t seen_ = 0;
   Lane lane_;  // Last: its group's thread uses what is above.
@@ -63,6 +71,15 @@ class EngineRank {
 
 inline void RunEngines(int size, const std::function<void(EngineRank*)>& body) {
   RunRanks(size, [&](std::unique_ptr<GlooBackend> backend) {
+    EngineRank rank(std::move(backend));
+    body(&rank);
+  });
+}
+
+// The same on ranks that map each other's fusion buffers.
+inline void RunEnginesInSharedMemory(int size, const std::function<void(EngineRank*)>& body,
+                                     size_t arena_bytes = size_t{256} << 20) {
+  RunRanksOver(WithFusionMemory(arena_bytes), size, [&](std::unique_ptr<CollectiveBackend> backend) {
     EngineRank rank(std::move(backend));
     body(&rank);
   });

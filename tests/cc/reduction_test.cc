@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <tuple>
 
 #include "custom_ops/engine/tensor_identity.h"
 #include "tests/cc/engine_testing.h"
@@ -71,12 +72,27 @@ std::vector<std::string> LineOf(const std::vector<Event>& events) {
   return line;
 }
 
-class ReductionTest : public testing::TestWithParam<int> {
+enum class Over { kGloo, kSharedMemory };
+
+// Ranks, and where their fusion buffers are.
+class ReductionTest : public testing::TestWithParam<std::tuple<int, Over>> {
  protected:
-  int size() const { return GetParam(); }
+  int size() const { return std::get<0>(GetParam()); }
+  static void RunEngines(int size, const std::function<void(EngineRank*)>& body) {
+    if (std::get<1>(GetParam()) == Over::kGloo) {
+      tfdear::RunEngines(size, body);
+    } else {
+      RunEnginesInSharedMemory(size, body);
+    }
+  }
 };
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ReductionTest, testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, ReductionTest,
+                         testing::Combine(testing::Values(1, 2, 3, 4),
+                                          testing::Values(Over::kGloo)));
+INSTANTIATE_TEST_SUITE_P(SharedMemory, ReductionTest,
+                         testing::Combine(testing::Values(2, 3, 4),
+                                          testing::Values(Over::kSharedMemory)));
 
 // Tensors of every kind, with sizes around the borders of slots, and above 8 KiB, where the backend
 // takes another algorithm.

@@ -47,7 +47,8 @@ TEST(SharedMemory, LeavesNothingBehindAndHoldsNoDescriptorOfMemory) {
   const size_t files = NamesIn("/proc/self/fd").size();
   const std::vector<std::string> before = NamesIn("/dev/shm");
   Rendezvous connected(3);
-  RunOverSharedMemory(3, [&](std::unique_ptr<CollectiveBackend> backend) {
+  const BackendFactory make = WithFusionMemory(size_t{64} << 20);
+  RunRanksOver(make, 3, [&](std::unique_ptr<CollectiveBackend> backend) {
     connected.Wait();
     if (backend->rank() == 0) {
       EXPECT_EQ(NamesIn("/dev/shm"), before);
@@ -57,7 +58,7 @@ TEST(SharedMemory, LeavesNothingBehindAndHoldsNoDescriptorOfMemory) {
         if (readlink(path.c_str(), target, sizeof(target) - 1) < 0) continue;
         EXPECT_FALSE(Contains(target, "memfd:tfdear")) << target;
       }
-      EXPECT_EQ(MappedSegments(), 9u);
+      EXPECT_EQ(MappedSegments(), 18u) << "a ring and an arena of every rank, on every rank";
     }
     connected.Wait();
   });
@@ -176,6 +177,26 @@ TEST(SharedMemory, AbortEndsALongTransferAtOnce) {
   });
 }
 
+TEST(SharedMemory, AbortEndsASharedSumAtOnce) {
+  Rendezvous checked(2);
+  RunRanksOver(WithFusionMemory(size_t{64} << 20), 2, [&](std::unique_ptr<CollectiveBackend> rank) {
+    char* const data = rank->fusion_memory()->Allocate(4000);
+    std::thread collective;
+    if (rank->rank() == 0) {
+      collective = std::thread([&] {
+        char* sum = nullptr;
+        const Status status = rank->ReduceScatterShared(
+            data, 0, ShardsOf(1000, 2), DataType::kFloat32, Signature("x"), 0, &sum);
+        EXPECT_EQ(status.message(), "enough");
+      });
+      EXPECT_TRUE(Eventually([&] { return rank->waiting_for() == 1; }));
+      rank->Abort(Status(StatusCode::kAborted, "enough"));
+      collective.join();
+    }
+    checked.Wait();
+  });
+}
+
 // Aborts hit every moment between two sleeps.
 TEST(SharedMemory, AbortIsNeverMissed) {
   for (int i = 0; i < 200; ++i) {
@@ -252,21 +273,22 @@ TEST(SharedMemory, ARootWaitsUntilItsValuesWereRead) {
 class PeerProcess {
  public:
   // Forks rank 1 of 2: it joins a barrier and then sleeps until it is killed.
-  explicit PeerProcess(Milliseconds timeout) {
+  explicit PeerProcess(Milliseconds timeout, size_t arena_bytes = 0) {
+    const BackendFactory make = WithFusionMemory(arena_bytes);
     int to_child[2], to_parent[2];
     if (pipe(to_child) != 0 || pipe(to_parent) != 0) abort();
     pid_ = fork();
     if (pid_ == 0) {
       alarm(120);  // no orphan survives a failed test for long
       std::unique_ptr<CollectiveBackend> backend;
-      if (!MakeSharedMemoryBackend(1, 2, timeout, &backend).ok()) _exit(1);
+      if (!make(1, 2, timeout, &backend).ok()) _exit(1);
       const std::string own = backend->Listen();
       WriteLine(to_parent[1], own);
       if (!backend->Connect({ReadLine(to_child[0]), own}).ok()) _exit(2);
       if (!backend->Barrier(Signature("start"), 0).ok()) _exit(3);
       while (true) pause();
     }
-    TFDEAR_EXPECT_OK(MakeSharedMemoryBackend(0, 2, timeout, &backend_));
+    TFDEAR_EXPECT_OK(make(0, 2, timeout, &backend_));
     const std::string own = backend_->Listen();
     WriteLine(to_child[1], own);
     TFDEAR_EXPECT_OK(backend_->Connect({own, ReadLine(to_parent[0])}));
@@ -323,6 +345,28 @@ TEST(SharedMemoryPeer, PeerKilledInTheMiddleOfACollectiveIsNamed) {
   peer.Signal(SIGKILL);
   collective.join();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.message();
+  EXPECT_EQ(peer.backend()->failed_peer(), 1);
+}
+
+// Its fusion buffer, from which this rank would sum, is still mapped when it is gone.
+TEST(SharedMemoryPeer, PeerKilledBeforeASharedSumIsNamed) {
+  HardTimeout hard_timeout;
+  PeerProcess peer(kTestTimeout, size_t{64} << 20);
+  const auto memory = peer.backend()->fusion_memory();
+  ASSERT_NE(memory, nullptr);
+  char* const data = memory->Allocate(4000);
+  char* sum = nullptr;
+  Status status;
+  std::thread collective([&] {
+    status = peer.backend()->ReduceScatterShared(data, 0, ShardsOf(1000, 2), DataType::kFloat32,
+                                                 Signature("x"), 1, &sum);
+  });
+  EXPECT_TRUE(Eventually([&] { return peer.backend()->waiting_for() == 1; }));
+  peer.Signal(SIGKILL);
+  collective.join();
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.message();
+  EXPECT_TRUE(Contains(status.message(), "reduce_scatter 'x' (sequence 1): rank 1 closed"))
+      << status.message();
   EXPECT_EQ(peer.backend()->failed_peer(), 1);
 }
 

@@ -85,6 +85,18 @@ inline Status MakeSharedMemoryBackend(int rank, int size, std::chrono::milliseco
   return Status();
 }
 
+// The same with memory for fusion buffers: addresses of `arena_bytes` on every rank.
+inline BackendFactory WithFusionMemory(size_t arena_bytes) {
+  return [arena_bytes](int rank, int size, std::chrono::milliseconds timeout,
+                       std::unique_ptr<CollectiveBackend>* result) {
+    std::unique_ptr<SharedMemoryBackend> backend;
+    TFDEAR_RETURN_IF_ERROR(
+        SharedMemoryBackend::Create(rank, size, timeout, &backend, arena_bytes));
+    *result = std::move(backend);
+    return Status();
+  };
+}
+
 // Runs `body` on `size` ranks, each a thread with a connected backend of its own.
 inline void RunRanksOver(const BackendFactory& make, int size,
                          const std::function<void(std::unique_ptr<CollectiveBackend>)>& body,

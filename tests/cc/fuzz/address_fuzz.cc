@@ -15,7 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace tfdear;
   const std::string text(reinterpret_cast<const char*>(data), size);
   std::unique_ptr<SharedMemorySegment> segment;
-  TFDEAR_FUZZ_CHECK(!SharedMemorySegment::Map(text, 4096, &segment).ok());
+  const auto read = SharedMemorySegment::Access::kRead;
+  TFDEAR_FUZZ_CHECK(!SharedMemorySegment::Map(text, 4096, read, &segment).ok());
   AddressBook book;
   if (!AddressBook::Parse(text, &book).ok()) return 0;
   TFDEAR_FUZZ_CHECK(book.rank >= 0 && book.rank < book.size);

@@ -1,0 +1,105 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+#include "custom_ops/engine/shared_memory_arena.h"
+
+#include <atomic>
+
+#include "custom_ops/engine/fusion_buffer.h"
+
+namespace tfdear {
+
+// Before the bytes of a block; fresh memory is zeros.
+struct alignas(kSlotAlignment) SharedMemoryArena::Head {
+  std::atomic<uint32_t> readers;  // Other ranks that have not given it back.
+};
+
+namespace {
+
+static_assert(std::atomic<uint32_t>::is_always_lock_free, "atomics are shared among processes");
+
+// Blocks are whole pages, of which no system has larger ones.
+constexpr size_t kUnitBytes = 64 * 1024;
+
+size_t RoundUp(size_t bytes) { return (bytes + kUnitBytes - 1) / kUnitBytes * kUnitBytes; }
+
+}  // namespace
+
+Status SharedMemoryArena::Create(int rank, int size, size_t bytes,
+                                 std::shared_ptr<SharedMemoryArena>* result) {
+  std::shared_ptr<SharedMemoryArena> arena(new SharedMemoryArena(rank, size, bytes));
+  TFDEAR_RETURN_IF_ERROR(SharedMemorySegment::Create(bytes, SharedMemorySegment::Pages::kSparse,
+                                                     &arena->segments_[rank]));
+  arena->end_ = kUnitBytes;  // What the segment keeps for itself.
+  *result = std::move(arena);
+  return Status();
+}
+
+Status SharedMemoryArena::Map(int peer, const std::string& address) {
+  if (segments_[peer] != nullptr) return Status();  // The own one, or mapped before.
+  return SharedMemorySegment::Map(address, bytes_, SharedMemorySegment::Access::kReadAndWrite,
+                                  &segments_[peer]);
+}
+
+SharedMemoryArena::Head* SharedMemoryArena::HeadOf(const char* data) {
+  return reinterpret_cast<Head*>(const_cast<char*>(data) - sizeof(Head));
+}
+
+char* SharedMemoryArena::Allocate(size_t bytes) {
+  if (bytes > bytes_) return nullptr;
+  const size_t block = RoundUp(sizeof(Head) + bytes);
+  size_t offset = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = free_.find(block);
+    if (found != free_.end()) {
+      offset = found->second;
+      free_.erase(found);
+    } else if (block <= bytes_ - end_) {
+      offset = end_;
+      end_ += block;
+    } else {
+      return nullptr;
+    }
+  }
+  if (!segments_[rank_]->Populate(offset, block)) {
+    segments_[rank_]->Release(offset, block);
+    std::lock_guard<std::mutex> lock(mutex_);
+    free_.emplace(block, offset);
+    return nullptr;
+  }
+  return segments_[rank_]->data() + offset + sizeof(Head);
+}
+
+void SharedMemoryArena::Free(char* data, size_t bytes) {
+  const size_t offset = OffsetOf(data) - sizeof(Head);
+  const size_t block = RoundUp(sizeof(Head) + bytes);
+  segments_[rank_]->Release(offset, block);
+  std::lock_guard<std::mutex> lock(mutex_);
+  free_.emplace(block, offset);
+}
+
+bool SharedMemoryArena::Lent(const char* data) const {
+  return HeadOf(data)->readers.load(std::memory_order_acquire) > 0;
+}
+
+void SharedMemoryArena::Lend(char* data, int ranks) {
+  HeadOf(data)->readers.store(static_cast<uint32_t>(ranks), std::memory_order_release);
+}
+
+void SharedMemoryArena::GiveBack(char* data) {
+  HeadOf(data)->readers.fetch_sub(1, std::memory_order_release);
+}
+
+uint64_t SharedMemoryArena::OffsetOf(const void* data) const {
+  const auto begin = reinterpret_cast<uintptr_t>(segments_[rank_]->data());
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  return address >= begin && address < begin + bytes_ ? address - begin : 0;
+}
+
+char* SharedMemoryArena::At(int rank, uint64_t offset, size_t bytes) const {
+  const bool inside = offset >= kUnitBytes + sizeof(Head) && offset <= bytes_ &&
+                      bytes <= bytes_ - offset && offset % kSlotAlignment == 0;
+  return inside ? segments_[rank]->data() + offset : nullptr;
+}
+
+}  // namespace tfdear
