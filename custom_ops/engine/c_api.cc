@@ -78,9 +78,8 @@ int tfdear_group_create(int lane, const char* name, const int* ranks, int size, 
   if (static_cast<Transport>(transport) == Transport::kSharedMemory) {
     std::unique_ptr<SharedMemoryBackend> backend;
     const bool gradients = static_cast<LaneKind>(lane) == LaneKind::kGradients;
-    const Status status =
-        SharedMemoryBackend::Create(rank_in_group, size, timeout, &backend,
-                                    gradients ? SharedMemoryBackend::kArenaBytes : 0);
+    const Status status = SharedMemoryBackend::Create(
+        rank_in_group, size, timeout, &backend, gradients ? SharedMemoryBackend::kArenaBytes : 0);
     if (status.ok()) backend->NameRanks(group.ranks);
     group.backend = std::move(backend);
     return Report(status, error, error_size);

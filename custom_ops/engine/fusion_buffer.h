@@ -74,8 +74,8 @@ class FusionBufferPool : public std::enable_shared_from_this<FusionBufferPool> {
   const size_t max_idle_bytes_;
   const std::shared_ptr<FusionMemory> memory_;
   mutable std::mutex mutex_;  // Guards all below.
-  IdleList lent_;  // Returned here, but other ranks still read them.
-  IdleList idle_;  // The one returned last is in front.
+  IdleList lent_;             // Returned here, but other ranks still read them.
+  IdleList idle_;             // The one returned last is in front.
   std::multimap<size_t, IdleList::iterator> by_capacity_;
   size_t idle_bytes_ = 0;
   int64_t allocations_ = 0;

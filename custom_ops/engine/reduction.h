@@ -144,8 +144,7 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   Status RunStep(CollectiveBackend* backend, const ReductionLayout::Step& step,
                  const Signature& signature, uint64_t sequence, size_t* bytes);
   Status SumShared(CollectiveBackend* backend, const ReductionLayout::Step& step,
-                   const std::vector<Range>& shards, const Signature& signature,
-                   uint64_t sequence);
+                   const std::vector<Range>& shards, const Signature& signature, uint64_t sequence);
   Status GatherRows(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
                     BucketState* bucket, DataType type);
   Status TakeNorms(CollectiveBackend* backend, int bucket, const std::string& text,

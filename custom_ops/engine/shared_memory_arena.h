@@ -60,7 +60,7 @@ class SharedMemoryArena : public FusionMemory {
   const size_t bytes_;
   std::vector<std::unique_ptr<SharedMemorySegment>> segments_;  // By rank.
   std::mutex mutex_;
-  size_t end_ = 0;                       // Of the blocks allocated so far; these two: guarded.
+  size_t end_ = 0;                      // Of the blocks allocated so far; these two: guarded.
   std::multimap<size_t, size_t> free_;  // Offsets of free blocks, without memory, by their sizes.
 };
 

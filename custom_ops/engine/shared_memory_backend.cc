@@ -74,10 +74,10 @@ Status SharedMemoryBackend::Probe(const std::vector<std::string>& blob_of_rank) 
   for (int peer = 0; peer < size() && arena_ != nullptr; ++peer) {
     const Status mapped = arena_->Map(peer, arenas[peer]);
     if (!mapped.ok()) {
-      return transport_->Fail(Status(mapped.code(), "no shared memory for gradients with " +
-                                                        transport_->NameOf(peer) + ": " +
-                                                        mapped.message()),
-                              peer);
+      return transport_->Fail(
+          Status(mapped.code(), "no shared memory for gradients with " + transport_->NameOf(peer) +
+                                    ": " + mapped.message()),
+          peer);
     }
   }
   return Status();
@@ -241,8 +241,7 @@ Status SharedMemoryBackend::FindData(void* data, size_t bytes, std::vector<char*
   for (int offset = 1; offset < size(); ++offset) {
     const int peer = Peer(offset);
     const char* message = nullptr;
-    TFDEAR_RETURN_IF_ERROR(
-        transport_->Receive(peer, /*to_all=*/true, sizeof(uint64_t), &message));
+    TFDEAR_RETURN_IF_ERROR(transport_->Receive(peer, /*to_all=*/true, sizeof(uint64_t), &message));
     uint64_t place;
     std::memcpy(&place, message, sizeof(place));
     transport_->Release(peer, /*to_all=*/true);

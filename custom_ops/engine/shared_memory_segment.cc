@@ -148,7 +148,8 @@ Status SharedMemorySegment::Map(const std::string& address, size_t bytes, Access
     return Status(StatusCode::kUnavailable, path + " is not the expected shared memory of " +
                                                 std::to_string(bytes) + " bytes");
   }
-  void* const memory = mmap(nullptr, bytes, PROT_READ | (writes ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
+  void* const memory =
+      mmap(nullptr, bytes, PROT_READ | (writes ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) return SystemError("cannot map " + path);
   segment->data_ = static_cast<char*>(memory);
   segment->bytes_ = bytes;

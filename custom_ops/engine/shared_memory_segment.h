@@ -51,8 +51,8 @@ class SharedMemorySegment {
   char* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 
-  // Of a sparse segment: gets memory for a range of whole pages, and returns it to the system. False
-  // where there is none left.
+  // Of a sparse segment: gets memory for a range of whole pages, and returns it to the system.
+  // False where there is none left.
   bool Populate(size_t offset, size_t bytes);
   void Release(size_t offset, size_t bytes);
 

@@ -122,9 +122,9 @@ Status SharedMemoryTransport::Create(int rank, int size, std::chrono::millisecon
                                      std::unique_ptr<SharedMemoryTransport>* result) {
   TFDEAR_RETURN_IF_ERROR(CheckMembership(rank, size, timeout));
   std::unique_ptr<SharedMemoryTransport> transport(new SharedMemoryTransport(rank, size, timeout));
-  TFDEAR_RETURN_IF_ERROR(
-      SharedMemorySegment::Create(transport->layout_.total, SharedMemorySegment::Pages::kAllocated,
-                                  &transport->segments_[rank]));
+  TFDEAR_RETURN_IF_ERROR(SharedMemorySegment::Create(transport->layout_.total,
+                                                     SharedMemorySegment::Pages::kAllocated,
+                                                     &transport->segments_[rank]));
   *result = std::move(transport);
   return Status();
 }

@@ -289,6 +289,9 @@ class AwaitOp : public tensorflow::AsyncOpKernel {
     }
   }
 
+  // Runs where it became ready: what it costs TensorFlow learns of synchronous ops only.
+  bool IsExpensive() override { return false; }
+
  private:
   std::vector<int64_t> variables_;
 };

@@ -47,9 +47,9 @@ class EngineRank {
 
   std::shared_ptr<Reduction> Open(std::shared_ptr<const ReductionLayout> layout,
                                   int max_delay_ms = 0) {
-    auto reduction = std::make_shared<Reduction>(std::move(layout), rank(), size_, pool_, &events_,
-                                                 &lane_, max_delay_ms, LevelGroups(),
-                                                 CompressionOfStep(), shared_pool_);
+    auto reduction =
+        std::make_shared<Reduction>(std::move(layout), rank(), size_, pool_, &events_, &lane_,
+                                    max_delay_ms, LevelGroups(), CompressionOfStep(), shared_pool_);
     lane_.Open(reduction);
     return reduction;
   }
@@ -79,10 +79,11 @@ inline void RunEngines(int size, const std::function<void(EngineRank*)>& body) {
 // The same on ranks that map each other's fusion buffers.
 inline void RunEnginesInSharedMemory(int size, const std::function<void(EngineRank*)>& body,
                                      size_t arena_bytes = size_t{256} << 20) {
-  RunRanksOver(WithFusionMemory(arena_bytes), size, [&](std::unique_ptr<CollectiveBackend> backend) {
-    EngineRank rank(std::move(backend));
-    body(&rank);
-  });
+  RunRanksOver(WithFusionMemory(arena_bytes), size,
+               [&](std::unique_ptr<CollectiveBackend> backend) {
+                 EngineRank rank(std::move(backend));
+                 body(&rank);
+               });
 }
 
 // What receivers of a reduction were given, by tensor. Thread safe.

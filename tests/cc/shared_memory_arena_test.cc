@@ -108,8 +108,8 @@ TEST(SharedMemoryArena, MemoryOutlivesWhoLentIt) {
   auto pool = std::make_shared<FusionBufferPool>(size_t{1} << 20, lender);
   auto buffer = BufferWith(pool, {'a'});
   lender->Lend(buffer->data(), 1);
-  auto borrowed = FusionBuffer::Borrowed(
-      borrower, borrower->At(0, lender->OffsetOf(buffer->data()), 1), 1);
+  auto borrowed =
+      FusionBuffer::Borrowed(borrower, borrower->At(0, lender->OffsetOf(buffer->data()), 1), 1);
   buffer.reset();
   pool.reset();
   lender.reset();
@@ -149,9 +149,9 @@ TEST_P(SharedSumTest, HasTheBitsOfTheSumByCopies) {
           char* sum = nullptr;
           // Chunks in any order: between them the host's data are partly sums.
           for (int chunk : {1, 0, 2}) {
-            TFDEAR_EXPECT_OK(rank->ReduceScatterShared(
-                own->data(), host, ShardsOf(count, size(), chunk, 3), type, Signature("shared"),
-                sequence++, &sum));
+            TFDEAR_EXPECT_OK(rank->ReduceScatterShared(own->data(), host,
+                                                       ShardsOf(count, size(), chunk, 3), type,
+                                                       Signature("shared"), sequence++, &sum));
           }
           TFDEAR_EXPECT_OK(rank->Barrier(Signature("shared"), sequence++));
           ASSERT_NE(sum, nullptr);
@@ -182,8 +182,8 @@ TEST_P(SharedSumTest, OneRankWithOtherMemoryMakesAllCopy) {
                                                    DataType::kFloat32, Signature("x"), sequence++,
                                                    &sum));
         EXPECT_EQ(sum, nullptr);
-        TFDEAR_EXPECT_OK(rank->AllGather(own->data(), kCount, DataType::kFloat32, Signature("x"),
-                                         sequence++));
+        TFDEAR_EXPECT_OK(
+            rank->AllGather(own->data(), kCount, DataType::kFloat32, Signature("x"), sequence++));
         EXPECT_EQ(std::vector<char>(own->data(), own->data() + own->size()), expected);
         if (rank->rank() != other) {
           EXPECT_FALSE(rank->fusion_memory()->Lent(own->data()));
@@ -202,8 +202,8 @@ TEST(SharedSum, OneRankWithoutAnArenaLeavesAllWithout) {
     EXPECT_EQ(rank->fusion_memory(), nullptr);
     std::vector<float> data(100, 1.0f);
     char* sum = nullptr;
-    TFDEAR_EXPECT_OK(rank->ReduceScatterShared(data.data(), 0, ShardsOf(100, 3),
-                                               DataType::kFloat32, Signature("x"), 0, &sum));
+    TFDEAR_EXPECT_OK(rank->ReduceScatterShared(data.data(), 0, ShardsOf(100, 3), DataType::kFloat32,
+                                               Signature("x"), 0, &sum));
     EXPECT_EQ(sum, nullptr);
     EXPECT_EQ(data[ShardOf(100, rank->rank(), 3).begin], 3.0f);
   });
@@ -212,9 +212,9 @@ TEST(SharedSum, OneRankWithoutAnArenaLeavesAllWithout) {
 // Each step's sums are held for as long as `held` says, by another rank each time.
 TEST_P(SharedSumTest, SumsThatTensorsAliasStay) {
   constexpr int64_t kCount = 50000;
-  const auto layout = FixedSizeLayout("gradients", {{DataType::kFloat32, kCount},
-                                                    {DataType::kFloat32, kCount}},
-                                      /*bucket_bytes=*/1, Schedule::kDear);
+  const auto layout =
+      FixedSizeLayout("gradients", {{DataType::kFloat32, kCount}, {DataType::kFloat32, kCount}},
+                      /*bucket_bytes=*/1, Schedule::kDear);
   RunEnginesInSharedMemory(size(), [&](EngineRank* rank) {
     std::vector<std::pair<float, Reduced>> held;
     for (int step = 0; step < 20; ++step) {

@@ -90,8 +90,7 @@ inline BackendFactory WithFusionMemory(size_t arena_bytes) {
   return [arena_bytes](int rank, int size, std::chrono::milliseconds timeout,
                        std::unique_ptr<CollectiveBackend>* result) {
     std::unique_ptr<SharedMemoryBackend> backend;
-    TFDEAR_RETURN_IF_ERROR(
-        SharedMemoryBackend::Create(rank, size, timeout, &backend, arena_bytes));
+    TFDEAR_RETURN_IF_ERROR(SharedMemoryBackend::Create(rank, size, timeout, &backend, arena_bytes));
     *result = std::move(backend);
     return Status();
   };

@@ -72,3 +72,58 @@ def test_one_node_needs_no_network_and_leaves_nothing_behind():
         assert set(report["transports"].values()) == {"gloo"}, report
     assert [report["results"] for report in by_tcp] == [report["results"] for report in reports]
     assert set(os.listdir("/dev/shm")) == before
+
+
+# Dense gradients, rows of an embedding, and norms, under one schedule.
+_TRAINING = """
+import hashlib
+import os
+import re
+
+import keras
+import numpy as np
+import tensorflow as tf
+import tfdear
+
+strategy = tfdear.DearStrategy(schedule=os.environ["SCHEDULE"])
+keras.utils.set_random_seed(1)
+with strategy.scope():
+    layers = [keras.layers.Embedding(50, 40), keras.layers.Flatten()]
+    layers += [keras.layers.Dense(500, activation="relu") for _ in range(3)]
+    model = keras.Sequential([keras.Input([8], dtype="int32"), *layers, keras.layers.Dense(3)])
+    model.compile(tfdear.optimizers.LAMB(0.01), "mse")
+random = np.random.RandomState(0)
+batch = random.randint(0, 50, [12, 8]), random.rand(12, 3).astype("float32")
+model.fit(tf.data.Dataset.from_tensors(batch).repeat(), steps_per_epoch=6, verbose=0)
+strategy.synchronize()
+digest = hashlib.sha1(b"".join(weight.numpy().tobytes() for weight in model.weights)).hexdigest()
+# Of the segments that are larger than rings: addresses for fusion buffers.
+segment = r"memfd:tfdear.*\\nSize: +(\\d+) kB\\n(?:\\w+:.*\\n)*?Rss: +(\\d+) kB"
+with open("/proc/self/smaps") as file:
+    segments = [(int(size), int(used)) for size, used in re.findall(segment, file.read())]
+used_kb = [used for size, used in segments if size > 1 << 20]
+print("REPORT", {"digest": digest, "used_kb": used_kb})
+"""
+
+
+@pytest.mark.multi_process
+@pytest.mark.newest_only
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("schedule", ["dear", "bytescheduler"])
+def test_sums_in_memory_of_all_ranks_change_no_bit(schedule):
+    def train(shared_memory):
+        environment = {"SCHEDULE": schedule, "TFDEAR_SHARED_MEMORY": shared_memory}
+        reports = []
+        for code, output in run_ranks(3, _TRAINING, env=environment):
+            assert code == 0, output[-4000:]
+            line = next(line for line in output.splitlines() if line.startswith("REPORT "))
+            reports.append(ast.literal_eval(line.removeprefix("REPORT ")))
+        assert len({report["digest"] for report in reports}) == 1
+        return reports
+
+    shared, by_tcp = train("1"), train("0")
+    assert shared[0]["digest"] == by_tcp[0]["digest"]
+    for report in shared:
+        assert len(report["used_kb"]) == 3, report
+        assert max(report["used_kb"]) > 2600, "the gradients were elsewhere"
+    assert [report["used_kb"] for report in by_tcp] == [[], [], []]
