@@ -70,16 +70,11 @@ Status SharedMemoryBackend::Probe(const std::vector<std::string>& blob_of_rank) 
     if (mark != std::string::npos) arenas.push_back(blob.substr(mark + kArenaMark.size()));
   }
   TFDEAR_RETURN_IF_ERROR(transport_->Map(rings));
-  if (arenas.size() < blob_of_rank.size()) arena_ = nullptr;
-  for (int peer = 0; peer < size() && arena_ != nullptr; ++peer) {
-    const Status mapped = arena_->Map(peer, arenas[peer]);
-    if (!mapped.ok()) {
-      return transport_->Fail(
-          Status(mapped.code(), "no shared memory for gradients with " + transport_->NameOf(peer) +
-                                    ": " + mapped.message()),
-          peer);
-    }
+  bool mapped = arenas.size() == blob_of_rank.size();
+  for (int peer = 0; peer < size() && arena_ != nullptr && mapped; ++peer) {
+    mapped = arena_->Map(peer, arenas[peer]).ok();
   }
+  if (!mapped) arena_ = nullptr;
   return Status();
 }
 
@@ -92,6 +87,11 @@ Status SharedMemoryBackend::Connect(const std::vector<std::string>& blob_of_rank
   TFDEAR_RETURN_IF_ERROR(Barrier(Signature("connect " + std::to_string(addresses.hash())),
                                  std::numeric_limits<uint64_t>::max()));
   transport_->Unpublish();
+  // Some ranks may have been given no addresses, or none for the arenas of others.
+  int32_t without = arena_ == nullptr ? 1 : 0;
+  TFDEAR_RETURN_IF_ERROR(AllReduce(&without, 1, DataType::kInt32, Signature("ranks without arenas"),
+                                   std::numeric_limits<uint64_t>::max()));
+  if (without > 0) arena_ = nullptr;
   if (arena_ != nullptr) arena_->Unpublish();
   return Status();
 }

@@ -35,8 +35,8 @@ class SharedMemoryBackend : public CollectiveBackend {
  public:
   // `timeout`: how long Connect() and any wait for a peer may take. kUnavailable where the system
   // has no shared memory to give.
-  // `arena_bytes`: addresses for fusion_memory() on every rank, 0 for none; equal on all ranks. A
-  // rank that does not get them leaves all without.
+  // `arena_bytes`: addresses for fusion_memory() on every rank, 0 for none; equal on all ranks. If
+  // one rank does not get them, all do without.
   static Status Create(int rank, int size, std::chrono::milliseconds timeout,
                        std::unique_ptr<SharedMemoryBackend>* result, size_t arena_bytes = 0);
 
