@@ -12,7 +12,7 @@ namespace tfdear {
 namespace {
 
 constexpr size_t kArenaBytes = size_t{64} << 20;
-const size_t kCounts[] = {0, 1, 3, 5, 1000, 100003, 1000001};
+const size_t kCounts[] = {0, 1, 3, 5, 1000, 100003};
 
 std::shared_ptr<SharedMemoryArena> MakeArena(int rank, size_t bytes = kArenaBytes) {
   std::shared_ptr<SharedMemoryArena> arena;
