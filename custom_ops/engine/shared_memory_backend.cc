@@ -49,6 +49,7 @@ Status SharedMemoryBackend::Create(int rank, int size, std::chrono::milliseconds
   // Collectives that copy do without it.
   if (size > 1 && arena_bytes > 0) (void)SharedMemoryArena::Create(rank, size, arena_bytes, &arena);
   result->reset(new SharedMemoryBackend(std::move(transport), std::move(arena)));
+  (*result)->wants_arena_ = arena_bytes > 0;
   return Status();
 }
 
@@ -87,6 +88,7 @@ Status SharedMemoryBackend::Connect(const std::vector<std::string>& blob_of_rank
   TFDEAR_RETURN_IF_ERROR(Barrier(Signature("connect " + std::to_string(addresses.hash())),
                                  std::numeric_limits<uint64_t>::max()));
   transport_->Unpublish();
+  if (!wants_arena_) return Status();
   // Some ranks may have been given no addresses, or none for the arenas of others.
   int32_t without = arena_ == nullptr ? 1 : 0;
   TFDEAR_RETURN_IF_ERROR(AllReduce(&without, 1, DataType::kInt32, Signature("ranks without arenas"),

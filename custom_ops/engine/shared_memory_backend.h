@@ -105,7 +105,8 @@ class SharedMemoryBackend : public CollectiveBackend {
   Status SmallAllReduce(char* data, const Shards& shards, DataType type);
 
   const std::unique_ptr<SharedMemoryTransport> transport_;
-  std::shared_ptr<SharedMemoryArena> arena_;
+  std::shared_ptr<SharedMemoryArena> arena_;  // Null also where it could not be had.
+  bool wants_arena_ = false;                  // The same on all ranks.
   size_t segment_bytes_;
   std::vector<char> scratch_;  // kept between collectives
   RoundCounter rounds_;
