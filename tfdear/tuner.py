@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfdear import engine_plan, layer_times, schedules
+from tfdear import engine_plan, layer_times, optimal_buckets, plan_search, schedules
 from tfdear.cost_model import CommunicationCosts
 from tfdear.event_record import EVENT_KINDS
 from tfdear.fusion import FixedSize, NoFusion, Planned, SingleBucket
-from tfdear.plan_search import lower_bound
 from tfdear.planner import Planner, SearchingPlanner, make_plan
 from tfdear.trace import Trace
 
@@ -263,17 +262,28 @@ class Tuner:
             words = self._in_measured_order(layout)
         else:
             plan = make_plan(layout.planner, self._schedule, layout.trace, self._costs)
-            layout.prediction = self._predict(plan, layout.trace)
+            sought = isinstance(layout.planner, Planned)
+            layout.prediction = self._predict(plan, layout.trace, sought)
             words = engine_plan.encode(plan, layout.tensors, layout.tensor_of_layer, **self._forms)
         layout.proposed, layout.adopted = words, None
         self._engine.propose(layout.number, words, self._interval(layout.planner))
 
-    def _predict(self, plan: schedules.Plan, trace: Trace) -> Prediction | None:
+    def _predict(
+        self, plan: schedules.Plan, trace: Trace, sought: bool = False
+    ) -> Prediction | None:
+        """What the model says; of a plan that was `sought` near the bound, a bound near it.
+
+        Other plans are too far from the bound for it to be raised to them, which would take long.
+        """
         if self._costs is None:
             return None
-        halves = self._schedule in ("dear", "dear_barrier")
         time = schedules.execute(plan, trace, self._costs).iteration_time
-        return Prediction(time, lower_bound(trace, self._costs, time) if halves else None)
+        bound = None
+        if sought and self._schedule == "dear":
+            bound = plan_search.lower_bound(trace, self._costs, time)
+        elif self._schedule in ("dear", "dear_barrier"):
+            bound = optimal_buckets.lower_bound(trace, self._costs)
+        return Prediction(time, bound)
 
     def prediction(self, layout: int) -> Prediction | None:
         """What the model says of the latest plan of a layout; None: there is none yet."""
