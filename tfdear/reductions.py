@@ -20,6 +20,7 @@ from tfdear import (
     _ops,
     _tf_private,
     deferred_update,
+    elementwise_update,
     engine_plan,
     gradient_order,
     sparse_rows,
@@ -200,11 +201,17 @@ class Reducer:
             written.await_updates()
         sparse = isinstance(gradient, tf.IndexedSlices)
         with tf.device(self.device):
+            program = None
+            if not sparse and norms is None:
+                program = elementwise_update.translate(traced.function, variable.shape)
             _ops.load().dear_defer_update(
                 ticket,
                 traced.captured,
                 [] if norms is None else [used.raw_handle for used in norms.variables],
                 [] if norms is None else norms.step,
+                [] if program is None else program.scalars,
+                program=[] if program is None else program.code,
+                program_variables=[] if program is None else program.variables,
                 norms="none" if norms is None else norms.kind,
                 norms_argument=traced.norms_argument,
                 f=traced.function,

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "custom_ops/engine/elementwise_program.h"
 #include "custom_ops/engine/engine.h"
 #include "custom_ops/kernels/cancellable.h"
 #include "custom_ops/kernels/conversions.h"
@@ -61,6 +62,44 @@ class RunsInFlight {
   int count_ = 0;
 };
 
+// One run of an update that is a program: on what, but for the gradient.
+struct ProgramRun {
+  std::shared_ptr<const ElementwiseProgram> program;
+  std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> variables;
+  std::vector<float> scalars;
+
+  Status Run(const Reduced& gradient) const {
+    const size_t count = ToTensorShape(gradient.shape).num_elements();
+    std::vector<tensorflow::Var*> in_order;
+    for (const auto& variable : variables) in_order.push_back(variable.get());
+    // As TensorFlow does, so that nobody waits for each other.
+    std::sort(in_order.begin(), in_order.end());
+    std::vector<std::unique_ptr<tensorflow::mutex_lock>> locks;
+    for (tensorflow::Var* variable : in_order) {
+      locks.push_back(std::make_unique<tensorflow::mutex_lock>(*variable->mu()));
+    }
+    std::vector<ElementwiseProgram::Array> arrays;
+    std::vector<Tensor> targets(variables.size());
+    for (size_t i = 0; i < variables.size(); ++i) {
+      Tensor* const value = variables[i]->tensor();
+      if (!variables[i]->is_initialized || value->dtype() != tensorflow::DT_FLOAT ||
+          static_cast<size_t>(value->NumElements()) != count) {
+        return Status(StatusCode::kInternal,
+                      "a variable is not what it was when its update was traced: " +
+                          std::to_string(count) + " elements of float32 were expected, it has " +
+                          value->DebugString(0));
+      }
+      // Who read the value may still hold it: it then stays as it is.
+      const bool in_place = !program->writes(static_cast<int>(i)) || value->RefCountIsOne();
+      targets[i] = in_place ? *value : Tensor(value->dtype(), value->shape());
+      arrays.push_back({value->flat<float>().data(), targets[i].flat<float>().data()});
+    }
+    program->Run(static_cast<const float*>(gradient.data), arrays, scalars, count);
+    for (size_t i = 0; i < variables.size(); ++i) *variables[i]->tensor() = std::move(targets[i]);
+    return Status();
+  }
+};
+
 // [Note: Deferred updates]
 // The update of a variable is a TensorFlow function, run here when the sum of its gradient is
 // there. Program order is kept by two ops: DearDeferUpdate takes the handles of what the update
@@ -77,6 +116,7 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("T", &type_));
     OP_REQUIRES_OK(context, context->GetAttr("norms", &norms_));
     OP_REQUIRES_OK(context, context->GetAttr("norms_argument", &norms_argument_));
+    OP_REQUIRES_OK(context, ReadProgram(context));
     UpdateThreads();
   }
 
@@ -88,6 +128,7 @@ class DeferUpdateOp : public tensorflow::OpKernel {
   void Compute(OpKernelContext* context) override {
     auto reduction = GetTicket<Reduction>(context);
     if (reduction == nullptr) return;
+    if (program_ != nullptr) return DeferProgram(context, reduction.get());
     FunctionLibraryRuntime* runtime = context->function_library();
     FunctionLibraryRuntime::Handle handle = tensorflow::kInvalidHandle;
     OP_REQUIRES_OK(context, Instantiate(runtime, &handle));
@@ -106,13 +147,7 @@ class DeferUpdateOp : public tensorflow::OpKernel {
                      sparse = sparse_, type = type_,
                      norms_argument = norms_ == "none" ? -1 : norms_argument_,
                      ticket = reduction->number()](const Status& status, const Reduced& sum) {
-      if (!status.ok()) {
-        // An update of a step that was given up is not made, and nobody waits for it.
-        const bool given_up = status.code() == StatusCode::kCancelled;
-        engine->pending()->Finish(writes, given_up ? Status() : status);
-        in_flight->End();
-        return;
-      }
+      if (!status.ok()) return GiveUp(in_flight.get(), engine, writes, status);
       std::vector<Tensor> inputs;
       inputs.reserve(arguments->size() + 2);
       const auto shape = ToTensorShape(sum.shape);
@@ -140,6 +175,70 @@ class DeferUpdateOp : public tensorflow::OpKernel {
   }
 
  private:
+  absl::Status ReadProgram(OpKernelConstruction* context) {
+    std::vector<int64_t> code;
+    TF_RETURN_IF_ERROR(context->GetAttr("program", &code));
+    TF_RETURN_IF_ERROR(context->GetAttr("program_variables", &program_variables_));
+    if (code.empty()) return absl::OkStatus();
+    int scalars = 0;
+    TF_RETURN_IF_ERROR(context->GetAttr("num_scalars", &scalars));
+    auto program = std::make_shared<ElementwiseProgram>();
+    TF_RETURN_IF_ERROR(ToAbsl(ElementwiseProgram::Parse(
+        code, static_cast<int>(program_variables_.size()), scalars, program.get())));
+    program_ = std::move(program);
+    return absl::OkStatus();
+  }
+
+  // Defers an update that is a program, which needs no runtime.
+  void DeferProgram(OpKernelContext* context, Reduction* reduction) {
+    tensorflow::OpInputList captured, scalars;
+    OP_REQUIRES_OK(context, context->input_list("captured", &captured));
+    OP_REQUIRES_OK(context, context->input_list("scalars", &scalars));
+    auto run = std::make_shared<ProgramRun>();
+    run->program = program_;
+    run->variables.resize(program_variables_.size());
+    for (size_t i = 0; i < program_variables_.size(); ++i) {
+      const Tensor& handle = captured[program_variables_[i]];
+      OP_REQUIRES_OK(context,
+                     LookupResource(context, handle.scalar<tensorflow::ResourceHandle>()(),
+                                    &run->variables[i]));
+    }
+    for (const Tensor& scalar : scalars) run->scalars.push_back(scalar.scalar<float>()());
+    Engine* engine = Engine::Get();
+    engine->pending()->Defer(writes_);
+    in_flight_->Begin();
+    reduction->WhenReduced(index_, [in_flight = in_flight_, engine, run, writes = writes_,
+                                    ticket = reduction->number()](const Status& status,
+                                                                  const Reduced& sum) {
+      if (!status.ok()) return GiveUp(in_flight.get(), engine, writes, status);
+      UpdateThreads()->Schedule([in_flight, engine, run, writes, ticket, sum] {
+        InjectDelay(engine->max_delay_ms());
+        const int64_t begin = EventRecord::NowMicros();
+        const Status done = run->Run(sum);
+        RecordEnd(engine, ticket, writes, begin, done);
+        in_flight->End();
+      });
+    });
+  }
+
+  static void GiveUp(RunsInFlight* in_flight, Engine* engine, const std::vector<int64_t>& writes,
+                     const Status& status) {
+    // An update of a step that was given up is not made, and nobody waits for it.
+    const bool given_up = status.code() == StatusCode::kCancelled;
+    engine->pending()->Finish(writes, given_up ? Status() : status);
+    in_flight->End();
+  }
+
+  static void RecordEnd(Engine* engine, int64_t ticket, const std::vector<int64_t>& writes,
+                        int64_t begin, const Status& status) {
+    engine->events()->Add({EventKind::kUpdate, ticket, writes[0],
+                           static_cast<int64_t>(writes.size()), begin, EventRecord::NowMicros()});
+    engine->pending()->Finish(writes, status.ok() ? Status()
+                                                  : Status(StatusCode::kInternal,
+                                                           "an optimizer update failed: " +
+                                                               status.message()));
+  }
+
   // Takes hold of the values that this step's norms are of. Earlier updates of these variables are
   // done, as this op comes after them, and later ones come after this update: the values stay.
   absl::Status ReadLayer(OpKernelContext* context, LayerOperands* operands) {
@@ -220,14 +319,10 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     runtime->Run(options, handle, inputs, &state->results,
                  [in_flight, engine, state, writes, ticket, begin,
                   done_here = &done_here](const absl::Status& status) {
-                   engine->events()->Add({EventKind::kUpdate, ticket, writes[0],
-                                          static_cast<int64_t>(writes.size()), begin,
-                                          EventRecord::NowMicros()});
-                   engine->pending()->Finish(
-                       writes, status.ok() ? Status()
-                                           : Status(StatusCode::kInternal,
-                                                    "an optimizer update failed: " +
-                                                        std::string(status.message())));
+                   RecordEnd(engine, ticket, writes, begin,
+                             status.ok() ? Status()
+                                         : Status(StatusCode::kInternal,
+                                                  std::string(status.message())));
                    // Not here, in a callback of the run that still uses it.
                    if (State::OnThisThread() == state) {
                      *done_here = true;
@@ -252,6 +347,9 @@ class DeferUpdateOp : public tensorflow::OpKernel {
   std::vector<int64_t> writes_;
   std::string norms_;
   int norms_argument_;
+  // If the update is one.
+  std::shared_ptr<const ElementwiseProgram> program_;
+  std::vector<int> program_variables_;
   const std::shared_ptr<RunsInFlight> in_flight_ = std::make_shared<RunsInFlight>();
   tensorflow::mutex mutex_;
   FunctionLibraryRuntime::Handle handle_ = tensorflow::kInvalidHandle;

@@ -99,9 +99,13 @@ REGISTER_OP("DearDeferUpdate")
     .Input("captured: Tcaptured")
     .Input("moments: num_moments * resource")
     .Input("step: num_steps * float")
+    .Input("scalars: num_scalars * float")
     .Attr("Tcaptured: list(type) >= 0")
     .Attr("num_moments: int >= 0")
     .Attr("num_steps: int >= 0")
+    .Attr("num_scalars: int >= 0")
+    .Attr("program: list(int)")
+    .Attr("program_variables: list(int)")
     .Attr("norms: {'none', 'lars', 'lamb'} = 'none'")
     .Attr("norms_argument: int = -1")
     .Attr(kReducedTypes)
@@ -123,6 +127,10 @@ norms: Which norms `f` wants of its layer, taken in parallel over the ranks: of 
 norms_argument: The captured tensor in whose place `f` gets the two norms.
 moments: With norms, the variable, and for lamb its mean and its square of gradients.
 step: For lamb, six numbers: those of AdamStep, sum_of_squares.h.
+program: The update as an ElementwiseProgram, elementwise_program.h, which runs in place of `f`; empty
+  if it is none.
+program_variables: The captured tensors that are the program's variables.
+scalars: The program's scalars.
 )doc");
 
 REGISTER_OP("DearAwait")
