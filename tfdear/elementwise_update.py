@@ -86,7 +86,8 @@ class _Translation:
         handles = [index for index, tensor in enumerate(inner) if tensor.dtype == tf.resource]
         self._variables = {handle: number for number, handle in enumerate(handles)}
         self._versions = [0] * len(handles)
-        self._arrays = {id(graph.inputs[0]): _Array(_GRADIENT)}
+        self._arrays: dict[int, _Array] = {}
+        self._define(graph.inputs[0], _Array(_GRADIENT))
         self._lifted: dict[int, tf.Tensor] = {}
         self._scalars: list[tf.Tensor] = []
         # Scalars get their registers when their number is known; until then they are negative.
@@ -117,30 +118,32 @@ class _Translation:
             return
         if kind == "ReadVariableOp":
             variable = self._variable(operation.inputs[0])
-            self._define(operation, _Array(1 + variable, variable, self._versions[variable]))
+            array = _Array(1 + variable, variable, self._versions[variable])
+            self._define(operation.outputs[0], array)
         elif kind in _ASSIGN:
             self._assign(operation)
+        elif operation.op_def.is_stateful:
+            raise _CannotTranslate  # It draws, prints or writes something else.
         elif not any(id(value) in self._arrays for value in operation.inputs):
             return  # Of scalars: lifted when an array meets it.
         elif kind == "Identity":
-            self._define(operation, self._arrays[id(operation.inputs[0])])
+            self._define(operation.outputs[0], self._arrays[id(operation.inputs[0])])
         elif kind == "Square":
             operand = self._operand(operation.inputs[0])
-            self._define(operation, self._emit(_MULTIPLY, operand, operand))
+            self._define(operation.outputs[0], self._emit(_MULTIPLY, operand, operand))
         elif kind in _UNARY:
             operand = self._operand(operation.inputs[0])
-            self._define(operation, self._emit(_UNARY[kind], operand, _GRADIENT))
+            self._define(operation.outputs[0], self._emit(_UNARY[kind], operand, _GRADIENT))
         elif kind in _BINARY:
             left, right = map(self._operand, operation.inputs)
-            self._define(operation, self._emit(_BINARY[kind], left, right))
+            self._define(operation.outputs[0], self._emit(_BINARY[kind], left, right))
         else:
             raise _CannotTranslate
 
-    def _define(self, operation, array: _Array) -> None:
-        (output,) = operation.outputs
-        if output.dtype != tf.float32 or output.shape != self._shape:
+    def _define(self, value: tf.Tensor, array: _Array) -> None:
+        if value.dtype != tf.float32 or value.shape != self._shape:
             raise _CannotTranslate
-        self._arrays[id(output)] = array
+        self._arrays[id(value)] = array
 
     def _assign(self, operation) -> None:
         handle, value = operation.inputs
@@ -209,7 +212,6 @@ class _Translation:
         if (
             id(value) in self._arrays
             or operation.type == "Placeholder"
-            or operation.op_def.is_stateful
             or any(attribute.HasField("func") for attribute in attributes.values())
         ):
             raise _CannotTranslate

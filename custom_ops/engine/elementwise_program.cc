@@ -15,10 +15,10 @@ constexpr size_t kTile = 1024;
 constexpr int kMembers = 4;
 
 // A target may be an operand as well, element for element: nothing is carried from one to the next.
-#define TFDEAR_ELEMENTWISE(Name, expression)                                                     \
-  TFDEAR_VECTOR_CLONES void Name(float* target, const float* x, const float* y, size_t count) {  \
-    _Pragma("GCC ivdep") for (size_t i = 0; i < count; ++i) target[i] = (expression);            \
-    (void)y;                                                                                     \
+#define TFDEAR_ELEMENTWISE(Name, expression)                                                    \
+  TFDEAR_VECTOR_CLONES void Name(float* target, const float* x, const float* y, size_t count) { \
+    _Pragma("GCC ivdep") for (size_t i = 0; i < count; ++i) target[i] = (expression);           \
+    (void)y;                                                                                    \
   }
 TFDEAR_ELEMENTWISE(Copy, x[i])
 TFDEAR_ELEMENTWISE(Negate, -x[i])
@@ -56,7 +56,8 @@ Status ElementwiseProgram::Parse(const std::vector<int64_t>& code, int variables
   const int64_t first_result = int64_t{1} + variables + scalars;
   int64_t known = first_result;
   for (size_t i = 0; i < code.size(); i += kMembers) {
-    const int64_t operation = code[i], target = code[i + 1], left = code[i + 2], right = code[i + 3];
+    const int64_t operation = code[i], target = code[i + 1], left = code[i + 2],
+                  right = code[i + 3];
     const bool to_variable = target >= 1 && target <= variables;
     if (operation < 0 || operation >= kOperations || left < 0 || left >= known || right < 0 ||
         right >= known || (!to_variable && target != known)) {

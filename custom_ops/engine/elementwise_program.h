@@ -14,8 +14,8 @@ namespace tfdear {
 //
 // Operation by operation, as TensorFlow runs it, an update reads and writes all of its arrays again
 // and again. Here all operations are done on one tile before the next, so that what passes between
-// them stays in the nearest cache, and an array is read and written once. Every operation is one that
-// IEEE 754 rounds correctly and is rounded by itself, so the bits are the same.
+// them stays in the nearest cache, and an array is read and written once. Every operation is one
+// that IEEE 754 rounds correctly and is rounded by itself, so the bits are the same.
 class ElementwiseProgram {
  public:
   // Numbers that `tfdear/elementwise_update.py` has too.

@@ -84,10 +84,10 @@ struct ProgramRun {
       Tensor* const value = variables[i]->tensor();
       if (!variables[i]->is_initialized || value->dtype() != tensorflow::DT_FLOAT ||
           static_cast<size_t>(value->NumElements()) != count) {
-        return Status(StatusCode::kInternal,
-                      "a variable is not what it was when its update was traced: " +
-                          std::to_string(count) + " elements of float32 were expected, it has " +
-                          value->DebugString(0));
+        return Status(
+            StatusCode::kInternal,
+            "a variable is not what it was when its update was traced: " + std::to_string(count) +
+                " elements of float32 were expected, it has " + value->DebugString(0));
       }
       // Who read the value may still hold it: it then stays as it is.
       const bool in_place = !program->writes(static_cast<int>(i)) || value->RefCountIsOne();
@@ -199,26 +199,25 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     run->variables.resize(program_variables_.size());
     for (size_t i = 0; i < program_variables_.size(); ++i) {
       const Tensor& handle = captured[program_variables_[i]];
-      OP_REQUIRES_OK(context,
-                     LookupResource(context, handle.scalar<tensorflow::ResourceHandle>()(),
-                                    &run->variables[i]));
+      OP_REQUIRES_OK(context, LookupResource(context, handle.scalar<tensorflow::ResourceHandle>()(),
+                                             &run->variables[i]));
     }
     for (const Tensor& scalar : scalars) run->scalars.push_back(scalar.scalar<float>()());
     Engine* engine = Engine::Get();
     engine->pending()->Defer(writes_);
     in_flight_->Begin();
-    reduction->WhenReduced(index_, [in_flight = in_flight_, engine, run, writes = writes_,
-                                    ticket = reduction->number()](const Status& status,
-                                                                  const Reduced& sum) {
-      if (!status.ok()) return GiveUp(in_flight.get(), engine, writes, status);
-      UpdateThreads()->Schedule([in_flight, engine, run, writes, ticket, sum] {
-        InjectDelay(engine->max_delay_ms());
-        const int64_t begin = EventRecord::NowMicros();
-        const Status done = run->Run(sum);
-        RecordEnd(engine, ticket, writes, begin, done);
-        in_flight->End();
-      });
-    });
+    reduction->WhenReduced(
+        index_, [in_flight = in_flight_, engine, run, writes = writes_,
+                 ticket = reduction->number()](const Status& status, const Reduced& sum) {
+          if (!status.ok()) return GiveUp(in_flight.get(), engine, writes, status);
+          UpdateThreads()->Schedule([in_flight, engine, run, writes, ticket, sum] {
+            InjectDelay(engine->max_delay_ms());
+            const int64_t begin = EventRecord::NowMicros();
+            const Status done = run->Run(sum);
+            RecordEnd(engine, ticket, writes, begin, done);
+            in_flight->End();
+          });
+        });
   }
 
   static void GiveUp(RunsInFlight* in_flight, Engine* engine, const std::vector<int64_t>& writes,
@@ -233,10 +232,10 @@ class DeferUpdateOp : public tensorflow::OpKernel {
                         int64_t begin, const Status& status) {
     engine->events()->Add({EventKind::kUpdate, ticket, writes[0],
                            static_cast<int64_t>(writes.size()), begin, EventRecord::NowMicros()});
-    engine->pending()->Finish(writes, status.ok() ? Status()
-                                                  : Status(StatusCode::kInternal,
-                                                           "an optimizer update failed: " +
-                                                               status.message()));
+    engine->pending()->Finish(
+        writes, status.ok() ? Status()
+                            : Status(StatusCode::kInternal,
+                                     "an optimizer update failed: " + status.message()));
   }
 
   // Takes hold of the values that this step's norms are of. Earlier updates of these variables are
@@ -320,9 +319,9 @@ class DeferUpdateOp : public tensorflow::OpKernel {
                  [in_flight, engine, state, writes, ticket, begin,
                   done_here = &done_here](const absl::Status& status) {
                    RecordEnd(engine, ticket, writes, begin,
-                             status.ok() ? Status()
-                                         : Status(StatusCode::kInternal,
-                                                  std::string(status.message())));
+                             status.ok()
+                                 ? Status()
+                                 : Status(StatusCode::kInternal, std::string(status.message())));
                    // Not here, in a callback of the run that still uses it.
                    if (State::OnThisThread() == state) {
                      *done_here = true;

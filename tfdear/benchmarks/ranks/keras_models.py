@@ -5,6 +5,7 @@ import time
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 _IMAGE_SIZE = 64
 # Of every turn, not measured.
@@ -66,6 +67,13 @@ def data(name: str, batch_size: int, seed: int = 0):
         return random.randint(0, _VOCABULARY, [batch_size, _SEQUENCE]).astype("int32"), labels
     shape = [batch_size, _IMAGE_SIZE, _IMAGE_SIZE, 3]
     return random.rand(*shape).astype("float32"), labels
+
+
+def endless(batch) -> tf.data.Dataset:
+    """A batch again and again, without tf.data's autotuner, for which `fit` may wait at its end."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return tf.data.Dataset.from_tensors(batch).cache().repeat().with_options(options)
 
 
 class _StepEnds(keras.callbacks.Callback):

@@ -83,7 +83,7 @@ def build(model: str, batch_size: int) -> int:
     import horovod.tensorflow.keras as horovod_keras
     import keras_models  # type: ignore[import-not-found]
 
-    dataset = tf.data.Dataset.from_tensors(keras_models.data(model, batch_size)).cache().repeat()
+    dataset = keras_models.endless(keras_models.data(model, batch_size))
     together = keras_models.build(model, horovod_keras.DistributedOptimizer)
     _trained["together"] = (together, dataset)
     _trained["alone"] = (keras_models.build(model), dataset)

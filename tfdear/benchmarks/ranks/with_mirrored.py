@@ -46,9 +46,9 @@ def build(model: str, batch_size: int) -> int:
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     # With sharding off every worker's dataset has its own rows, and is batched for all together.
     batch = keras_models.data(model, batch_size * _joined["world_size"])
-    dataset = tf.data.Dataset.from_tensors(batch).cache().repeat().with_options(options)
+    dataset = keras_models.endless(batch).with_options(options)
     _trained["together"] = (together, dataset)
-    alone = tf.data.Dataset.from_tensors(keras_models.data(model, batch_size)).cache().repeat()
+    alone = keras_models.endless(keras_models.data(model, batch_size))
     _trained["alone"] = (keras_models.build(model), alone)
     return sum(weight.shape.num_elements() * 4 for weight in together.trainable_weights)
 

@@ -205,16 +205,15 @@ def _layout(counts: tuple[int, ...], plan: tuple[int, ...]) -> int:
 def build(model: str, batch_size: int, schedule: str, fusion: str) -> int:
     """Makes a model to train. Returns the bytes of its gradients."""
     import keras_models  # type: ignore[import-not-found]
-    import tensorflow as tf
 
     chosen = None if fusion == "default" else planner.parse(fusion)
     strategy = tfdear.DearStrategy(schedule=schedule, fusion=chosen)
     with strategy.scope():
         trained = keras_models.build(model)
     batch = keras_models.data(model, batch_size * strategy.world_size)
-    dataset = tf.data.Dataset.from_tensors(batch).cache().repeat()
+    dataset = keras_models.endless(batch)
     _trained["together"] = (trained, dataset, strategy.synchronize)
-    alone = tf.data.Dataset.from_tensors(keras_models.data(model, batch_size)).cache().repeat()
+    alone = keras_models.endless(keras_models.data(model, batch_size))
     _trained["alone"] = (keras_models.build(model), alone, lambda: None)
     return sum(int(np.prod(weight.shape)) * 4 for weight in trained.trainable_weights)
 
