@@ -1,7 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Translates a traced optimizer update into a program that the engine runs tile by tile.
 
-An update is a chain of passes over memory: momentum makes five, Adam a dozen. Where all of it is
+An update is a chain of passes over memory: momentum makes four, Adam a dozen. Where all of it is
 element-wise, the engine does the whole chain on one tile after another
 (`custom_ops/engine/elementwise_program.h`). That is decided by the operations of the traced graph,
 whatever the optimizer is called. Only operations that IEEE 754 rounds correctly are taken, so that
@@ -13,6 +13,8 @@ What an update makes of numbers alone, as Adam does of the step, is computed in 
 import dataclasses
 
 import tensorflow as tf
+
+from tfdear import _tf_private
 
 # Numbers that `elementwise_program.h` has too.
 _COPY, _NEGATE, _SQUARE_ROOT, _ADD, _SUBTRACT, _MULTIPLY, _DIVIDE = range(7)
@@ -216,7 +218,7 @@ class _Translation:
         ):
             raise _CannotTranslate
         inputs = [self._lift(operand) for operand in operation.inputs]
-        outer = tf.compat.v1.get_default_graph()
+        outer = _tf_private.ops.get_default_graph()
         copy = outer.create_op(
             operation.type,
             inputs,

@@ -10,7 +10,7 @@
 namespace tfdear {
 namespace {
 
-// A dozen tiles fit into the nearest cache of a core.
+// 4 KiB a tile: the handful that an instruction and its neighbours touch stay in the nearest cache.
 constexpr size_t kTile = 1024;
 constexpr int kMembers = 4;
 
@@ -52,7 +52,7 @@ Status ElementwiseProgram::Parse(const std::vector<int64_t>& code, int variables
   ElementwiseProgram parsed;
   parsed.variables_ = variables;
   parsed.scalars_ = scalars;
-  parsed.writes_.resize(variables);
+  std::vector<bool> written(variables);
   const int64_t first_result = int64_t{1} + variables + scalars;
   int64_t known = first_result;
   for (size_t i = 0; i < code.size(); i += kMembers) {
@@ -66,12 +66,15 @@ Status ElementwiseProgram::Parse(const std::vector<int64_t>& code, int variables
                      std::to_string(right));
     }
     if (to_variable) {
-      parsed.writes_[target - 1] = true;
+      written[target - 1] = true;
     } else {
       ++known;
     }
     parsed.instructions_.push_back({static_cast<Operation>(operation), static_cast<int>(target),
                                     static_cast<int>(left), static_cast<int>(right)});
+  }
+  if (std::find(written.begin(), written.end(), false) != written.end()) {
+    return invalid("does not write all of its " + std::to_string(variables) + " variables");
   }
   parsed.registers_ = static_cast<int>(known);
   *program = std::move(parsed);
@@ -95,7 +98,7 @@ void ElementwiseProgram::Run(const float* gradient, const std::vector<Array>& va
     read[0] = gradient + begin;
     for (int i = 0; i < variables_; ++i) {
       read[1 + i] = variables[i].source + begin;
-      if (writes_[i]) written[1 + i] = variables[i].target + begin;
+      written[1 + i] = variables[i].target + begin;
     }
     for (const Instruction& step : instructions_) {
       FunctionOf(step.operation)(written[step.target], read[step.left], read[step.right], size);

@@ -36,13 +36,11 @@ class ElementwiseProgram {
     float* target;
   };
 
-  // `code`: the four members of each instruction.
+  // `code`: the four members of each instruction. Every variable is written by one.
   static Status Parse(const std::vector<int64_t>& code, int variables, int scalars,
                       ElementwiseProgram* program);
 
-  bool writes(int variable) const { return writes_[variable]; }
-
-  // Runs on arrays of `count` elements. What it does not write it leaves alone.
+  // Runs on arrays of `count` elements.
   void Run(const float* gradient, const std::vector<Array>& variables,
            const std::vector<float>& scalars, size_t count) const;
 
@@ -51,7 +49,6 @@ class ElementwiseProgram {
   int scalars_ = 0;
   int registers_ = 1;
   std::vector<Instruction> instructions_;
-  std::vector<bool> writes_;
 };
 
 }  // namespace tfdear

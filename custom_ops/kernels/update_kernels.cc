@@ -11,6 +11,7 @@
 #include "custom_ops/kernels/cancellable.h"
 #include "custom_ops/kernels/conversions.h"
 #include "custom_ops/kernels/layer_operands.h"
+#include "custom_ops/kernels/program_run.h"
 #include "custom_ops/kernels/ticket.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/device.h"
@@ -62,50 +63,12 @@ class RunsInFlight {
   int count_ = 0;
 };
 
-// One run of an update that is a program: on what, but for the gradient.
-struct ProgramRun {
-  std::shared_ptr<const ElementwiseProgram> program;
-  std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> variables;
-  std::vector<float> scalars;
-
-  Status Run(const Reduced& gradient) const {
-    const size_t count = ToTensorShape(gradient.shape).num_elements();
-    std::vector<tensorflow::Var*> in_order;
-    for (const auto& variable : variables) in_order.push_back(variable.get());
-    // As TensorFlow does, so that nobody waits for each other.
-    std::sort(in_order.begin(), in_order.end());
-    std::vector<std::unique_ptr<tensorflow::mutex_lock>> locks;
-    for (tensorflow::Var* variable : in_order) {
-      locks.push_back(std::make_unique<tensorflow::mutex_lock>(*variable->mu()));
-    }
-    std::vector<ElementwiseProgram::Array> arrays;
-    std::vector<Tensor> targets(variables.size());
-    for (size_t i = 0; i < variables.size(); ++i) {
-      Tensor* const value = variables[i]->tensor();
-      if (!variables[i]->is_initialized || value->dtype() != tensorflow::DT_FLOAT ||
-          static_cast<size_t>(value->NumElements()) != count) {
-        return Status(
-            StatusCode::kInternal,
-            "a variable is not what it was when its update was traced: " + std::to_string(count) +
-                " elements of float32 were expected, it has " + value->DebugString(0));
-      }
-      // Who read the value may still hold it: it then stays as it is.
-      const bool in_place = !program->writes(static_cast<int>(i)) || value->RefCountIsOne();
-      targets[i] = in_place ? *value : Tensor(value->dtype(), value->shape());
-      arrays.push_back({value->flat<float>().data(), targets[i].flat<float>().data()});
-    }
-    program->Run(static_cast<const float*>(gradient.data), arrays, scalars, count);
-    for (size_t i = 0; i < variables.size(); ++i) *variables[i]->tensor() = std::move(targets[i]);
-    return Status();
-  }
-};
-
 // [Note: Deferred updates]
-// The update of a variable is a TensorFlow function, run here when the sum of its gradient is
-// there. Program order is kept by two ops: DearDeferUpdate takes the handles of what the update
-// writes, so automatic control dependencies place it after every earlier use of them; DearAwait,
-// emitted before every later use, completes when the update has run. What the update only reads
-// was captured by value in the calling graph, so it sees the values of its own step.
+// The update of a variable is a TensorFlow function or a program, run here when the sum of its
+// gradient is there. Program order is kept by two ops: DearDeferUpdate takes the handles of what
+// the update writes, so automatic control dependencies place it after every earlier use of them;
+// DearAwait, emitted before every later use, completes when the update has run. What the update
+// only reads was captured by value in the calling graph, so it sees the values of its own step.
 class DeferUpdateOp : public tensorflow::OpKernel {
  public:
   explicit DeferUpdateOp(OpKernelConstruction* context) : OpKernel(context) {

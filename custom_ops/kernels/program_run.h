@@ -1,0 +1,27 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#ifndef TFDEAR_KERNELS_PROGRAM_RUN_H_
+#define TFDEAR_KERNELS_PROGRAM_RUN_H_
+
+#include <memory>
+#include <vector>
+
+#include "custom_ops/engine/elementwise_program.h"
+#include "custom_ops/engine/reduction.h"
+#include "tensorflow/core/framework/resource_var.h"
+
+namespace tfdear {
+
+// One run of an update that is a program: all that it needs, but for the gradient.
+struct ProgramRun {
+  std::shared_ptr<const ElementwiseProgram> program;
+  std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> variables;
+  std::vector<float> scalars;
+
+  // Updates the variables, in place where nobody else holds their values; whoever does keeps what
+  // it has read. Holds the locks of all variables meanwhile.
+  Status Run(const Reduced& gradient) const;
+};
+
+}  // namespace tfdear
+
+#endif  // TFDEAR_KERNELS_PROGRAM_RUN_H_
