@@ -156,48 +156,16 @@ class CoordinationClient:
         try:
             return call(request, timeout=max(timeout, 0.001)), grpc.StatusCode.OK
         except grpc.RpcError as error:
-            code = error.code()  # pylint: disable=no-member
+            code = error.code()
             if code in (grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.NOT_FOUND):
                 return None, code
             raise errors.StoreUnavailableError(
                 f"rank 0's coordination service at {self.address} did not do {method}: "
-                f"{code.name}: {error.details()}",  # pylint: disable=no-member
+                f"{code.name}: {error.details()}",
                 refused=code == grpc.StatusCode.UNAVAILABLE,
             ) from None
         except ValueError as error:  # the channel was closed by another thread
             raise errors.StoreUnavailableError(f"{method}: {error}") from None
-
-
-class LocalStore:
-    """The same store for a job of one process: a dictionary, no network."""
-
-    address = ""
-
-    def __init__(self) -> None:
-        self._values: dict[str, str] = {}
-
-    def insert(self, key: str, value: str, *, timeout: float, overwrite: bool = False) -> bool:
-        """See `CoordinationClient.insert`."""
-        if key in self._values and not overwrite:
-            return False
-        self._values[key] = value
-        return True
-
-    def try_get(self, key: str, *, timeout: float) -> str | None:
-        """See `CoordinationClient.try_get`."""
-        return self._values.get(key)
-
-    def directory(self, prefix: str, *, timeout: float) -> dict[str, str]:
-        """See `CoordinationClient.directory`."""
-        start = prefix + "/"
-        return {k[len(start) :]: v for k, v in dict(self._values).items() if k.startswith(start)}
-
-    def unhealthy_tasks(self, world_size: int, *, timeout: float) -> dict[int, str]:
-        """Nobody but this process, which is alive."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing to close."""
 
 
 class Deadline:

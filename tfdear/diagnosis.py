@@ -8,8 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tfdear import store_records
-from tfdear.rendezvous import ranks_in_words
+from tfdear import rank_names, store_records
 
 # A rank that fails publishes why before its connections close. Connections that closed this many
 # seconds ago without a word were closed by the kernel: the process was killed or crashed.
@@ -146,11 +145,6 @@ def _activity(snapshot: Snapshot) -> str:
     return f" Rank {snapshot.rank} was in {what}."
 
 
-def _plural(ranks: Iterable[int]) -> str:
-    listed = sorted(ranks)
-    return f"rank{'s' if len(listed) > 1 else ''} {ranks_in_words(listed)}"
-
-
 def _failed(snapshot: Snapshot) -> Cause | None:
     if not snapshot.failed:
         return None
@@ -177,7 +171,7 @@ def _different(snapshot: Snapshot) -> Cause | None:
         patience = snapshot.stall_seconds + SECONDS_FOR_OTHERS_TO_STALL
         if len(ranks_of_signature) > 1 and (everybody or own["seconds"] > patience):
             who = "; ".join(
-                f"{_plural(ranks)}: {signature}"
+                f"{rank_names.ranks(ranks)}: {signature}"
                 for signature, ranks in sorted(ranks_of_signature.items(), key=lambda p: min(p[1]))
             )
             return Cause(
@@ -240,8 +234,9 @@ def _left(snapshot: Snapshot) -> Cause | None:
         verb = "waits" if len(waiting) == 1 else "wait"
         return Cause(
             "unavailable",
-            f"{snapshot.describe(rank)} left the job (its script ended) while {_plural(waiting)} "
-            f"{verb} in {in_words(item)}. All ranks must take the same number of steps. {FOR_ALL} "
+            f"{snapshot.describe(rank)} left the job (its script ended) while "
+            f"{rank_names.ranks(waiting)} {verb} in {in_words(item)}. "
+            f"All ranks must take the same number of steps. {FOR_ALL} "
             f"See rank {rank}'s log for why its script ended early.",
         )
     return None
@@ -297,7 +292,7 @@ def _overdue(snapshot: Snapshot) -> Cause | None:
     if not missing and item.get("waiting_for", -1) >= 0:
         missing = [item["waiting_for"]]
     if missing:
-        who = f"{_plural(missing)} did not come: " + "; ".join(
+        who = f"{rank_names.ranks(missing)} did not come: " + "; ".join(
             f"{last_seen(snapshot, rank)} ({snapshot.describe(rank)})" for rank in missing
         )
     else:

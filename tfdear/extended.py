@@ -409,10 +409,6 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
     def _global_batch_size(self):
         return True
 
-    @property
-    def _support_per_replica_values(self):
-        return False
-
 
 class _LocalReplicaContext(_tf_private.distribute_lib.ReplicaContext):
     @property

@@ -90,7 +90,6 @@ class Job:
             self.local_size = self.num_nodes = 1
             self.cluster_resolver = cluster_resolver or cluster_resolver_module.make(cluster)
             return
-        self._exchanges = 0
         self._rendezvous = rendezvous_module.connect(
             cluster,
             timeout=options.init_timeout,
@@ -160,10 +159,7 @@ class Job:
 
     def exchange(self, value: str) -> list[str]:
         """Every rank's value, in the order of the ranks. All ranks must call it alike."""
-        self._exchanges += 1
-        return self._rendezvous.exchange(
-            f"exchange/{self._exchanges}", value, timeout=self.options.init_timeout
-        )
+        return self._rendezvous.exchange("exchange", value, timeout=self.options.init_timeout)
 
     def exchange_integers(self, value: int) -> list[int]:
         """As `exchange`, for integers."""

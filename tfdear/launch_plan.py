@@ -14,6 +14,8 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 
+from tfdear import rank_environment
+
 # Above Linux's usual range of ephemeral ports (32768 to 60999), so that no outgoing connection
 # takes the port between the moment it is chosen and the moment rank 0 listens there.
 _FIRST_PORT = 61440
@@ -106,7 +108,6 @@ class LaunchPlan:
         Returns:
             A new dictionary.
         """
-        local_size = self.num_ranks // self.num_nodes
         result = dict(environ)
         result.pop("TF_CONFIG", None)
         # Rank 0's warnings stand for those of all.
@@ -120,15 +121,8 @@ class LaunchPlan:
             # Only gRPC reads this variable, and in place of no_proxy.
             direct = [result.get("no_grpc_proxy") or result.get("no_proxy"), "127.0.0.1,localhost"]
             result["no_grpc_proxy"] = ",".join(filter(None, direct))
-        result |= {
-            "TFDEAR_RANK": str(rank),
-            "TFDEAR_WORLD_SIZE": str(self.num_ranks),
-            "TFDEAR_LOCAL_RANK": str(rank % local_size),
-            "TFDEAR_LOCAL_SIZE": str(local_size),
-            "TFDEAR_NODE_RANK": str(self.node_of(rank)),
-            "TFDEAR_COORDINATOR": coordinator,
-        }
-        return result
+        node_of_rank = [self.node_of(each) for each in range(self.num_ranks)]
+        return result | rank_environment.variables(rank, node_of_rank, coordinator)
 
 
 def make_command(target: str, arguments: Sequence[str] = (), module: bool = False) -> list[str]:

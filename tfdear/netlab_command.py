@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from tfdear import netlab
+from tfdear import netlab, rank_environment
 from tfdear.launch_plan import LaunchError, make_command
 
 _DESCRIPTION = """\
@@ -140,7 +140,9 @@ def _run(options: argparse.Namespace) -> int:
         for number in previous:
             signal.signal(number, interrupt)
         for rank, node in enumerate(nodes):
-            variables = rank_environment(rank, nodes)
+            variables = rank_environment.variables(
+                rank, range(len(nodes)), f"{nodes[0].address}:{_PORT}"
+            )
             processes.append(
                 subprocess.Popen(
                     node.command(command),
@@ -160,18 +162,6 @@ def _run(options: argparse.Namespace) -> int:
             process.wait(_GRACE_SECONDS)
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def rank_environment(rank: int, nodes: tuple[netlab.Node, ...]) -> dict[str, str]:
-    """Returns what tells a rank its place in a job with one rank per node."""
-    return {
-        "TFDEAR_RANK": str(rank),
-        "TFDEAR_WORLD_SIZE": str(len(nodes)),
-        "TFDEAR_LOCAL_RANK": "0",
-        "TFDEAR_LOCAL_SIZE": "1",
-        "TFDEAR_NODE_RANK": str(rank),
-        "TFDEAR_COORDINATOR": f"{nodes[0].address}:{_PORT}",
-    }
 
 
 def _wait(processes: list[subprocess.Popen]) -> int:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import socket
@@ -13,7 +12,16 @@ from typing import Any, TypeVar
 
 from absl import logging
 
-from tfdear import clock, coordination, errors, liveness, process_exit, store_records
+from tfdear import (
+    clock,
+    coordination,
+    errors,
+    liveness,
+    nodes,
+    process_exit,
+    rank_names,
+    store_records,
+)
 from tfdear import cluster as cluster_lib
 
 # What to do when the ranks differ in one of these.
@@ -35,20 +43,12 @@ _REFUSAL_SECONDS = 10.0  # rank 0 stays so long for the others to read why the j
 _Answer = TypeVar("_Answer")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Node:
-    node_rank: int
-    num_nodes: int
-    local_rank: int
-    local_size: int
-
-
 class Rendezvous:
     """The job as this rank sees it, and the store that all ranks share. Made by `connect`.
 
     Args:
         cluster: this process's place in the job.
-        store: `coordination.CoordinationClient`, or `LocalStore` for one process.
+        store: what all ranks share.
         facts_of_rank: what every rank told about itself at the start.
         heartbeat: seconds without a sign of life after which a rank is given up.
     """
@@ -56,7 +56,7 @@ class Rendezvous:
     def __init__(
         self,
         cluster: cluster_lib.Cluster,
-        store: Any,
+        store: coordination.CoordinationClient,
         facts_of_rank: list[dict[str, Any]],
         heartbeat: float,
     ):
@@ -66,7 +66,7 @@ class Rendezvous:
         self.store = store
         self.facts_of_rank = facts_of_rank
         self.heartbeat = heartbeat
-        self._nodes = _nodes(facts_of_rank)
+        self._nodes = nodes.of_ranks(facts_of_rank)
         self._exchanges: dict[str, int] = {}
         # The monitor sets this; it raises when the job was given up, so that no rank waits in the
         # store for one that will not come.
@@ -115,7 +115,7 @@ class Rendezvous:
     @property
     def on_one_machine(self) -> bool:
         """True when the job meets on the loopback interface, so that no rank can be elsewhere."""
-        return self.world_size == 1 or _meets_on_loopback(self.cluster)
+        return _meets_on_loopback(self.cluster)
 
     @property
     def listen_address(self) -> str:
@@ -132,52 +132,7 @@ class Rendezvous:
 
     def describe(self, rank: int) -> str:
         """ "rank 2 (host h, pid 123)", for messages."""
-        return describe(rank, self.facts_of_rank[rank])
-
-    def set(self, key: str, value: str, timeout: float = _CALL_SECONDS) -> None:
-        """Publishes a value under a key that nobody has used.
-
-        Args:
-            key: a path such as "plan/3".
-            value: any text.
-            timeout: seconds the store may take.
-
-        Raises:
-            ValueError: the key has a value already.
-            StoreUnavailableError: rank 0 did not answer.
-        """
-        if not self.store.insert(f"user/{key}", value, timeout=timeout):
-            raise ValueError(f"key {key!r} has a value already; every key can be set once.")
-
-    def try_get(self, key: str, timeout: float = _CALL_SECONDS) -> str | None:
-        """The value of a key, or None when nobody has set it yet."""
-        return self.store.try_get(f"user/{key}", timeout=timeout)
-
-    def get(self, key: str, timeout: float) -> str:
-        """Waits for the value of a key.
-
-        Args:
-            key: what another rank gives to `set`.
-            timeout: seconds to wait.
-
-        Returns:
-            The value.
-
-        Raises:
-            RendezvousTimeoutError: nobody has set it in time.
-        """
-        deadline = coordination.Deadline(timeout)
-        while True:
-            value = self._ask(self.store.try_get, f"user/{key}", deadline=deadline)
-            if value is not None:
-                return value
-            self.check_alive()
-            if deadline.expired():
-                raise errors.RendezvousTimeoutError(
-                    f"rank {self.rank} waited {timeout:g} s for the key {key!r}, which no rank has "
-                    "set. See the logs of the other ranks."
-                )
-            deadline.pause()
+        return rank_names.describe(rank, self.facts_of_rank[rank])
 
     def exchange(self, name: str, value: str, timeout: float) -> list[str]:
         """Gives every rank the values of all ranks. All ranks must call it, in the same order.
@@ -193,8 +148,6 @@ class Rendezvous:
         Raises:
             RendezvousTimeoutError: a rank did not come in time; the text names those missing.
         """
-        if self.world_size == 1:
-            return [value]
         self._exchanges[name] = self._exchanges.get(name, 0) + 1
         path = f"exchange/{name}/{self._exchanges[name]}"
         deadline = coordination.Deadline(timeout)
@@ -245,7 +198,7 @@ def connect(
     cluster: cluster_lib.Cluster,
     *,
     timeout: float = 300.0,
-    heartbeat: float | None = None,
+    heartbeat: float = 10.0,
     facts: Mapping[str, str],
 ) -> Rendezvous:
     """Brings all ranks together; call it once, before TensorFlow does anything.
@@ -253,13 +206,12 @@ def connect(
     Args:
         cluster: from `cluster.discover`.
         timeout: seconds to wait for the last rank. Default 300.
-        heartbeat: seconds without a sign of life after which a rank is given up. Default:
-            TFDEAR_HEARTBEAT, else 10.
+        heartbeat: seconds without a sign of life after which a rank is given up. Default 10.
         facts: what must be the same on every rank, by name: "tfdear" (its version), "backend",
             "device", ... The world size and TensorFlow's version are compared in any case.
 
     Returns:
-        The `Rendezvous`. For a job of one process it needs no network.
+        The `Rendezvous`.
 
     Raises:
         RuntimeError: TensorFlow is in use already.
@@ -267,8 +219,6 @@ def connect(
         MismatchError: the ranks differ in `facts` or in the world size; the text says who has what.
         RendezvousError: the port is taken, two processes claim one rank, or TensorFlow failed.
     """
-    if heartbeat is None:
-        heartbeat = heartbeat_from_environment(os.environ)
     own: dict[str, Any] = {
         "common": {"world size": cluster.world_size, **facts},
         "host": socket.gethostname(),
@@ -277,12 +227,8 @@ def connect(
         "node": cluster.node_rank,
         "address": _address_towards(
             cluster_lib.split_address(cluster.coordinator, "coordinator")[0]
-        )
-        if cluster.world_size > 1
-        else None,
+        ),
     }
-    if cluster.world_size == 1:
-        return Rendezvous(cluster, coordination.LocalStore(), [own], heartbeat)
 
     from tfdear import tf_server  # TensorFlow is not needed by the readers of this module
 
@@ -300,18 +246,6 @@ def connect(
         raise
     tf_server.restore_signal_handlers()
     return Rendezvous(cluster, meeting.store, facts_of_rank, heartbeat)
-
-
-def heartbeat_from_environment(environ: Mapping[str, str]) -> float:
-    """TFDEAR_HEARTBEAT in seconds, 10 when it is not set."""
-    text = environ.get("TFDEAR_HEARTBEAT", "10")
-    try:
-        heartbeat = float(text)
-    except ValueError:
-        heartbeat = 0.0
-    if not 1.0 <= heartbeat <= 3600.0:
-        raise ValueError(f"TFDEAR_HEARTBEAT must be 1 to 3600 seconds, but is {text!r}.")
-    return heartbeat
 
 
 class _Meeting:
@@ -491,7 +425,7 @@ class _Meeting:
             raise errors.RendezvousError(
                 f"{who} {verb} not given a sign of life for {self._heartbeat:g} s "
                 "(TFDEAR_HEARTBEAT) while the job started: killed, crashed or stopped, or the "
-                f"machine or the network is gone. See the log of {_ranks(self._dead)}."
+                f"machine or the network is gone. See the log of {rank_names.ranks(self._dead)}."
             )
         return True
 
@@ -499,7 +433,7 @@ class _Meeting:
         own = self._came.get(rank)
         if own is None:  # It has died before this rank heard more of it.
             return f"rank {rank}" + (f" at {self._cluster.coordinator}" if rank == 0 else "")
-        return describe(rank, own)
+        return rank_names.describe(rank, own)
 
     def _wait_a_little(self) -> None:
         if not self._server.is_alive():
@@ -562,28 +496,7 @@ def _address_towards(host: str) -> str | None:
 
 def _who_came(came: list[int], world_size: int) -> str:
     missing = sorted(set(range(world_size)) - set(came))
-    return f"Ranks that came: {ranks_in_words(came)}; missing: {ranks_in_words(missing)}."
-
-
-def describe(rank: int, facts: Mapping[str, Any]) -> str:
-    """ "rank 2 (host h, pid 123)", for messages."""
-    return f"rank {rank} (host {facts['host']}, pid {facts['pid']})"
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {ranks_in_words(ranks)}"
-
-
-def ranks_in_words(ranks: list[int]) -> str:
-    """ "0, 2, 5-9" for a list of ranks; "none" when it is empty."""
-    parts: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    words = [f"{a}" if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in parts]
-    return ", ".join(words) or "none"
+    return f"Ranks that came: {rank_names.numbers(came)}; missing: {rank_names.numbers(missing)}."
 
 
 def _mismatch(facts_of_rank: Mapping[int, Mapping[str, Any]]) -> str | None:
@@ -595,29 +508,10 @@ def _mismatch(facts_of_rank: Mapping[int, Mapping[str, Any]]) -> str | None:
             ranks_of_value.setdefault(str(facts["common"].get(name)), []).append(rank)
         if len(ranks_of_value) > 1:
             who = "; ".join(
-                f"{value} on rank{'s' if len(ranks) > 1 else ''} {ranks_in_words(ranks)}"
-                for value, ranks in ranks_of_value.items()
+                f"{value} on {rank_names.ranks(ranks)}" for value, ranks in ranks_of_value.items()
             )
             advice = _ADVICE.get(name, "Make it the same everywhere.")
             lines.append(f"{name}: {who}. {advice}")
     if not lines:
         return None
     return "the ranks of this job do not fit together. " + " ".join(lines)
-
-
-def _nodes(facts_of_rank: list[dict[str, Any]]) -> list[_Node]:
-    keys = [
-        # Of containers and fresh images, several may have one name.
-        ("number", facts["node"])
-        if facts.get("node") is not None
-        else ("host", facts["host"], facts.get("boot"))
-        for facts in facts_of_rank
-    ]
-    distinct = list(dict.fromkeys(keys))  # in the order of their first ranks
-    if all(kind == "number" for kind, *_ in distinct):
-        distinct.sort()
-    nodes = []
-    for rank, key in enumerate(keys):
-        members = [r for r, other in enumerate(keys) if other == key]
-        nodes.append(_Node(distinct.index(key), len(distinct), members.index(rank), len(members)))
-    return nodes

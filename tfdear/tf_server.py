@@ -97,7 +97,7 @@ class ServerStart(threading.Thread):
         try:
             context.enable_collective_ops(self._server)
             context.ensure_initialized()
-        except Exception as error:  # handed to the thread that waits  # pylint: disable=W0718
+        except Exception as error:  # handed to the thread that waits
             self.error = error
         finally:
             _tf_private.pywrap_tfe.TFE_EnableCollectiveOps = original

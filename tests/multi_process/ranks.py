@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 
 from fork_server import ForkedProcess, ForkServer
 
+from tfdear import rank_environment
+
 _REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -57,13 +59,7 @@ class Ranks:
         for rank in range(world_size):
             variables = dict(_plain_environment())
             if launcher:
-                variables.update(
-                    TFDEAR_RANK=str(rank),
-                    TFDEAR_WORLD_SIZE=str(world_size),
-                    TFDEAR_LOCAL_RANK=str(rank),
-                    TFDEAR_LOCAL_SIZE=str(world_size),
-                    TFDEAR_COORDINATOR=self.coordinator,
-                )
+                variables |= rank_environment.variables(rank, [0] * world_size, self.coordinator)
             own = env(rank) if callable(env) else env
             variables.update(own or {})
             self._outputs[rank].touch()

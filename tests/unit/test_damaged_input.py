@@ -18,6 +18,8 @@ from tfdear import (
     diagnosis,
     errors,
     liveness,
+    nodes,
+    rank_names,
     rendezvous,
     residual_files,
     store_records,
@@ -217,8 +219,8 @@ class WordsOfRanks:
         entries = {"0": json.dumps(self.facts), "1": text}
         came = store_records.facts_of_rank(entries)
         rendezvous._mismatch(came)
-        rendezvous._nodes([came[0], came[1]])
-        assert "pid" in rendezvous.describe(1, came[1])
+        nodes.of_ranks([came[0], came[1]])
+        assert "pid" in rank_names.describe(1, came[1])
 
     def _diagnose(self, kind: str, text: str) -> None:
         words = store_records.words_of_rank({f"{kind}/1": text}, kind)

@@ -3,12 +3,7 @@
 
 import pytest
 
-from tfdear import cluster, coordination, rendezvous
-
-
-def meeting(rank, facts_of_rank):
-    place = cluster.Cluster(rank, len(facts_of_rank), coordinator="127.0.0.1:1")
-    return rendezvous.Rendezvous(place, coordination.LocalStore(), facts_of_rank, 10.0)
+from tfdear import nodes
 
 
 def facts(host, boot="", node=None):
@@ -16,7 +11,7 @@ def facts(host, boot="", node=None):
 
 
 @pytest.mark.parametrize(
-    ("facts_of_rank", "nodes"),
+    ("facts_of_rank", "node_ranks"),
     [
         ([facts("a", "1"), facts("a", "1"), facts("b", "2")], [0, 0, 1]),
         # Fresh machines of one image have one name.
@@ -29,9 +24,10 @@ def facts(host, boot="", node=None):
         ([facts("a", "1", 0), facts("b", "2", 0)], [0, 0]),
     ],
 )
-def test_ranks_of_one_name_on_one_machine_are_a_node(facts_of_rank, nodes):
-    met = meeting(0, facts_of_rank)
-    assert met.node_rank_of_rank == nodes
-    assert met.num_nodes == len(set(nodes))
-    for rank, node in enumerate(nodes):
-        assert met.local_rank_of_rank[rank] == nodes[:rank].count(node)
+def test_ranks_of_one_name_on_one_machine_are_a_node(facts_of_rank, node_ranks):
+    found = nodes.of_ranks(facts_of_rank)
+    assert [node.node_rank for node in found] == node_ranks
+    for rank, node in enumerate(found):
+        assert node.num_nodes == len(set(node_ranks))
+        assert node.local_rank == node_ranks[:rank].count(node_ranks[rank])
+        assert node.local_size == node_ranks.count(node_ranks[rank])

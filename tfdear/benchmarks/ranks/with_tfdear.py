@@ -14,7 +14,7 @@ import sum_parts  # type: ignore[import-not-found]
 import tfdear
 from tfdear import engine as engine_module
 from tfdear import job as job_module
-from tfdear import link_costs, planner, statistics
+from tfdear import link_costs, rank_environment, statistics
 from tfdear import options as options_module
 
 _LANE = engine_module.Lane.GRADIENTS
@@ -34,14 +34,11 @@ def prepare(hostnames: list[str]) -> dict:
 
 def start(rank: int, addresses: list[str], hostnames: list[str], prepared: dict) -> str:
     """Tells this process its place in the job, which the first call that needs it joins."""
-    own = addresses[rank]
-    os.environ.update(
-        TFDEAR_RANK=str(rank),
-        TFDEAR_WORLD_SIZE=str(len(addresses)),
-        TFDEAR_LOCAL_RANK=str(addresses[:rank].count(own)),
-        TFDEAR_LOCAL_SIZE=str(addresses.count(own)),
-        TFDEAR_NODE_RANK=str(list(dict.fromkeys(addresses)).index(own)),
-        TFDEAR_COORDINATOR=f"{addresses[0]}:{prepared['port']}",
+    nodes = list(dict.fromkeys(addresses))
+    os.environ |= rank_environment.variables(
+        rank,
+        [nodes.index(address) for address in addresses],
+        f"{addresses[0]}:{prepared['port']}",
     )
     return f"tfdear {tfdear.__version__}"
 
@@ -206,7 +203,7 @@ def build(model: str, batch_size: int, schedule: str, fusion: str) -> int:
     """Makes a model to train. Returns the bytes of its gradients."""
     import keras_models  # type: ignore[import-not-found]
 
-    chosen = None if fusion == "default" else planner.parse(fusion)
+    chosen = None if fusion == "default" else fusion.parse(fusion)
     strategy = tfdear.DearStrategy(schedule=schedule, fusion=chosen)
     with strategy.scope():
         trained = keras_models.build(model)
