@@ -9,12 +9,12 @@ import numpy as np
 
 from tfdear.cost_model import CommunicationCosts
 from tfdear.planned import Planned
+from tfdear.planner import DEFAULT_BUCKET_BYTES
 from tfdear.search import Search
 from tfdear.trace import Trace
 
 __all__ = ["Bayesian"]
 
-_DEFAULT_START = 25 << 20
 # Trials before there is a model. With one, the process says that little is known far from it, and
 # the next ones go there.
 _FIRST_TRIALS = 1
@@ -75,7 +75,7 @@ class Bayesian(Search):
         low: int = 1_000_000,
         high: int = 100_000_000,
         *,
-        start: int | str = _DEFAULT_START,
+        start: int | str = DEFAULT_BUCKET_BYTES,
         xi: float = 0.1,
         trials: int = 12,
         steps_per_trial: int = 10,
@@ -111,7 +111,7 @@ class Bayesian(Search):
 
     def _first(self) -> int:
         if isinstance(self.start, str):
-            return self._clip(_DEFAULT_START)
+            return self._clip(DEFAULT_BUCKET_BYTES)
         return self.start
 
     @property

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tfdear import compression, netlab, output_file, planner, schedules, simulator
+from tfdear import compression, fusion, netlab, output_file, planner, schedules, simulator
 
 _DESCRIPTION = """\
 Measures tfdear on a network of this machine's own (network namespaces with shaped links, see
@@ -183,18 +183,18 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="steps of a training whose result is told, on a line that is not shaped (default: "
         "none)",
     )
-    fusion = _add(kinds, "fusion", "all planners on one workload, with sleep", _fusion)
-    fusion.add_argument("--trace", default="densenet-201", help="as of replay")
-    fusion.add_argument(
+    planners = _add(kinds, "fusion", "all planners on one workload, with sleep", _fusion)
+    planners.add_argument("--trace", default="densenet-201", help="as of replay")
+    planners.add_argument(
         "--ratio", type=_positive(float), default=1.0, help="communication / computation"
     )
-    fusion.add_argument(
+    planners.add_argument(
         "--schedules", nargs="+", choices=schedules.SCHEDULES, default=["dear"], help="as of replay"
     )
-    fusion.add_argument(
+    planners.add_argument(
         "--planners", nargs="+", default=_ALL_PLANNERS, help=f"default: {' '.join(_ALL_PLANNERS)}"
     )
-    fusion.add_argument(
+    planners.add_argument(
         "--iterations", type=_positive(int), default=2, help="iterations per turn (default: 2)"
     )
     search = _add(kinds, "search", "searches for a bucket size in real training", _search)
@@ -363,7 +363,7 @@ def _replay(options: argparse.Namespace) -> dict[str, Any]:
             trace,
             options.ratio,
             options.schedules,
-            dict(zip(options.planners, map(planner.parse, options.planners), strict=True)),
+            dict(zip(options.planners, map(fusion.parse, options.planners), strict=True)),
             options.repeats,
             options.iterations,
             options.pin,
@@ -372,18 +372,18 @@ def _replay(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _fusion(options: argparse.Namespace) -> dict[str, Any]:
-    from tfdear.benchmarks import fusion
+    from tfdear.benchmarks import fusion as fusion_benchmark
 
     trace = simulator.load(options.trace)
     for text in options.planners:
-        planner.parse(text)
+        fusion.parse(text)
     with _lab(options) as lab:
-        return fusion.measure(
+        return fusion_benchmark.measure(
             lab,
             trace,
             options.ratio,
             options.schedules,
-            {text: functools.partial(planner.parse, text) for text in options.planners},
+            {text: functools.partial(fusion.parse, text) for text in options.planners},
             options.repeats,
             options.iterations,
             options.pin,
@@ -399,7 +399,7 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
     if options.first_seed < 0:
         raise ValueError(f"--first-seed must be 0 or more. Received: {options.first_seed}")
     for text in options.searches:
-        if not isinstance(planner.parse(text.replace("{seed}", "0")), planner.SearchingPlanner):
+        if not isinstance(fusion.parse(text.replace("{seed}", "0")), planner.SearchingPlanner):
             raise ValueError(f"--searches takes planners that search. Received: {text}")
     with _lab(options) as lab:
         return search.measure(

@@ -1,18 +1,16 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Tensor fusion: which gradients travel as one collective. Imports no TensorFlow.
 
-A planner is an object with `buckets(trace, costs, schedule)`, which returns the buckets in backward
-order, and with `needs_profile`: whether it wants measured times and costs.
+`tfdear.planner.Planner` says what a planner is.
 """
 
-import dataclasses
-
+from tfdear import call_text
 from tfdear.bayesian import Bayesian
-from tfdear.cost_model import CommunicationCosts
+from tfdear.fixed import FixedCount, FixedSize, NoFusion, SingleBucket
 from tfdear.mg_wfbp import MGWFBP
 from tfdear.planned import Planned
+from tfdear.planner import Planner
 from tfdear.search import GridSearch, RandomSearch
-from tfdear.trace import Trace
 
 __all__ = [
     "MGWFBP",
@@ -27,148 +25,23 @@ __all__ = [
     "SyncEASGD",
 ]
 
-
-@dataclasses.dataclass(frozen=True)
-class FixedSize:
-    """Fuses neighbouring gradients into buckets of at most a fixed number of bytes.
-
-    Use it to trade start-up latency (large buckets) against overlap (small ones). The engine cuts
-    the gradients from the last to the first, as the backward pass yields them; a gradient larger
-    than the limit travels alone.
-
-    Args:
-        bytes: Largest bucket, in bytes. Defaults to 25 MiB.
-
-    Raises:
-        ValueError: `bytes` is not a positive whole number.
-
-    Example:
-
-    >>> import tfdear
-    >>> tfdear.fusion.FixedSize(4 << 20).bytes
-    4194304
-
-    Reference: Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3.
-    """
-
-    bytes: int = 25 << 20
-    needs_profile = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.bytes, int) or self.bytes < 1:
-            raise ValueError(
-                f"`bytes` must be a positive number of bytes. Received: bytes={self.bytes!r}"
-            )
-
-    def buckets(
-        self, trace: Trace, costs: CommunicationCosts | None, schedule: str
-    ) -> list[list[int]]:
-        """Returns the buckets in backward order; costs and schedule do not matter."""
-        buckets: list[list[int]] = []
-        room = 0
-        for index in reversed(range(len(trace.layers))):
-            size = trace.layers[index].bytes
-            if buckets and size <= room:
-                buckets[-1].append(index)
-                room -= size
-            else:
-                buckets.append([index])
-                room = self.bytes - size
-        return buckets
-
-
-@dataclasses.dataclass(frozen=True)
-class FixedCount:
-    """Fuses a fixed number of neighbouring gradients.
-
-    Use it as a baseline; it suits models whose gradients are alike in size.
-
-    Args:
-        count: Gradients per bucket. The last bucket, at the front of the model, may hold fewer.
-
-    Raises:
-        ValueError: `count` is not a positive whole number.
-
-    Example:
-
-    >>> from tfdear import fusion
-    >>> from tfdear.trace import Layer, Trace
-    >>> trace = Trace("three", (Layer("a", 8, 0, 0), Layer("b", 8, 0, 0), Layer("c", 8, 0, 0)))
-    >>> fusion.FixedCount(2).buckets(trace, None, "dear")
-    [[2, 1], [0]]
-
-    Reference: Zhang et al., "DeAR", section VI-F, there called DeAR-NL.
-    """
-
-    count: int
-    needs_profile = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.count, int) or self.count < 1:
-            raise ValueError(
-                f"`count` must be a positive number of gradients. Received: count={self.count!r}"
-            )
-
-    def buckets(
-        self, trace: Trace, costs: CommunicationCosts | None, schedule: str
-    ) -> list[list[int]]:
-        """Returns the buckets in backward order; costs and schedule do not matter."""
-        layers = list(reversed(range(len(trace.layers))))
-        return [layers[begin : begin + self.count] for begin in range(0, len(layers), self.count)]
-
-
-@dataclasses.dataclass(frozen=True)
-class NoFusion:
-    """Sends every gradient alone.
-
-    Use it as a baseline, or where a collective's start-up costs nothing.
-
-    Example:
-
-    >>> from tfdear import fusion
-    >>> from tfdear.trace import Layer, Trace
-    >>> trace = Trace("two", (Layer("a", 8, 0, 0), Layer("b", 8, 0, 0)))
-    >>> fusion.NoFusion().buckets(trace, None, "dear")
-    [[1], [0]]
-
-    Reference: Shi et al., "MG-WFBP", section 2.3 (plain wait-free backpropagation).
-    """
-
-    needs_profile = False
-
-    def buckets(
-        self, trace: Trace, costs: CommunicationCosts | None, schedule: str
-    ) -> list[list[int]]:
-        """Returns the buckets in backward order; costs and schedule do not matter."""
-        return [[index] for index in reversed(range(len(trace.layers)))]
-
-
-@dataclasses.dataclass(frozen=True)
-class SingleBucket:
-    """Sends all gradients at once: SyncEASGD, with all-reduces.
-
-    Use it as a baseline, or where a collective's start-up exceeds the time of the backward pass.
-    Its other name, `SyncEASGD`, is that of the papers for `schedule="sequential"` (or "wfbp",
-    which is the same with one bucket) and this planner.
-
-    Example:
-
-    >>> from tfdear import fusion
-    >>> from tfdear.trace import Layer, Trace
-    >>> trace = Trace("two", (Layer("a", 8, 0, 0), Layer("b", 8, 0, 0)))
-    >>> fusion.SingleBucket().buckets(trace, None, "dear")
-    [[1, 0]]
-
-    Reference: Shi et al., "MG-WFBP", section 2.4.
-    """
-
-    needs_profile = False
-
-    def buckets(
-        self, trace: Trace, costs: CommunicationCosts | None, schedule: str
-    ) -> list[list[int]]:
-        """Returns the buckets in backward order; costs and schedule do not matter."""
-        return [list(reversed(range(len(trace.layers))))]
-
-
 SyncEASGD = SingleBucket
+
+
+def parse(text: str) -> Planner:
+    """Reads a planner as it is written in Python.
+
+    Args:
+        text: The name of a planner, with or without arguments in parentheses: "Planned",
+            "FixedSize(4 << 20)", "Bayesian(trials=6)".
+
+    Raises:
+        ValueError: There is no such planner, or it does not take these arguments.
+
+    Example:
+
+    >>> from tfdear import fusion
+    >>> fusion.parse("FixedSize(4 << 20)")
+    FixedSize(bytes=4194304)
+    """
+    return call_text.parse(text, {name: globals()[name] for name in __all__}, "a planner")

@@ -172,7 +172,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "backend": str,
     "schedule": str,
     "barrier": _flag,
-    "fusion": planner_module.parse,
+    "fusion": fusion_module.parse,
     "collective": str,
     "compression": compression_module.parse,
     "weighting": str,

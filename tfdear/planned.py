@@ -6,6 +6,7 @@ import dataclasses
 from tfdear import plan_search, schedules
 from tfdear.cost_model import CommunicationCosts
 from tfdear.optimal_buckets import optimal_buckets
+from tfdear.planner import DEFAULT_BUCKET_BYTES
 from tfdear.trace import Trace
 
 __all__ = ["Planned"]
@@ -36,6 +37,11 @@ class Planned:
     """
 
     needs_profile = True
+    keeps_first_buckets = True
+
+    def first_bucket_bytes(self, compressed: bool) -> int:
+        """Returns the default; with compression 0, so that those that stay are not too large."""
+        return 0 if compressed else DEFAULT_BUCKET_BYTES
 
     def buckets(
         self, trace: Trace, costs: CommunicationCosts | None, schedule: str

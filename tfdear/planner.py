@@ -1,19 +1,30 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""What a planner of tensor fusion is, and how it is written as text. Imports no TensorFlow."""
+"""What a planner of tensor fusion is. Imports no TensorFlow."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from tfdear import call_text, fusion, schedules
+from tfdear import schedules
 from tfdear.cost_model import CommunicationCosts
 from tfdear.trace import Trace
 
-_EVERYTHING = 1 << 62
+DEFAULT_BUCKET_BYTES = 25 << 20
 
 
 @runtime_checkable
 class Planner(Protocol):
-    """Decides which gradients travel as one collective."""
+    """Decides which gradients travel as one collective.
+
+    Beside these members a planner may have
+
+    - `plan(trace, costs, schedule)`: buckets with the order of their collectives, where the two are
+      sought together (`make_plan`);
+    - `first_bucket_bytes(compressed)`: the largest bucket, in bytes, before anything is measured;
+      0: a sixteenth of the gradients' bytes, within limits (default: 25 MiB);
+    - `keeps_first_buckets`: True if with compression the buckets of the first plan stay, which are
+      alike in all runs, and only their order is measured. Buckets decide what is selected: those
+      that are cut by measured times give other weights in every run (default: False).
+    """
 
     needs_profile: bool
 
@@ -37,26 +48,9 @@ class SearchingPlanner(Planner, Protocol):
         """Ends a trial of `steps_per_trial` steps."""
 
 
-def parse(text: str) -> Planner:
-    """Reads a planner as it is written in Python.
-
-    Args:
-        text: The name of a planner of `tfdear.fusion`, with or without arguments in parentheses:
-            "Planned", "FixedSize(4 << 20)", "Bayesian(trials=6)".
-
-    Raises:
-        ValueError: There is no such planner, or it does not take these arguments.
-
-    Example:
-
-    >>> from tfdear import planner
-    >>> planner.parse("FixedSize(4 << 20)")
-    FixedSize(bytes=4194304)
-    """
-    classes = {name: getattr(fusion, name) for name in fusion.__all__}
-    return call_text.parse(
-        text, {n: c for n, c in classes.items() if isinstance(c, type)}, "a planner"
-    )
+def seeks_order(planner: Planner) -> bool:
+    """Whether a planner seeks buckets and the order of their collectives together."""
+    return hasattr(planner, "plan")
 
 
 def make_plan(
@@ -64,35 +58,28 @@ def make_plan(
 ) -> schedules.Plan:
     """The plan that the engine gets: the planner's buckets and the schedule's order.
 
-    Those of `Planned` are sought together with the order.
-
     Args:
         planner: Who cuts the buckets.
         schedule: One of `tfdear.schedules.SCHEDULES`.
         trace: The model.
         costs: The network, or None.
     """
-    if isinstance(planner, fusion.Planned):
-        return planner.plan(trace, costs, schedule)
+    if seeks_order(planner):
+        return planner.plan(trace, costs, schedule)  # type: ignore[attr-defined]
     return schedules.make_plan(schedule, planner.buckets(trace, costs, schedule), trace, costs)
 
 
 def first_bucket_bytes(planner: Planner, compressed: bool) -> int:
-    """Largest bucket, in bytes, before anything is measured.
+    """The largest bucket before anything is measured, as `Planner` says.
 
     Args:
         planner: Who cuts the buckets later.
-        compressed: Whether gradients are compressed: `Planned` then keeps its first buckets.
-
-    Returns:
-        Bytes; 0: a sixteenth of the gradients' bytes, within limits.
+        compressed: Whether gradients are compressed.
     """
-    if isinstance(planner, fusion.FixedSize):
-        return planner.bytes
-    if isinstance(planner, fusion.NoFusion):
-        return 1
-    if isinstance(planner, fusion.SingleBucket):
-        return _EVERYTHING
-    if isinstance(planner, fusion.Planned) and compressed:
-        return 0
-    return fusion.FixedSize().bytes
+    own = getattr(planner, "first_bucket_bytes", None)
+    return DEFAULT_BUCKET_BYTES if own is None else own(compressed)
+
+
+def keeps_first_buckets(planner: Planner) -> bool:
+    """Whether the buckets of the first plan stay with compression, as `Planner` says."""
+    return getattr(planner, "keeps_first_buckets", False)

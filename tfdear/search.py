@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from tfdear.cost_model import CommunicationCosts
+from tfdear.fixed import FixedSize
 from tfdear.trace import Trace
 
 __all__ = ["GridSearch", "RandomSearch", "Search"]
@@ -106,9 +107,6 @@ class Search(abc.ABC):
         Returns:
             The layers of each bucket, in backward order.
         """
-        # Here, not above: that module gives the searches its name too.
-        from tfdear.fusion import FixedSize
-
         return FixedSize(self.bytes).buckets(trace, costs, schedule)
 
     def observe(self, seconds_per_step: float) -> None:

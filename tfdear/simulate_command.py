@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from tfdear import output_file, planner, schedules, simulator
+from tfdear import fusion, output_file, schedules, simulator
 
 _DESCRIPTION = """\
 Simulates training on clusters that are not at hand: iteration time, speedup, scaling efficiency
@@ -126,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
             options.intra_node_beta,
         )
         workers = _workers(options.workers)
-        planners = {text: planner.parse(text) for text in options.planners}
+        planners = {text: fusion.parse(text) for text in options.planners}
         results = simulator.simulate(
             trace, network, workers, planners, options.schedules, options.chunk_bytes
         )

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfdear import cost_model, schedules
+from tfdear.planner import SearchingPlanner
 from tfdear.trace import Trace
 
 __all__ = ["NETWORKS", "Network", "Result", "bounds", "load", "shipped_traces", "simulate"]
@@ -182,7 +183,7 @@ def simulate(
 def _plan(
     planner: Any, trace: Trace, costs: cost_model.CommunicationCosts, schedule: str
 ) -> list[list[int]]:
-    if not hasattr(planner, "observe"):
+    if not isinstance(planner, SearchingPlanner):
         return planner.buckets(trace, costs, schedule)
     planner = copy.deepcopy(planner)  # Its trials belong to one network and schedule.
     while not planner.done:

@@ -24,8 +24,13 @@ import numpy as np
 from tfdear import engine_plan, layer_times, optimal_buckets, plan_search, schedules
 from tfdear.cost_model import CommunicationCosts
 from tfdear.event_record import EVENT_KINDS
-from tfdear.fusion import FixedSize, NoFusion, Planned, SingleBucket
-from tfdear.planner import Planner, SearchingPlanner, make_plan
+from tfdear.planner import (
+    Planner,
+    SearchingPlanner,
+    keeps_first_buckets,
+    make_plan,
+    seeks_order,
+)
 from tfdear.trace import Trace
 
 if TYPE_CHECKING:
@@ -50,10 +55,6 @@ _NEVER = 1 << 40
 _MOST_ROWS = 1 << 18
 # Steps that a recorded trace is made of, those at the start included that are left out.
 _TRACED_STEPS = 24
-# With compression, buckets decide what is selected, and those that are cut by measured times would
-# give other weights in every run. Under these planners the buckets of the first plan stay, which
-# are alike in all runs, and only their order is measured.
-_KEPT_WHEN_COMPRESSED = (FixedSize, NoFusion, Planned, SingleBucket)
 _STEP = EVENT_KINDS.index("step")
 
 
@@ -258,11 +259,11 @@ class Tuner:
 
     def _propose(self, layout: _Layout) -> None:
         assert layout.trace is not None and layout.tensor_of_layer is not None
-        if self._sparse_buckets is not None and isinstance(layout.planner, _KEPT_WHEN_COMPRESSED):
+        if self._sparse_buckets is not None and keeps_first_buckets(layout.planner):
             words = self._in_measured_order(layout)
         else:
             plan = make_plan(layout.planner, self._schedule, layout.trace, self._costs)
-            sought = isinstance(layout.planner, Planned)
+            sought = seeks_order(layout.planner)
             layout.prediction = self._predict(plan, layout.trace, sought)
             words = engine_plan.encode(plan, layout.tensors, layout.tensor_of_layer, **self._forms)
         layout.proposed, layout.adopted = words, None

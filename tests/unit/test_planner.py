@@ -22,7 +22,7 @@ COSTS = cost_model.ring(4, alpha=5e-5, beta=8e-9)
     ],
 )
 def test_planners_are_written_as_in_python(text, expected):
-    assert planner.parse(text) == expected
+    assert fusion.parse(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_planners_are_written_as_in_python(text, expected):
 )
 def test_other_text_is_refused(text):
     with pytest.raises(ValueError, match="not a planner"):
-        planner.parse(text)
+        fusion.parse(text)
 
 
 def test_the_environment_names_a_planner():

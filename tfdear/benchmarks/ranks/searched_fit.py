@@ -9,7 +9,7 @@ import search_models  # type: ignore[import-not-found]
 import tensorflow as tf
 
 import tfdear
-from tfdear import fusion, planner, search
+from tfdear import fusion, search
 
 # Steps after which the ranks ask rank 0 whether everything was measured.
 _ASK_EVERY = 16
@@ -102,7 +102,7 @@ class _Runs:
 
 
 def _search(text: str) -> search.Search:
-    parsed = planner.parse(text)
+    parsed = fusion.parse(text)
     assert isinstance(parsed, search.Search)
     return parsed
 
