@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tfdear import compression, fusion, netlab, output_file, planner, schedules, simulator
+from tfdear import compressor, fusion, netlab, output_file, planner, schedules, simulator
 
 _DESCRIPTION = """\
 Measures tfdear on a network of this machine's own (network namespaces with shaped links, see
@@ -419,7 +419,7 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
 def _sparse(options: argparse.Namespace) -> dict[str, Any]:
     from tfdear.benchmarks import sparse
 
-    compression.check_density(options.density)
+    compressor.check_density(options.density)
     with _lab(options) as lab:
         return sparse.measure(
             lab,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import keras
 import tensorflow as tf
 
-from tfdear import compression, statistics, strategy_statistics
+from tfdear import compressor, statistics, strategy_statistics
 
 _TIMES = ("time", "forward", "backward", "other", "communication", "exposed", "update")
 
@@ -43,7 +43,7 @@ class CompressionSchedule(keras.callbacks.Callback):
             if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0:
                 raise ValueError(f"An epoch is a whole number from 0 on. Received: {epoch!r}")
             if density is not None:
-                compression.check_density(density)
+                compressor.check_density(density)
         self._densities = dict(densities)
 
     def set_model(self, model) -> None:

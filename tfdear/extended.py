@@ -61,7 +61,11 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             self.step_collectives = step_collectives.StepCollectives(
                 self.reducer,
                 self.collectives,
-                {"world": job.rank, "intra_node": job.local_rank, "inter_node": job.node_rank},
+                {
+                    "world": job.rank,
+                    "intra_node": job.node.local_rank,
+                    "inter_node": job.node.node_rank,
+                },
             )
 
     # What Keras's functions ask (`keras_seams`), where isinstance would import in a circle.
@@ -82,8 +86,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
     @property
     def corrects_momentum(self) -> bool:
         """Whether gradients are compressed in a way that allows for an optimizer's momentum."""
-        option = self._job.options.compression
-        return self._job.compresses and option.error_feedback and option.momentum is None
+        return self._job.compresses and self._job.options.compression.corrects_momentum
 
     @property
     def is_distributed_dear(self) -> bool:

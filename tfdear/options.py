@@ -11,6 +11,7 @@ from typing import Any
 from absl import logging
 
 from tfdear import compression as compression_module
+from tfdear import compressor as compressor_module
 from tfdear import fusion as fusion_module
 from tfdear import planner as planner_module
 
@@ -79,7 +80,7 @@ class DearOptions:
     barrier: bool = False
     fusion: planner_module.Planner = dataclasses.field(default_factory=fusion_module.Planned)
     collective: str = "ring"
-    compression: compression_module.MSTopK | None = None
+    compression: compressor_module.Compressor | None = None
     weighting: str = "examples"
     timeout: float = 300.0
     init_timeout: float = 300.0
@@ -110,7 +111,10 @@ class DearOptions:
                 "`fusion` must be a planner of `tfdear.fusion`, for example "
                 f"tfdear.fusion.FixedSize(25 << 20). Received: fusion={self.fusion!r}"
             )
-        if not isinstance(self.compression, compression_module.MSTopK | None):
+        compressor = self.compression
+        if isinstance(compressor, type) or not (
+            compressor is None or isinstance(compressor, compressor_module.Compressor)
+        ):
             raise ValueError(
                 "`compression` must be None or a compression of `tfdear.compression`, for example "
                 "tfdear.compression.MSTopK(density=0.01). "

@@ -66,41 +66,12 @@ class Rendezvous:
         self.store = store
         self.facts_of_rank = facts_of_rank
         self.heartbeat = heartbeat
-        self._nodes = nodes.of_ranks(facts_of_rank)
+        # The node of every rank.
+        self.nodes = nodes.of_ranks(facts_of_rank)
         self._exchanges: dict[str, int] = {}
         # The monitor sets this; it raises when the job was given up, so that no rank waits in the
         # store for one that will not come.
         self.check_alive: Callable[[], None] = lambda: None
-
-    @property
-    def local_rank(self) -> int:
-        """Place of this rank among the ranks of its node, in rank order."""
-        return self._nodes[self.rank].local_rank
-
-    @property
-    def local_size(self) -> int:
-        """Number of ranks on this node."""
-        return self._nodes[self.rank].local_size
-
-    @property
-    def node_rank(self) -> int:
-        """Number of this node, 0 to num_nodes - 1."""
-        return self._nodes[self.rank].node_rank
-
-    @property
-    def num_nodes(self) -> int:
-        """Number of nodes: ranks of one host name and machine are one, or TFDEAR_NODE_RANK says."""
-        return self._nodes[self.rank].num_nodes
-
-    @property
-    def node_rank_of_rank(self) -> list[int]:
-        """The node of every rank."""
-        return [node.node_rank for node in self._nodes]
-
-    @property
-    def local_rank_of_rank(self) -> list[int]:
-        """The place on its node of every rank."""
-        return [node.local_rank for node in self._nodes]
 
     @property
     def host_names(self) -> list[str]:

@@ -25,7 +25,7 @@ from tfdear import (
     unused_devices,
 )
 from tfdear import collectives as collectives_module
-from tfdear import compression as compression_module
+from tfdear import compressor as compressor_module
 from tfdear import engine as engine_module
 from tfdear import extended as extended_module
 from tfdear import job as job_module
@@ -122,7 +122,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         barrier: bool | None = None,
         fusion: planner_module.Planner | str | None = None,
         collective: str | None = None,
-        compression: compression_module.MSTopK | str | None = None,
+        compression: compressor_module.Compressor | str | None = None,
         weighting: str | None = None,
         timeout: float | None = None,
         init_timeout: float | None = None,
@@ -198,22 +198,22 @@ class DearStrategy(tf.distribute.MirroredStrategy):
     @property
     def local_rank(self) -> int:
         """Number of this process on its node, from 0."""
-        return self._job.local_rank
+        return self._job.node.local_rank
 
     @property
     def local_size(self) -> int:
         """Number of processes on this node."""
-        return self._job.local_size
+        return self._job.node.local_size
 
     @property
     def node_rank(self) -> int:
         """Number of this node, from 0."""
-        return self._job.node_rank
+        return self._job.node.node_rank
 
     @property
     def num_nodes(self) -> int:
         """Number of nodes."""
-        return self._job.num_nodes
+        return self._job.node.num_nodes
 
     @property
     def is_chief(self) -> bool:
@@ -282,7 +282,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             ValueError: The density is out of range, or the strategy was made without `compression`.
         """
         density = 1.0 if density is None else density
-        compression_module.check_density(density)
+        compressor_module.check_density(density)
         if self._job.options.compression is None:
             raise ValueError(
                 "The density belongs to a strategy with compression. Create it with "
@@ -293,9 +293,10 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         elif density < 1 and self.num_nodes > 1:
             logging.warning(
                 "tfdear: density %g has no effect: by the costs that were measured at the start, "
-                "no size of bucket gained by MSTopK(density=%g). Start with the density that is to "
+                "no size of bucket gained by %s(density=%g). Start with the density that is to "
                 "be used, or say with `dense_below` from how many bytes buckets are compressed.",
                 density,
+                type(self._job.options.compression).__name__,
                 self._job.options.compression.density,
             )
 

@@ -41,21 +41,23 @@ class StrategyStatistics:
         rows = np.empty(0, event_record.EVENT_ROW) if reader is None else reader.read_rows()
         summary = self._steps.add(rows)
         summary["algbw"], summary["busbw"] = statistics.bandwidths(
-            summary, job.world_size, job.level_sizes
+            summary, job.world_size, job.groups.level_sizes
         )
         summary["lost_events"] = 0 if reader is None else reader.lost
         summary["bytes_sent"] = (
             0 if reader is None else sum(job.engine.counters(lane)["bytes_sent"] for lane in _LANES)
         )
         summary["transports"] = {
-            lane.name.lower(): transport.name.lower() for lane, transport in job.transports.items()
+            lane.name.lower(): transport.name.lower()
+            for lane, transport in job.groups.transports.items()
         }
         summary["average"] = average = statistics.average(summary["per_step"])
         summary["plan"] = plan = self._plan()
         costs = job.costs  # None for a rank alone.
         summary["costs"] = None if costs is None else dataclasses.asdict(costs)
         summary["link_costs"] = {
-            link: dataclasses.asdict(measured) for link, measured in job.link_costs.items()
+            link: dataclasses.asdict(measured)
+            for link, measured in job.links.costs_of_class.items()
         }
         summary["bounds"] = summary["fraction_of_bound"] = None
         if average is not None and plan is not None:

@@ -106,8 +106,9 @@ def test_tf_config_and_virtual_nodes():
     script = (
         CONNECT
         + """
-places = [meeting.rank, meeting.world_size, meeting.node_rank, meeting.num_nodes,
-          meeting.local_rank, meeting.local_size]
+node = meeting.nodes[meeting.rank]
+places = [meeting.rank, meeting.world_size, node.node_rank, node.num_nodes,
+          node.local_rank, node.local_size]
 print("RESULT", json.dumps(places))
 meeting.exchange("end", "", 30)
 """

@@ -3,7 +3,7 @@
 
 import pytest
 
-from tfdear import compression, cost_model, engine_plan, options, schedules
+from tfdear import cost_model, engine_plan, options, schedules
 from tfdear.compression import MSTopK
 from tfdear.trace import Layer, Trace
 
@@ -62,24 +62,24 @@ def test_a_reduce_from_four_nodes_on():
 
 
 def test_small_buckets_stay_dense():
-    smallest = compression.smallest_bucket(MSTopK(0.01), SLOW, 2, 2)
+    smallest = MSTopK(0.01).smallest_bucket(SLOW, 2, 2)
     assert 800 <= smallest < 1 << 20
     # On a fast network selecting takes longer than sending.
-    assert compression.smallest_bucket(MSTopK(0.01), FAST, 2, 2) is None
-    assert compression.smallest_bucket(MSTopK(0.01, dense_below=77), FAST, 2, 2) == 77
+    assert MSTopK(0.01).smallest_bucket(FAST, 2, 2) is None
+    assert MSTopK(0.01, dense_below=77).smallest_bucket(FAST, 2, 2) == 77
     # Start-ups that differ decide: a reduce has four, an all-gather two.
     many = cost_model.ring(8, alpha=1e-3, beta=8e-8)
-    gather = compression.smallest_bucket(MSTopK(0.01, exchange="all_gather"), many, 2, 8)
-    reduce = compression.smallest_bucket(MSTopK(0.01, exchange="reduce"), many, 2, 8)
+    gather = MSTopK(0.01, exchange="all_gather").smallest_bucket(many, 2, 8)
+    reduce = MSTopK(0.01, exchange="reduce").smallest_bucket(many, 2, 8)
     assert reduce > gather
 
 
 def test_costs_for_planners():
     inner = cost_model.ring(2, alpha=1e-5, beta=1e-10)
-    costs = compression.costs(MSTopK(0.01), inner, SLOW, 2, 2)
+    costs = MSTopK(0.01).costs(inner, SLOW, 2, 2)
     assert costs.all_gather == inner.all_gather
     assert costs.all_reduce.b < SLOW.all_reduce.b / 5
-    alone = compression.costs(MSTopK(0.01), None, SLOW, 1, 2)
+    alone = MSTopK(0.01).costs(None, SLOW, 1, 2)
     assert alone.all_gather.seconds(1 << 20) == 0
 
 

@@ -7,7 +7,7 @@ import sys
 import time
 
 import tfdear
-from tfdear import engine, job, link_costs, rendezvous, tf_server
+from tfdear import engine, link_costs, rendezvous, seeds, tf_server
 
 PHASE, VICTIM = sys.argv[1], int(sys.argv[2])
 # The call in which the victim dies.
@@ -19,7 +19,7 @@ PLACES = {
     # The others have this rank's addresses, and connect to it.
     "groups": (engine.Engine, "connect_group"),
     "memory": (engine.Engine, "probe_group"),
-    "seeds": (job.Job, "_share_seed"),
+    "seeds": (seeds, "share"),
     "links": (link_costs, "_alone"),
 }
 

@@ -50,7 +50,7 @@ report = {
     "bytes_sent": {lane: after[lane] - before[lane] for lane in after},
     "statistics": strategy.statistics(),
     "costs": strategy._job.costs,
-    "levels": strategy._job.level_sizes,
+    "levels": strategy._job.groups.level_sizes,
     "steps": 2 * STEPS,
 }
 path = pathlib.Path(sys.argv[1]) / f"rank_{strategy.rank}.pickle"

@@ -26,7 +26,7 @@ def other_plan(strategy) -> list[int]:
     layers = tuple(Layer(str(count), 4 * count, 1.0, 1.0) for count in COUNTS)
     plan = schedules.make_plan("dear", [[5, 4, 3], [2, 1], [0]], Trace("sums", layers))
     tensors = [engine_plan.TensorSpec(2, count, False, 4 * count) for count in COUNTS]
-    sparse_buckets = strategy._job._sparse_buckets
+    sparse_buckets = strategy._job.sparse_buckets
     return engine_plan.encode(
         plan, tensors, list(range(len(COUNTS))), sparse_buckets=sparse_buckets
     )
