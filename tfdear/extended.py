@@ -55,7 +55,9 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         self._variables: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
         self.weighs_examples = job.options.weighting == "examples"
         if job.world_size > 1:
-            self.reducer = reductions.Reducer(job.engine, device, job.tuner)
+            self.reducer = reductions.Reducer(
+                job.engine, device, None if job.tuner is None else job.tuner.add_layout
+            )
             self.collectives = collectives_module.Collectives(self.reducer)
             self.consistency = consistency.Consistency(self, job.rank, job.options.check_every)
             self.step_collectives = step_collectives.StepCollectives(

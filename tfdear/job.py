@@ -1,8 +1,6 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """This process among the others of its job: what is started, and in which order."""
 
-import os
-
 from absl import logging
 
 import tfdear
@@ -17,7 +15,6 @@ from tfdear import (
     nodes,
     planner,
     seeds,
-    timeline_recorder,
 )
 from tfdear import engine as engine_module
 from tfdear import monitor as monitor_module
@@ -80,8 +77,8 @@ class Job:
                 "device": "CPU",
                 **options.shared(),
                 # Ranks that record one measure their clocks together.
-                timeline_recorder.VARIABLE: (
-                    "set" if timeline_recorder.requested_file() else "not set"
+                options_module.TIMELINE_VARIABLE: (
+                    "set" if options_module.timeline_file() else "not set"
                 ),
             },
         )
@@ -98,6 +95,7 @@ class Job:
             self.groups.names_and_members(),
             heartbeat=options.heartbeat,
             timeout=options.timeout,
+            stall_seconds=options_module.stall_seconds(),
             cleanup_timeout=options.cleanup_timeout,
         )
         self.monitor.start()
@@ -142,7 +140,7 @@ class Job:
                 tree=options.collective == "tree",
                 levels=self.groups.levels,
                 sparse_buckets=self.sparse_buckets,
-                trace_file=os.environ.get("TFDEAR_TRACE"),
+                trace_file=options_module.trace_file(),
             )
 
     def exchange(self, value: str) -> list[str]:

@@ -64,11 +64,11 @@ class Monitor:
         engine: what to abort.
         group_members: the ranks of the process groups that do not hold all, by name. Groups within
             and across nodes have one name but different ranks everywhere.
-        heartbeat: seconds without a sign of life after which a rank is given up. Default: as
-            agreed at the rendezvous.
+        heartbeat: seconds without a sign of life after which a rank is given up. Default: that of
+            the rendezvous.
         timeout: seconds any collective may take. Default 300.
         stall_seconds: a collective that runs longer is compared with those of the other ranks.
-            Default: TFDEAR_STALL_SECONDS, else 2.
+            Default 2.
         cleanup_timeout: seconds for which the script may clean up after an abort: one that does not
             move for this long, or whose exit handlers take longer, is ended. Who writes a
             checkpoint may finish it. Default 60.
@@ -82,11 +82,9 @@ class Monitor:
         *,
         heartbeat: float | None = None,
         timeout: float = 300.0,
-        stall_seconds: float | None = None,
+        stall_seconds: float = 2.0,
         cleanup_timeout: float = 60.0,
     ):
-        if stall_seconds is None:
-            stall_seconds = float(os.environ.get("TFDEAR_STALL_SECONDS", "2"))
         self._rendezvous = rendezvous
         self._engine = engine
         self._heartbeat = rendezvous.heartbeat if heartbeat is None else heartbeat

@@ -194,6 +194,41 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 }
 
 
+# Variables that are no options of a strategy.
+TIMELINE_VARIABLE = "TFDEAR_TIMELINE"
+TRACE_VARIABLE = "TFDEAR_TRACE"
+_STALL_VARIABLE = "TFDEAR_STALL_SECONDS"
+
+
+def timeline_file(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The file of which every rank writes its part at the end of its script, or None."""
+    return environ.get(TIMELINE_VARIABLE) or None
+
+
+def trace_file(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The file to which rank 0 writes the trace of its model, or None."""
+    return environ.get(TRACE_VARIABLE) or None
+
+
+def stall_seconds(environ: Mapping[str, str] = os.environ) -> float:
+    """Seconds after which a collective is compared with those of the other ranks.
+
+    Raises:
+        ValueError: The variable holds no positive number.
+    """
+    text = environ.get(_STALL_VARIABLE, "2")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise ValueError(
+            f"{_STALL_VARIABLE} must be a positive number of seconds. Received: "
+            f"{_STALL_VARIABLE}={text!r}"
+        )
+    return seconds
+
+
 def resolve(
     arguments: Mapping[str, object], environ: Mapping[str, str] = os.environ
 ) -> DearOptions:

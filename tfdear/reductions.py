@@ -12,7 +12,7 @@ TensorFlow prunes those ops, so the step ends without waiting for the network.
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -28,7 +28,6 @@ from tfdear import (
     variable_names,
 )
 from tfdear import engine as engine_module
-from tfdear import tuner as tuner_module
 
 # The engine's DataType, by TensorFlow's.
 _DATA_TYPES = {tf.as_dtype(name): number for name, number in engine_module.DATA_TYPES.items()}
@@ -67,17 +66,19 @@ class Reducer:
     Args:
         engine: The started `tfdear.engine.Engine`.
         device: Where the engine's ops run.
-        tuner: Who decides about the fusion of gradients, on the rank that does. Defaults to None.
+        on_layout: Called with each new layout of gradients: its number, names, tensors and numbers
+            of variables; names and numbers may still change until its first use. Defaults to None.
     """
 
     def __init__(
         self,
         engine: engine_module.Engine,
         device: str,
-        tuner: tuner_module.Tuner | None = None,
+        on_layout: Callable[[int, list[str], list[engine_plan.TensorSpec], list[int]], None]
+        | None = None,
     ):
         self._engine = engine
-        self._tuner = tuner
+        self._on_layout = on_layout
         self.device = device
         # Of each layout of a graph: its tensors, and what they are called.
         self._tensors: dict[int, list[engine_plan.TensorSpec]] = {}
@@ -231,8 +232,8 @@ class Reducer:
             gradient_order.contribute_gradients_first(
                 user for user in ticket.consumers() if user.type == "DearContribute"
             )
-            if self._tuner is not None:
-                self._tuner.add_layout(
+            if self._on_layout is not None:
+                self._on_layout(
                     layout, self._names[layout], self._tensors[layout], self._variables[layout]
                 )
         self._names[layout][index] = variable.name

@@ -170,9 +170,11 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         self._graph_functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         extended = extended_module.DearExtended(self, self._job, device)
         tf.distribute.Strategy.__init__(self, extended)
-        timeline_file = timeline_recorder.requested_file()
+        timeline_file = options_module.timeline_file()
         if self.world_size == 1:
-            ignored_options.warn_of_records(timeline_recorder.VARIABLE, "TFDEAR_TRACE")
+            ignored_options.warn_of_records(
+                options_module.TIMELINE_VARIABLE, options_module.TRACE_VARIABLE
+            )
         elif timeline_file:
             self._timeline = timeline_recorder.TimelineRecorder(
                 self._job, timeline_file, self._gather_integers

@@ -6,20 +6,17 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
-import os
 import socket
 import time
 import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tfdear import clock, errors, timeline
+from tfdear import clock, errors, options, timeline
 from tfdear import engine as engine_module
 
 if TYPE_CHECKING:
     from tfdear import job as job_module
-
-VARIABLE = "TFDEAR_TIMELINE"
 
 
 class TimelineRecorder:
@@ -49,8 +46,8 @@ class TimelineRecorder:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ValueError(
-                f"{VARIABLE}={path} cannot be written: {error}. Name a file in a directory that "
-                "this process may write to."
+                f"{options.TIMELINE_VARIABLE}={path} cannot be written: {error}. Name a file in a "
+                "directory that this process may write to."
             ) from error
         identities = job.exchange(clock.identity())
         measured = clock.measure(job.rank, gather, now_micros)
@@ -82,8 +79,3 @@ class TimelineRecorder:
 def now_micros() -> int:
     """The clock of the event record: C++'s steady clock and this one are both CLOCK_MONOTONIC."""
     return time.monotonic_ns() // 1000
-
-
-def requested_file() -> str | None:
-    """The file that the environment asks for, or None."""
-    return os.environ.get(VARIABLE) or None

@@ -8,6 +8,7 @@ import contextlib
 import os
 import sys
 
+from tfdear import options as options_module
 from tfdear import output_file
 
 _DESCRIPTION = """\
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
             command=make_command(command[0], command[1:]), num_ranks=options.num_ranks
         )
         output_file.check_writable(path, new)
-        os.environ["TFDEAR_TRACE"] = new
+        os.environ[options_module.TRACE_VARIABLE] = new
         code = launcher.launch(plan)
         if code:
             return code
