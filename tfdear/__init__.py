@@ -4,23 +4,21 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from tfdear import _build_check
+from tfdear.engine import build_check as _build_check
 
 if TYPE_CHECKING:
     from tfdear import (
         callbacks,
         compression,
-        cost_model,
         fusion,
         ops,
         optimizers,
         parallel_tensor_operator,
-        schedules,
         simulator,
-        trace,
     )
     from tfdear.errors import TfdearError
-    from tfdear.strategy import DearStrategy
+    from tfdear.planning import cost_model, schedules, trace
+    from tfdear.strategy.strategy import DearStrategy
 
 __version__ = "0.1.0"
 __all__ = [

@@ -3,7 +3,7 @@
 
 import sys
 
-from tfdear.cli import main
+from tfdear.commands.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 import keras
 import tensorflow as tf
 
-from tfdear import compressor, statistics, strategy_statistics
+from tfdear.compression import compressor
+from tfdear.job import report as strategy_statistics
+from tfdear.measure import steps as statistics
 
 _TIMES = ("time", "forward", "backward", "other", "communication", "exposed", "update")
 

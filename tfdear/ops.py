@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfdear import _ops
+from tfdear.engine import library as _ops
 from tfdear.parallel_tensor_operator import parallel_tensor_operator
 
 __all__ = ["mstopk", "mstopk_with_feedback", "parallel_tensor_operator"]

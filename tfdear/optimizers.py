@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from tfdear import layer_norms
+from tfdear.gradients import norms as layer_norms
 
 __all__ = ["LAMB", "LARS"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 if TYPE_CHECKING:
-    from tfdear.cost_model import LinearCost
+    from tfdear.planning.cost_model import LinearCost
 
 
 def parallel_tensor_operator(

@@ -12,9 +12,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfdear import cost_model, schedules
-from tfdear.planner import SearchingPlanner
-from tfdear.trace import Trace
+from tfdear.fusion.planner import SearchingPlanner
+from tfdear.planning import cost_model, schedules
+from tfdear.planning.trace import Trace
 
 __all__ = ["NETWORKS", "Network", "Result", "bounds", "load", "shipped_traces", "simulate"]
 
@@ -267,4 +267,4 @@ def load(name: str | os.PathLike) -> Trace:
 
 
 def _traces():
-    return importlib.resources.files("tfdear") / "traces"
+    return importlib.resources.files("tfdear.planning") / "traces"

@@ -18,7 +18,7 @@ namespace tfdear {
 // that IEEE 754 rounds correctly and is rounded by itself, so the bits are the same.
 class ElementwiseProgram {
  public:
-  // Numbers that `tfdear/elementwise_update.py` has too.
+  // Numbers that `tfdear/gradients/elementwise_update.py` has too.
   enum class Operation { kCopy, kNegate, kSquareRoot, kAdd, kSubtract, kMultiply, kDivide };
 
   // Registers: 0 is the gradient, then come the variables, the scalars, and what operations yield.

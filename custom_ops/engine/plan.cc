@@ -66,7 +66,7 @@ Halves HalvesOf(Algorithm algorithm, Levels levels) {
   return halves;
 }
 
-// By what the tensors hold, without the gaps between them, as `tfdear/engine_plan.py` counts for
+// By what the tensors hold, without the gaps between them, as `tfdear/engine/plan.py` counts for
 // the plans that come later: a bucket must not change sides when the ranks first agree on one.
 bool IsExchangedSparsely(const std::vector<TensorSpec>& tensors, const Bucket& bucket,
                          const SparseBuckets& sparse_buckets) {

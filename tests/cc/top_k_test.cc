@@ -33,7 +33,7 @@ float FromBFloat16(uint16_t value) {
   return result;
 }
 
-// The distributions of benchmarks/topk.py.
+// The distributions of tfdear/benchmarks/studies/topk.py.
 struct Distribution {
   const char* name;
   std::function<void(std::mt19937*, size_t k, Floats*)> fill;

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tfdear.trace import Layer, Trace
+from tfdear.planning.trace import Layer, Trace
 
 _REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 

@@ -38,7 +38,7 @@ print(f"{place}: sum {int(total[0])}\\n", end="", flush=True)
 """
 # As much of it as needs no TensorFlow.
 PLACE = """
-from tfdear import cluster
+from tfdear.rendezvous import cluster
 
 found = cluster.discover()
 place = f"rank {found.rank} of {found.world_size}, local {found.local_rank}"

@@ -3,8 +3,8 @@
 
 import pytest
 
-from tfdear import cli
-from tfdear.trace import Trace
+from tfdear.commands import main as cli
+from tfdear.planning.trace import Trace
 
 pytestmark = [pytest.mark.integration, pytest.mark.multi_process]
 

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 def perplexities(tmp_path, epochs, steps, seeds, timeout):
     """The last perplexities of a small Transformer that two nodes of two ranks train on text."""
     out = tmp_path / "perplexities.json"
-    command = [sys.executable, str(_ROOT / "benchmarks" / "convergence.py")]
+    command = [sys.executable, str(_ROOT / "tfdear/benchmarks/studies/convergence.py")]
     command += ["--epochs", str(epochs), "--steps", str(steps), "--seeds", str(seeds)]
     command += ["--json", str(out), "--variants", "dense", "MSTopK", "without error feedback"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)

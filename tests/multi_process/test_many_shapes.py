@@ -9,7 +9,7 @@ _JOB = """
 import numpy as np
 import tensorflow as tf
 import tfdear
-from tfdear import engine
+from tfdear.engine import engine
 
 strategy = tfdear.DearStrategy()
 

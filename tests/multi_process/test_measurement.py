@@ -7,17 +7,14 @@ import json
 import pathlib
 import platform
 import re
-import sys
 
 import pytest
 import tensorflow as tf
 from ranks import Ranks
-
-from tfdear import timeline
-from tfdear.trace import Trace
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "unit"))
 from trace_format import check_trace  # noqa: E402
+
+from tfdear.measure import timeline
+from tfdear.planning.trace import Trace
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 

@@ -9,7 +9,7 @@ from ranks import Ranks, run_ranks
 
 pytestmark = pytest.mark.multi_process
 
-JOB = pathlib.Path(__file__).with_name("watched_job.py")
+JOB = pathlib.Path(__file__).parents[1] / "helpers/watched_job.py"
 HEARTBEAT = 4
 # Hard limit of the promise: a survivor has ended heartbeat + 5 s after the fault. The rest is
 # for a machine that is busy with other things.

@@ -1,18 +1,11 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """LARS and LAMB with norms taken in parallel: against NumPy, against `parallel=False`."""
 
-import pathlib
-import sys
-
 import case_reports
+import layer_adaptive_job as job
+import layer_adaptive_reference as reference
 import numpy as np
 import pytest
-
-_TESTS = pathlib.Path(__file__).parents[1]
-sys.path[:0] = [str(_TESTS / "unit"), str(pathlib.Path(__file__).parent / "jobs")]
-
-import layer_adaptive_job as job  # noqa: E402
-import layer_adaptive_reference as reference  # noqa: E402
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 

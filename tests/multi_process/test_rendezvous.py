@@ -11,7 +11,9 @@ pytestmark = pytest.mark.multi_process
 
 CONNECT = """
 import json, os, sys
-from tfdear import cluster, process_exit, rendezvous
+from tfdear.rendezvous import cluster
+from tfdear.rendezvous import process_exit
+from tfdear.rendezvous import rendezvous
 
 facts = {
     "tfdear": os.environ.get("VERSION", "1"),
@@ -34,7 +36,8 @@ def test_store_and_exchange():
         CONNECT
         + """
 import itertools
-from tfdear import coordination, errors
+from tfdear import errors
+from tfdear.rendezvous import coordination
 
 rank = meeting.rank
 # Every other call fails once, as when rank 0 is too busy to answer.
@@ -151,7 +154,8 @@ def test_rank_0_may_announce_itself_while_another_looks_around(tmp_path):
     script = (
         """
 import os, time
-from tfdear import coordination, rendezvous
+from tfdear.rendezvous import coordination
+from tfdear.rendezvous import rendezvous
 
 announce, directory = rendezvous._Meeting._announce, coordination.CoordinationClient.directory
 

@@ -2,17 +2,15 @@
 """Compressed sums of real ranks are those of a model of Algorithm 2, bit for bit."""
 
 import pathlib
-import sys
 
 import numpy as np
 import pytest
+import sparse_sums_job as job
 from ranks import Ranks
 
-from tfdear import engine_plan
+from tfdear.engine import plan as engine_plan
 
 _JOBS = pathlib.Path(__file__).parent / "jobs"
-sys.path.insert(0, str(_JOBS))
-import sparse_sums_job as job  # noqa: E402
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 

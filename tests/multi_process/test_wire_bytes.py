@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from tfdear import netlab
+from tfdear.benchmarks import lab as netlab
 
 _REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 _CONNECTIONS = 16

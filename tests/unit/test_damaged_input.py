@@ -12,21 +12,13 @@ import pytest
 import tensorflow as tf
 from event_rows import dear_steps
 
-from tfdear import (
-    clock,
-    coordination,
-    diagnosis,
-    errors,
-    liveness,
-    nodes,
-    rank_names,
-    rendezvous,
-    residual_files,
-    store_records,
-    timeline,
-    timeline_drawing,
-)
-from tfdear.trace import Trace
+from tfdear import errors
+from tfdear.integrations.keras import residuals as residual_files
+from tfdear.measure import clock, timeline
+from tfdear.measure import drawing as timeline_drawing
+from tfdear.monitor import diagnosis
+from tfdear.planning.trace import Trace
+from tfdear.rendezvous import coordination, liveness, nodes, rank_names, rendezvous, store_records
 
 _SECONDS_LONG = 600.0
 _ODD_VALUES = (

@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfdear import netlab
+from tfdear.benchmarks import lab as netlab
 from tfdear.benchmarks import report
 from tfdear.benchmarks.group import Group
 from tfdear.benchmarks.peers import Peer

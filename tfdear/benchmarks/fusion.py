@@ -13,12 +13,13 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfdear import netlab, schedules
+from tfdear.benchmarks import lab as netlab
 from tfdear.benchmarks import link, peers, replay, report
 from tfdear.benchmarks.group import Group
-from tfdear.cost_model import CommunicationCosts
-from tfdear.planner import Planner, SearchingPlanner, make_plan
-from tfdear.trace import Trace
+from tfdear.fusion.planner import Planner, SearchingPlanner, make_plan
+from tfdear.planning import schedules
+from tfdear.planning.cost_model import CommunicationCosts
+from tfdear.planning.trace import Trace
 
 # A search counts the trials that it needs to come this close to the best size that was tried.
 _CLOSE = 1.05

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tfdear import netlab
+from tfdear.benchmarks import lab as netlab
 
 _PROGRAM = pathlib.Path(__file__).parent / "ranks" / "main.py"
 _PACKAGE_PARENT = str(pathlib.Path(__file__).parents[2])

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import statistics
 
-from tfdear import cost_model
 from tfdear.benchmarks.group import Group
+from tfdear.planning import cost_model
 
 _TIMEOUT = 120.0
 _ROUNDS = 5

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfdear import netlab
+from tfdear.benchmarks import lab as netlab
 from tfdear.benchmarks import peers as peers_module
 from tfdear.benchmarks import report
 from tfdear.benchmarks.group import BenchmarkError, Group

@@ -8,7 +8,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Mapping
 
-from tfdear import netlab
+from tfdear.benchmarks import lab as netlab
 from tfdear.benchmarks.group import BenchmarkError, Group
 
 

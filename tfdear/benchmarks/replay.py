@@ -15,13 +15,15 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfdear import engine_plan, netlab, schedules
+from tfdear.benchmarks import lab as netlab
 from tfdear.benchmarks import link, report
 from tfdear.benchmarks.group import Group
 from tfdear.benchmarks.peers import Peer
-from tfdear.cost_model import CommunicationCosts
-from tfdear.planner import Planner, make_plan
-from tfdear.trace import Trace
+from tfdear.engine import plan as engine_plan
+from tfdear.fusion.planner import Planner, make_plan
+from tfdear.planning import schedules
+from tfdear.planning.cost_model import CommunicationCosts
+from tfdear.planning.trace import Trace
 
 _FLOAT32 = 2
 _TIMEOUT = 600.0

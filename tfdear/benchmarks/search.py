@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tfdear import fusion, netlab
+from tfdear import fusion
+from tfdear.benchmarks import lab as netlab
 from tfdear.benchmarks import peers, report
 from tfdear.benchmarks.group import BenchmarkError, Group
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfdear import netlab
+from tfdear.benchmarks import lab as netlab
 from tfdear.benchmarks import report
 from tfdear.benchmarks.group import Group
 from tfdear.compression import MSTopK

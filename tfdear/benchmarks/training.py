@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfdear import compression, netlab
+from tfdear import compression
+from tfdear.benchmarks import lab as netlab
 from tfdear.benchmarks import report
 from tfdear.benchmarks.group import Group
 

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdear import variable as variable_module
+from tfdear.gradients import variable as variable_module
 
 assert_allclose = np.testing.assert_allclose
 

@@ -7,7 +7,9 @@ import sys
 import time
 
 import tfdear
-from tfdear import engine, link_costs, rendezvous, seeds, tf_server
+from tfdear.engine import engine
+from tfdear.job import link_costs, seeds
+from tfdear.rendezvous import rendezvous, tf_server
 
 PHASE, VICTIM = sys.argv[1], int(sys.argv[2])
 # The call in which the victim dies.

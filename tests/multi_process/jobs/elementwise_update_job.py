@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdear
-from tfdear import elementwise_update
+from tfdear.gradients import elementwise_update
 
 _ROWS, _INPUTS, _OUTPUTS = 64, 37, 61
 OPTIMIZERS = {

@@ -32,7 +32,7 @@ engine = strategy._job.engine
 def bytes_sent():
     strategy.synchronize()
     strategy.barrier()
-    lanes = tfdear.engine.Lane
+    lanes = tfdear.engine.engine.Lane
     return {lane.name: engine.counters(lane)["bytes_sent"] for lane in lanes}
 
 

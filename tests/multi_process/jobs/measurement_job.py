@@ -14,7 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfdear
-from tfdear import clock, timeline_recorder
+from tfdear.job import recorder as timeline_recorder
+from tfdear.measure import clock
 
 DIRECTORY = pathlib.Path(sys.argv[1])
 

@@ -11,7 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfdear
-from tfdear import engine_plan, fusion
+from tfdear import fusion
+from tfdear.engine import plan as engine_plan
 
 DIRECTORY = pathlib.Path(sys.argv[1])
 STEPS_OF_EPOCH = 40

@@ -14,7 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfdear
-from tfdear import engine_plan, fusion
+from tfdear import fusion
+from tfdear.engine import plan as engine_plan
 
 DIRECTORY = pathlib.Path(sys.argv[1])
 LAYERS, WIDTH = 16, 64

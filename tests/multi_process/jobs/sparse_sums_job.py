@@ -8,9 +8,10 @@ import sys
 import numpy as np
 
 import tfdear
-from tfdear import engine as engine_module
-from tfdear import engine_plan, schedules
-from tfdear.trace import Layer, Trace
+from tfdear.engine import engine as engine_module
+from tfdear.engine import plan as engine_plan
+from tfdear.planning import schedules
+from tfdear.planning.trace import Layer, Trace
 
 COUNTS = (5, 3001, 64, 1, 777, 2048)
 STEPS = 6

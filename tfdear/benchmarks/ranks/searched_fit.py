@@ -9,7 +9,8 @@ import search_models  # type: ignore[import-not-found]
 import tensorflow as tf
 
 import tfdear
-from tfdear import fusion, search
+from tfdear import fusion
+from tfdear.fusion import search
 
 # Steps after which the ranks ask rank 0 whether everything was measured.
 _ASK_EVERY = 16

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tfdear import _ops
-from tfdear.engine import Engine, Lane, Phase
+from tfdear.engine import library as _ops
+from tfdear.engine.engine import Engine, Lane, Phase
 
 # Of a pair, in 4-byte words: more than its code takes.
 _WORDS_OF_PAIR = 4

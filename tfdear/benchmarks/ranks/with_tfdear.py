@@ -12,10 +12,12 @@ import sleeping  # type: ignore[import-not-found]
 import sum_parts  # type: ignore[import-not-found]
 
 import tfdear
-from tfdear import engine as engine_module
-from tfdear import job as job_module
-from tfdear import link_costs, rank_environment, statistics
-from tfdear import options as options_module
+from tfdear.engine import engine as engine_module
+from tfdear.job import job as job_module
+from tfdear.job import link_costs
+from tfdear.job import options as options_module
+from tfdear.measure import steps as statistics
+from tfdear.rendezvous import rank_environment
 
 _LANE = engine_module.Lane.GRADIENTS
 _WAIT_SECONDS = 60.0

@@ -1,0 +1,191 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Which updates are translated, and that a program does what the traced update does."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdear.gradients import elementwise_update
+
+_SHAPE = (3, 5)
+_OPERATIONS = [
+    lambda x, y: x,
+    lambda x, y: -x,
+    lambda x, y: np.sqrt(x),
+    lambda x, y: x + y,
+    lambda x, y: x - y,
+    lambda x, y: x * y,
+    lambda x, y: x / y,
+]
+
+
+def _variables(count, seed=0):
+    random = np.random.RandomState(seed)
+    # Positive: square roots are taken of some.
+    return [tf.Variable(random.rand(*_SHAPE).astype("float32")) for _ in range(count)]
+
+
+def _translate(update, variables, shape=_SHAPE):
+    """Traces `update(gradient)`; returns the program and what runs it in NumPy."""
+    rate = tf.constant(0.25)
+    outer = {}
+
+    @tf.function
+    def caller(gradient):
+        by_value = rate * 2.0  # Of the calling graph, as a learning rate is.
+        function = tf.function(
+            lambda gradient: update(gradient, by_value), autograph=False
+        ).get_concrete_function(tf.TensorSpec(shape, tf.float32))
+        program = elementwise_update.translate(function, tf.TensorShape(shape))
+        if program is None:
+            return []
+        outer["program"] = program
+        handles = [function.captured_inputs[index] for index in program.variables]
+        outer["variables"] = [
+            next(v for v in variables if v.handle is handle) for handle in handles
+        ]
+        return program.scalars
+
+    gradient = np.array(np.random.RandomState(1).random_sample(shape), "float32")
+    scalars = [scalar.numpy() for scalar in caller(tf.constant(gradient))]
+    if "program" not in outer:
+        return None
+    program, used = outer["program"], outer["variables"]
+
+    def run():
+        registers = [gradient, *(v.numpy() for v in used), *scalars]
+        code = program.code
+        for operation, target, left, right in zip(
+            code[::4], code[1::4], code[2::4], code[3::4], strict=True
+        ):
+            value = _OPERATIONS[operation](registers[left], registers[right])
+            if target == len(registers):
+                registers.append(value)
+            else:
+                assert 1 <= target <= len(used)
+                registers[target] = value
+        update(tf.constant(gradient), rate * 2.0)
+        for variable, value in zip(used, registers[1:], strict=False):
+            np.testing.assert_array_equal(variable.numpy(), value)
+        return program
+
+    return run
+
+
+def test_momentum():
+    weight, momentum = _variables(2)
+
+    def update(gradient, rate):
+        momentum.assign(momentum * 0.9 - gradient * rate)
+        weight.assign_add(momentum)
+
+    program = _translate(update, [weight, momentum])()
+    # The new momentum is made where it stays: no copy, four instructions.
+    assert len(program.code) == 4 * 4
+    assert len(program.scalars) == 2
+
+
+def test_adam():
+    weight, mean, square = _variables(3)
+
+    def update(gradient, rate):
+        # Of numbers alone: for the calling graph, powers and casts included.
+        count = tf.cast(tf.constant(4, tf.int64), tf.float32)
+        alpha = rate * tf.sqrt(1 - tf.pow(0.999, count)) / (1 - tf.pow(0.9, count))
+        mean.assign_add((gradient - mean) * 0.1)
+        square.assign_add((tf.square(gradient) - square) * 0.001)
+        weight.assign_sub(mean * alpha / (tf.sqrt(square) + 1e-7))
+
+    program = _translate(update, [weight, mean, square])()
+    assert len(program.scalars) == 4
+
+
+def test_a_value_that_is_used_again_is_copied():
+    weight, momentum = _variables(2)
+
+    def update(gradient, rate):
+        step = gradient * rate
+        momentum.assign(step)
+        weight.assign_sub(step * 2.0)
+
+    _translate(update, [weight, momentum])()
+
+
+def test_identity_and_negation():
+    (weight,) = _variables(1)
+    _translate(lambda gradient, rate: weight.assign_add(-tf.identity(gradient)), [weight])()
+
+
+@pytest.mark.parametrize("name", ["sign", "pow", "maximum", "sum", "where", "other_type"])
+def test_other_operations_are_not_translated(name):
+    (weight,) = _variables(1)
+    make = {
+        "sign": tf.sign,
+        "pow": lambda x: tf.pow(x, 0.5),
+        "maximum": lambda x: tf.maximum(x, 0.5),
+        "sum": lambda x: x / tf.reduce_sum(x),
+        "where": lambda x: tf.where(x > 0.5, x, 0.0),
+        "other_type": lambda x: tf.cast(tf.cast(x, tf.float16), tf.float32),
+    }[name]
+    assert _translate(lambda gradient, rate: weight.assign_sub(make(gradient)), [weight]) is None
+
+
+def test_what_prints_draws_or_counts_is_not_translated():
+    (weight,) = _variables(1)
+    count = tf.Variable(0.0)
+
+    def draws(gradient, rate):
+        weight.assign_sub(gradient * tf.random.uniform(()))
+
+    def prints(gradient, rate):
+        tf.print(rate)
+        weight.assign_sub(gradient * rate)
+
+    def counts(gradient, rate):
+        count.assign_add(1.0)
+        weight.assign_sub(gradient * rate)
+
+    for update in (draws, prints, counts):
+        assert _translate(update, [weight, count]) is None
+
+
+def test_other_types_are_not_translated():
+    weight = tf.Variable(np.ones(_SHAPE))
+    traced = tf.function(lambda gradient: weight.assign_sub(gradient), autograph=False)
+    function = traced.get_concrete_function(tf.TensorSpec(_SHAPE, tf.float64))
+    assert elementwise_update.translate(function, weight.shape) is None
+
+
+def test_a_value_from_before_it_was_written_is_not_translated():
+    weight, momentum = _variables(2)
+
+    def update(gradient, rate):
+        old = momentum.read_value()
+        momentum.assign(gradient)
+        weight.assign_sub(old * rate)
+
+    assert _translate(update, [weight, momentum]) is None
+
+
+def test_a_variable_of_another_shape_is_not_translated():
+    (weight,) = _variables(1)
+    scale = tf.Variable(2.0)
+
+    def update(gradient, rate):
+        scale.assign(scale * 0.5)
+        weight.assign_sub(gradient * scale)
+
+    assert _translate(update, [weight, scale]) is None
+
+
+def test_a_row_that_is_repeated_is_not_translated():
+    (weight,) = _variables(1)
+    row = tf.constant(np.ones(_SHAPE[1], "float32"))
+    assert _translate(lambda gradient, rate: weight.assign_sub(gradient * row), [weight]) is None
+
+
+def test_a_scalar_variable_is_an_array_of_one():
+    weight = tf.Variable(3.0)
+    run = _translate(lambda gradient, rate: weight.assign_sub(gradient * rate), [weight], ())
+    assert run is not None
+    run()

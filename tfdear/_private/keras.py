@@ -1,0 +1,207 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Every private name of Keras that tfdear uses, each with its reason; see [Note: Seams].
+
+Whoever adds one adds an entry here and, to wrap it, a function in `keras_seams` or `keras_files`.
+"""
+
+from tfdear._private import seams
+
+REGISTRY = seams.Registry("Keras", "keras>=3.10,<3.16", tested=("3.10.0", "3.15.1"))
+
+_TRAINER = "keras.src.backend.tensorflow.trainer"
+_LOSS_SCALE = "keras.src.optimizers.loss_scale_optimizer"
+_CALLBACKS = "keras.src.callbacks.callback_list"
+_BACKUP = "keras.src.callbacks.backup_and_restore"
+
+# Which strategy a model belongs to, also while `distribute_strategy` is not set up.
+REGISTRY.name(_TRAINER, "TensorFlowTrainer.__init__", sets="_distribute_strategy")
+
+# Builds a model from a first batch, which it throws away.
+MAYBE_SYMBOLIC_BUILD = REGISTRY.name(
+    _TRAINER, "TensorFlowTrainer._maybe_symbolic_build", "(self, iterator=None, data_batch=None)"
+)
+
+# Which strategy an optimizer was made in.
+REGISTRY.name(
+    "keras.src.backend.tensorflow.optimizer",
+    "TFOptimizer.__init__",
+    sets="_distribution_strategy",
+)
+
+# Scale a mean loss by the number of replicas, and take that back for logs.
+SCALE_LOSS = REGISTRY.name("keras.src.losses.loss", "scale_loss_for_distribution", "(value)")
+UNSCALE_LOSS = REGISTRY.name("keras.src.losses.loss", "unscale_loss_for_distribution", "(value)")
+
+# Reduces the losses of examples, and adds up what a layer adds for each row.
+REDUCE_VALUES = REGISTRY.name(
+    "keras.src.losses.loss",
+    "reduce_values",
+    "(values, sample_weight=None, reduction='sum_over_batch_size')",
+)
+AGGREGATE_ADDITIONAL_LOSS = REGISTRY.name(
+    _TRAINER, "TensorFlowTrainer._aggregate_additional_loss", "(self, loss)"
+)
+
+# Makes a metric, whose `result` is that of all ranks.
+METRIC_INIT = REGISTRY.name(
+    "keras.src.metrics.metric", "Metric.__init__", "(self, dtype=None, name=None)"
+)
+
+# Logs the mean of losses.
+UPDATE_MEAN = REGISTRY.name(
+    "keras.src.metrics.reduction_metrics",
+    "Mean.update_state",
+    "(self, values, sample_weight=None)",
+)
+
+# Sums gradients over replicas.
+ALL_REDUCE_SUM_GRADIENTS = REGISTRY.name(
+    "keras.src.backend.tensorflow.optimizer",
+    "TFOptimizer._all_reduce_sum_gradients",
+    "(self, grads_and_vars)",
+)
+
+# Puts the replicas' rows of `predict` together.
+REDUCE_PER_REPLICA = REGISTRY.name(_TRAINER, "reduce_per_replica", "(values, strategy, reduction)")
+
+# Hand a whole batch to `strategy.run`.
+TRAIN_ON_BATCH = REGISTRY.name(
+    _TRAINER,
+    "TensorFlowTrainer.train_on_batch",
+    "(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False)",
+)
+TEST_ON_BATCH = REGISTRY.name(
+    _TRAINER,
+    "TensorFlowTrainer.test_on_batch",
+    "(self, x, y=None, sample_weight=None, return_dict=False)",
+)
+PREDICT_ON_BATCH = REGISTRY.name(_TRAINER, "TensorFlowTrainer.predict_on_batch", "(self, x)")
+
+# Distributes the data of `fit`, `evaluate` and `predict`.
+EPOCH_ITERATOR_INIT = REGISTRY.name(
+    _TRAINER, "TFEpochIterator.__init__", "(self, distribute_strategy=None, *args, **kwargs)"
+)
+REGISTRY.name(_TRAINER, "TFEpochIterator.__init__", sets="_distributed_dataset")
+
+# What reads a generator, and its pipeline.
+GENERATOR_DATA_ADAPTER = REGISTRY.name(
+    "keras.src.trainers.data_adapters.generator_data_adapter", "GeneratorDataAdapter"
+)
+REGISTRY.name(
+    "keras.src.trainers.data_adapters.generator_data_adapter",
+    "GeneratorDataAdapter.get_tf_dataset",
+    "(self)",
+)
+
+# Counts the batches of a data set, which for a rank are those of the distributed one.
+_TF_DATASETS = "keras.src.trainers.data_adapters.tf_dataset_adapter"
+TF_DATASET_ADAPTER = REGISTRY.name(_TF_DATASETS, "TFDatasetAdapter")
+REGISTRY.name(_TF_DATASETS, "TFDatasetAdapter.__init__", sets="_dataset")
+REGISTRY.name(_TF_DATASETS, "TFDatasetAdapter.num_batches")
+REGISTRY.name("keras.src.trainers.epoch_iterator", "EpochIterator.__init__", sets="_num_batches")
+
+# Looks for overflows before gradients are summed, and changes the loss scale.
+CHECK_FINITE = REGISTRY.name(_LOSS_SCALE, "LossScaleOptimizer.check_finite", "(self, grads)")
+HANDLE_FINITE_GRADS = REGISTRY.name(
+    _LOSS_SCALE,
+    "LossScaleOptimizer._stateful_handle_finite_grads",
+    "(self, grads, trainable_variables)",
+)
+HANDLE_NON_FINITE_GRADS = REGISTRY.name(
+    _LOSS_SCALE, "LossScaleOptimizer._stateful_handle_non_finite_grads", "(self)"
+)
+
+# Where gradients are accumulated.
+APPLY = REGISTRY.name(
+    "keras.src.optimizers.base_optimizer",
+    "BaseOptimizer.apply",
+    "(self, grads, trainable_variables=None)",
+)
+
+# The variables of an optimizer, and their order.
+REGISTRY.name(
+    "keras.src.optimizers.base_optimizer", "BaseOptimizer._get_variable_index", "(self, variable)"
+)
+REGISTRY.name(
+    "keras.src.optimizers.base_optimizer", "BaseOptimizer.__init__", sets="_trainable_variables"
+)
+
+# Makes metrics and optimizer.
+COMPILE = REGISTRY.name(
+    "keras.src.trainers.trainer",
+    "Trainer.compile",
+    "(self, optimizer='rmsprop', loss=None, loss_weights=None, metrics=None, "
+    "weighted_metrics=None, run_eagerly=False, steps_per_execution=1, jit_compile='auto', "
+    "auto_scale_loss=True)",
+)
+
+# The begin of `fit`, `evaluate` and `predict`, when a model has all its variables.
+MAKE_TRAIN_FUNCTION = REGISTRY.name(
+    _TRAINER, "TensorFlowTrainer.make_train_function", "(self, force=False)"
+)
+MAKE_TEST_FUNCTION = REGISTRY.name(
+    _TRAINER, "TensorFlowTrainer.make_test_function", "(self, force=False)"
+)
+MAKE_PREDICT_FUNCTION = REGISTRY.name(
+    _TRAINER, "TensorFlowTrainer.make_predict_function", "(self, force=False)"
+)
+
+# What callbacks are told, where variables are compared over the ranks.
+SET_MODEL = REGISTRY.name(_CALLBACKS, "CallbackList.set_model", "(self, model)")
+ON_TRAIN_BEGIN = REGISTRY.name(_CALLBACKS, "CallbackList.on_train_begin", "(self, logs=None)")
+ON_TRAIN_BATCH_END = REGISTRY.name(
+    _CALLBACKS, "CallbackList.on_train_batch_end", "(self, batch, logs=None)"
+)
+ON_TRAIN_END = REGISTRY.name(_CALLBACKS, "CallbackList.on_train_end", "(self, logs=None)")
+ON_TEST_BEGIN = REGISTRY.name(_CALLBACKS, "CallbackList.on_test_begin", "(self, logs=None)")
+
+# Makes the variables that Keras counts with.
+INITIALIZE_VARIABLE = REGISTRY.name(
+    "keras.src.backend.tensorflow.core", "Variable._initialize", "(self, value)"
+)
+
+# Write and read a model in one file.
+SAVE_MODEL = REGISTRY.name(
+    "keras.src.saving.saving_lib",
+    "save_model",
+    "(model, filepath, weights_format='h5', zipped=True)",
+)
+SAVE_WEIGHTS = REGISTRY.name(
+    "keras.src.saving.saving_lib",
+    "save_weights_only",
+    "(model, filepath, max_shard_size=None, objects_to_skip=None)",
+)
+SAVE_HDF5 = REGISTRY.name(
+    "keras.src.legacy.saving.legacy_h5_format",
+    "save_model_to_hdf5",
+    "(model, filepath, overwrite=True, include_optimizer=True)",
+)
+LOAD_MODEL = REGISTRY.name(
+    "keras.src.saving.saving_lib",
+    "load_model",
+    "(filepath, custom_objects=None, compile=True, safe_mode=True)",
+)
+LOAD_WEIGHTS = REGISTRY.name(
+    "keras.src.saving.saving_lib",
+    "load_weights_only",
+    "(model, filepath, skip_mismatch=False, objects_to_skip=None)",
+)
+
+# Writes the folder of a SavedModel.
+EXPORT_SAVED_MODEL = REGISTRY.name(
+    "keras.src.export",
+    "export_saved_model",
+    "(model, filepath, verbose=None, input_signature=None, **kwargs)",
+)
+
+# Makes the folders of callbacks.
+MAKE_FOLDERS = REGISTRY.name("keras.src.utils.file_utils", "makedirs", "(path)")
+
+# Writes and removes the folder of `BackupAndRestore`.
+BACK_UP = REGISTRY.name(_BACKUP, "BackupAndRestore._save_model", "(self)")
+REMOVE_BACKUP = REGISTRY.name(_BACKUP, "BackupAndRestore.on_train_end", "(self, logs=None)")
+
+# Modules whose functions write checkpoints.
+WRITERS = ("keras.src.saving", "keras.src.legacy.saving", "keras.src.export")
+for _package, _, _module in (writer.rpartition(".") for writer in WRITERS):
+    REGISTRY.name(_package, _module)

@@ -1,0 +1,174 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Every private name of TensorFlow that tfdear uses, each with its reason; see [Note: Seams].
+
+A strategy cannot be written on TensorFlow's public API alone: the base classes that `tf.distribute`
+itself builds on are private. Keeping all of it here shows what a new TensorFlow release has to be
+checked for.
+"""
+
+# isort: off
+# ruff: noqa: F401, I001
+
+# Starts TensorFlow's server with the coordination service, which has no public entry point.
+from tensorflow.python import pywrap_tfe
+
+# Base class of the strategy's iterators, which Keras and `tf.function` take for tf.data's own.
+from tensorflow.python.data.ops import iterator_ops
+
+# Base class of `strategy.extended`, replica contexts and update scopes: the strategy contract.
+from tensorflow.python.distribute import distribute_lib
+
+# The reduction that `all_reduce` is asked for (SUM or MEAN).
+from tensorflow.python.distribute import reduce_util
+
+# TensorFlow's state in this process: whether it runs already, and the seed of the program.
+from tensorflow.python.eager import context
+
+# Turns a status code of TensorFlow's C API into the exception that Python would have raised.
+from tensorflow.python.framework import errors_impl
+
+# The graph that ops are added to while a function is traced.
+from tensorflow.python.framework import ops
+
+# Tells whether ops are being built for XLA, which cannot compile collectives of this package.
+from tensorflow.python.ops import control_flow_util
+
+# Base class of the variables that reads wait on.
+from tensorflow.python.ops import resource_variable_ops
+
+# True while TensorFlow builds the graph of a SavedModel.
+from tensorflow.python.saved_model import save_context
+
+# Initial values that come out of a checkpoint, which must not be broadcast.
+from tensorflow.python.trackable import base as trackable
+
+# isort: on
+
+from tfdear._private import seams
+
+REGISTRY = seams.Registry("TensorFlow", "tensorflow>=2.20,<2.22", tested=("2.20.0", "2.21.0"))
+
+_CONTEXT = "tensorflow.python.eager.context"
+_DATASETS = "tensorflow.python.data.ops"
+_DISTRIBUTE = "tensorflow.python.distribute.distribute_lib"
+_OPS = "tensorflow.python.framework.ops"
+_VARIABLES = "tensorflow.python.ops.resource_variable_ops"
+
+# Notes which variables the functions use that a function calls.
+WATCH_VARIABLE = REGISTRY.name(
+    "tensorflow.python.framework.func_graph", "FuncGraph.watch_variable", "(self, v)"
+)
+
+# Writes a SavedModel's graph, where await ops are taken out.
+BUILD_META_GRAPH = REGISTRY.name(
+    "tensorflow.python.saved_model.save",
+    "_build_meta_graph",
+    "(obj, signatures, options, meta_graph_def=None)",
+)
+
+# Scales a loss by the size of the global batch. Public, but wrapped.
+COMPUTE_AVERAGE_LOSS = REGISTRY.name("tensorflow", "nn.compute_average_loss")
+
+# Asked for the gradients of a loss. Public, but wrapped.
+GRADIENT = REGISTRY.name(
+    "tensorflow",
+    "GradientTape.gradient",
+    "(self, target, sources, output_gradients=None, "
+    "unconnected_gradients=<UnconnectedGradients.NONE: 'none'>)",
+)
+
+# Replaced, while it runs once, by one that frees the interpreter.
+REGISTRY.name("tensorflow.python.pywrap_tfe", "TFE_EnableCollectiveOps")
+
+# Tells that TensorFlow runs already, so that its devices can no longer join a cluster.
+REGISTRY.name(_CONTEXT, "Context.__init__", sets="_context_handle")
+
+# The start of TensorFlow's server.
+REGISTRY.name(_CONTEXT, "Context.enable_collective_ops", "(self, server_def)")
+REGISTRY.name(_CONTEXT, "Context.ensure_initialized", "(self)")
+REGISTRY.name(_CONTEXT, "context", "()")
+
+# The seed of the whole program, to give all ranks the same one.
+REGISTRY.name(_CONTEXT, "global_seed", "()")
+
+# The order in which operations were added to a graph, and edges between them.
+REGISTRY.name(_OPS, "Operation._id")
+REGISTRY.name(_OPS, "Operation._add_control_input")
+REGISTRY.name(_OPS, "get_default_graph", "()")
+
+# Lets contributions of gradients run in any order, though they have side effects.
+REGISTRY.name(_OPS, "Graph.__init__", sets="experimental_acd_manager")
+REGISTRY.name(
+    "tensorflow.python.framework.auto_control_deps",
+    "AutomaticControlDependencies.run_independently",
+    "(self, op)",
+)
+
+# The variable that a handle belongs to.
+REGISTRY.name(_VARIABLES, "ResourceVariable._init_from_args", sets="_parent_trackable")
+
+# Inputs of a dataset, the seeds of a shuffle, and what reads ahead.
+REGISTRY.name(_DATASETS + ".dataset_ops", "DatasetV2._inputs", "(self)")
+REGISTRY.name(_DATASETS + ".shuffle_op", "_ShuffleDataset.__init__", sets="_seed")
+REGISTRY.name(_DATASETS + ".shuffle_op", "_ShuffleDataset.__init__", sets="_seed2")
+PREFETCH_DATASET = REGISTRY.name(_DATASETS + ".prefetch_op", "_PrefetchDataset")
+
+# What a dataset is to the C++ runtime, and what its functions were made of.
+REGISTRY.name(_DATASETS + ".dataset_ops", "DatasetV2._variant_tensor")
+REGISTRY.name(_DATASETS + ".dataset_ops", "DatasetV2._functions", "(self)")
+REGISTRY.name(_DATASETS + ".map_op", "_MapDataset.__init__", sets="_map_func")
+REGISTRY.name(_DATASETS + ".map_op", "_MapDataset.__init__", sets="_force_synchronous")
+REGISTRY.name(
+    _DATASETS + ".structured_function", "StructuredFunctionWrapper.__init__", sets="_func"
+)
+for _interleave in ("_ParallelInterleaveDataset", "_InterleaveDataset"):
+    REGISTRY.name(_DATASETS + ".interleave_op", f"{_interleave}.__init__", sets="_cycle_length")
+
+# Functions of the modules above.
+REGISTRY.name("tensorflow.python.ops.control_flow_util", "GraphOrParentsInXlaContext", "(graph)")
+REGISTRY.name("tensorflow.python.saved_model.save_context", "in_save_context", "()")
+REGISTRY.name(
+    "tensorflow.python.framework.errors_impl", "exception_type_from_error_code", "(error_code)"
+)
+
+# What `tf.distribute` calls on a strategy's `extended`, and what is called there.
+for _hook, _signature in {
+    "StrategyExtendedV2._batch_reduce_to": "(self, reduce_op, value_destination_pairs, options)",
+    "StrategyExtendedV1._broadcast_to": "(self, tensor, destinations)",
+    "StrategyExtendedV1._call_for_each_replica": "(self, fn, args, kwargs)",
+    "StrategyExtendedV2._container_strategy": "(self)",
+    "StrategyExtendedV2._create_variable": "(self, next_creator, **kwargs)",
+    "StrategyExtendedV2._distribute_datasets_from_function": "(self, dataset_fn, options)",
+    "StrategyExtendedV2._experimental_distribute_dataset": "(self, dataset, options)",
+    "StrategyExtendedV2._experimental_distribute_values_from_function": "(self, value_fn)",
+    "StrategyExtendedV2._gather_to_implementation": "(self, value, destinations, axis, options)",
+    "StrategyExtendedV2._in_multi_worker_mode": "(self)",
+    "StrategyExtendedV2._local_results": "(self, val)",
+    "StrategyExtendedV2._reduce_to": "(self, reduce_op, value, destinations, options)",
+    "StrategyExtendedV2._replica_ctx_all_reduce": "(self, reduce_op, value, options=None)",
+    "StrategyExtendedV2._replica_ctx_update": ("(self, var, fn, args=(), kwargs=None, group=True)"),
+    "StrategyExtendedV2._update": "(self, var, fn, args, kwargs, group)",
+    "StrategyExtendedV1._update_non_slot": "(self, colocate_with, fn, args, kwargs, group)",
+    "StrategyExtendedV1._use_merge_call": "(self)",
+    "StrategyExtendedV2._validate_colocate_with_variable": "(self, colocate_with_variable)",
+}.items():
+    REGISTRY.name(_DISTRIBUTE, _hook, _signature)
+
+# The strategy of a replica context.
+REGISTRY.name(_DISTRIBUTE, "ReplicaContextBase.__init__", sets="_strategy")
+
+# What variables do when they are read, written in part, or restored; and their handle.
+REGISTRY.name(_VARIABLES, "BaseResourceVariable.__init__", sets="_handle")
+REGISTRY.name(_VARIABLES, "BaseResourceVariable._read_variable_op", "(self, no_copy=False)")
+REGISTRY.name(_VARIABLES, "BaseResourceVariable._restore_from_tensors", "(self, restored_tensors)")
+REGISTRY.name(
+    _VARIABLES,
+    "BaseResourceVariable._strided_slice_assign",
+    "(self, begin, end, strides, value, name, begin_mask, end_mask, ellipsis_mask, "
+    "new_axis_mask, shrink_axis_mask)",
+)
+
+# Modules whose functions write checkpoints.
+WRITERS = ("tensorflow.python.checkpoint", "tensorflow.python.saved_model")
+for _package, _, _module in (writer.rpartition(".") for writer in WRITERS):
+    REGISTRY.name(_package, _module)

@@ -1,0 +1,128 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""What tfdear runs on: versions, build, machine, network, environment. For people to read."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import runpy
+import socket
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tfdear
+from tfdear.launch.plan import available_cores
+
+PACKAGES = ("tensorflow", "keras", "numpy", "psutil", "scikit-optimize")
+# Those that gRPC reads, in small letters only.
+PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+NO_PROXIES = ("no_grpc_proxy", "no_proxy")
+_OPTIONAL_PACKAGES = ("tf-keras", "tensorflow-text", "tf-models-official")
+# What the project knows of; a build says in BACKENDS which of them it has.
+_BACKENDS = ("gloo", "nccl", "mpi")
+_VARIABLES = ("TF_CONFIG", "CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE", "MASTER_ADDR")
+_VARIABLE_PREFIXES = ("TFDEAR_", "SLURM_", "OMPI_COMM_", "OMP_", "TF_NUM_", "GRPC_", "GLOO_")
+
+
+def describe_versions() -> str:
+    """Versions of tfdear, Python and the packages it works with."""
+    rows = [("tfdear", f"{tfdear.__version__} ({Path(tfdear.__file__).parent})")]
+    rows.append(("Python", f"{platform.python_version()} ({sys.executable})"))
+    rows += [(name, version(name) or "not installed") for name in PACKAGES]
+    rows += [(name, f"{version(name)}") for name in _OPTIONAL_PACKAGES if version(name)]
+    return _table(rows)
+
+
+def describe_build() -> str:
+    """What the custom-op library was built with, and which backends it has."""
+    info = build_info()
+    if not info:
+        return "There is no build: _build_info.py is missing beside the package's modules."
+    rows = [(name.lower(), str(value)) for name, value in info.items()]
+    rows += [(f"backend {name}", text) for name, text in backends(info).items()]
+    return _table(rows)
+
+
+def describe_machine() -> str:
+    """Operating system, cores and memory."""
+    import psutil  # Here, so that the other facts are told where it is missing.
+
+    memory = psutil.virtual_memory()
+    shared = psutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
+    return _table(
+        [
+            ("node", socket.gethostname()),
+            ("system", platform.platform()),
+            ("cores", f"{available_cores()} usable of {os.cpu_count()}"),
+            ("memory", f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free"),
+            ("/dev/shm", f"{shared / 2**30:.1f} GiB free"),
+        ]
+    )
+
+
+def describe_interfaces() -> str:
+    """Network interfaces that have an address, with their state."""
+    import psutil
+
+    states = psutil.net_if_stats()
+    rows = []
+    for name, addresses in sorted(psutil.net_if_addrs().items()):
+        numbers = [a.address for a in addresses if a.family in (socket.AF_INET, socket.AF_INET6)]
+        state = states.get(name)
+        if numbers and state is not None:
+            # Virtual interfaces report no speed.
+            speed = f", {state.speed} Mbit/s" if state.speed else ""
+            text = f"{'up' if state.isup else 'DOWN'}, MTU {state.mtu}{speed}: "
+            rows.append((name, text + ", ".join(numbers)))
+    return _table(rows) or "none"
+
+
+def describe_environment(environ: Mapping[str, str] = os.environ) -> str:
+    """Variables that decide which job a process belongs to, or how fast it is."""
+    rows = [
+        (name, _without_password(value))
+        for name, value in sorted(environ.items())
+        if name in _VARIABLES
+        or name.startswith(_VARIABLE_PREFIXES)
+        or name.lower() in (*PROXIES, *NO_PROXIES)
+    ]
+    return _table(rows) or "none of the variables that matter is set"
+
+
+def version(package: str) -> str | None:
+    """The version of an installed package; None when it is not there."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def build_info() -> dict[str, Any]:
+    """The constants of the generated module `_build_info`, read without loading TensorFlow."""
+    path = Path(tfdear.__file__).with_name("_build_info.py")
+    if not path.exists():
+        return {}
+    return {name: value for name, value in runpy.run_path(str(path)).items() if name.isupper()}
+
+
+def backends(info: Mapping[str, object]) -> dict[str, str]:
+    """Says of every backend whether a build has it; `info` is that of `build_info`."""
+    built = info.get("BACKENDS", ())
+    names = [str(name) for name in built] if isinstance(built, (list, tuple)) else []
+    known = [*_BACKENDS, *(name for name in names if name not in _BACKENDS)]
+    return {name: "built in" if name in names else "not in this build" for name in known}
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> str:
+    rows = list(rows)
+    width = max((len(name) for name, _ in rows), default=0)
+    return "\n".join(f"{name:{width}}  {text}".rstrip() for name, text in rows)
+
+
+def _without_password(value: str) -> str:
+    """A proxy's address may hold one: http://user:password@host."""
+    scheme, separator, rest = value.partition("://")
+    return f"{scheme}://***@{rest.rpartition('@')[2]}" if separator and "@" in rest else value

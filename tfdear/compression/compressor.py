@@ -1,0 +1,78 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""What a compression of gradients is. No TensorFlow."""
+
+from typing import Any, Protocol, runtime_checkable
+
+from tfdear.planning.cost_model import CommunicationCosts
+
+_ELEMENT_BYTES = 4  # Only float32 is compressed.
+
+
+@runtime_checkable
+class Compressor(Protocol):
+    """How gradients are compressed between nodes.
+
+    Attributes:
+        density: Fraction of the elements that are sent.
+        hierarchical: Whether the ranks of a node sum up before they compress.
+        error_feedback: Whether what is not sent is kept, so that there is a state to save.
+    """
+
+    density: float
+    hierarchical: bool
+    error_feedback: bool
+
+    @property
+    def corrects_momentum(self) -> bool:
+        """Whether what is kept allows for the momentum of the optimizer that gets the sums."""
+
+    def smallest_bucket(
+        self, outer: CommunicationCosts, ranks_per_node: int, members: int
+    ) -> int | None:
+        """The size from which a bucket gains by compression, in bytes; None if none does.
+
+        Args:
+            outer: Costs of dense collectives among the nodes.
+            ranks_per_node: Ranks that share a bucket on a node.
+            members: Number of nodes.
+        """
+
+    def costs(
+        self,
+        inner: CommunicationCosts | None,
+        outer: CommunicationCosts,
+        ranks_per_node: int,
+        members: int,
+    ) -> CommunicationCosts:
+        """What the halves of a compressed all-reduce cost, for planners of tensor fusion.
+
+        Args:
+            inner: Costs among the ranks of a node. None: there is one per node.
+            outer: Costs of dense collectives among the nodes.
+            ranks_per_node: Ranks of a node.
+            members: Number of nodes.
+        """
+
+    def configure(self, engine: Any, *, members: int, smallest_bucket: int | None) -> None:
+        """Tells the engine how to compress, before the first use of a layout, on all ranks alike.
+
+        Args:
+            engine: The started `tfdear.engine.engine.Engine`.
+            members: Number of nodes.
+            smallest_bucket: In bytes; smaller ones travel dense. None: all do.
+        """
+
+
+def elements_of(nbytes: int) -> int:
+    """Elements of so many bytes, the last one possibly in part."""
+    return -(-nbytes // _ELEMENT_BYTES)
+
+
+def check_density(density: object) -> None:
+    """Raises a ValueError if this is no density."""
+    number = isinstance(density, int | float) and not isinstance(density, bool)
+    if not number or not 0 < density <= 1:  # type: ignore[operator]
+        raise ValueError(
+            "`density` must be a fraction of the elements, above 0 and at most 1. "
+            f"Received: density={density!r}"
+        )

@@ -1,0 +1,252 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""How many examples a rank really has in a step.
+
+[Note: Which arguments hold the examples]
+The arguments of a step may be anything: the batch, but also class weights, masks, a hidden state.
+What the strategy's data sets yield is told from the rest by its types and trailing shapes, which
+`Elements` remembers: these survive where a mark on a tensor would be lost, as in the arguments of a
+`tf.function`. Where no argument looks like an element of a data set, the arguments' leading
+dimensions have to agree; if they do not, the most frequent one counts, and a warning says so.
+"""
+
+import collections
+import contextlib
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from tfdear._private import tensorflow as _tf_private
+
+_DIFFERENT = (
+    "tfdear: the arguments of a step have different leading dimensions, so the number of this "
+    "rank's examples is not certain. It weighs what the rank contributes. Hand the batch to "
+    "`strategy.run` as the distributed data set yields it, and let the function capture what is no "
+    "batch."
+)
+
+
+class Elements:
+    """The kinds of elements that a strategy's distributed data sets yield."""
+
+    def __init__(self):
+        self._kinds = {}
+
+    def add(self, specification, first=None) -> None:
+        """Remembers a data set.
+
+        Args:
+            specification: Its `element_spec`.
+            first: The `first_batch.FirstBatch` of the data set, or None.
+        """
+        kind = tuple(_kind(spec) for spec in _batched(specification))
+        if kind:
+            self._kinds[kind] = first
+
+    @property
+    def are_uneven(self) -> bool:
+        """Whether ranks hold different shares of the parts of some data set's batches."""
+        return any(first is not None and first.is_uneven for first in self._kinds.values())
+
+    def rows(self, values) -> dict:
+        """A row of a data set for each of a step's values that look like its element.
+
+        Args:
+            values: List of a step's arguments.
+
+        Returns:
+            Arrays of one row, by the place of the value that they look like.
+        """
+        places = [place for place, value in enumerate(values) if _batched(value)]
+        kinds = [_kind(values[place]) for place in places]
+        for known in sorted(self._kinds, key=len, reverse=True):
+            first = self._kinds[known]
+            row = first.row if first is not None else ()
+            for begin in range(len(kinds) - len(known) + 1) if len(row) == len(known) else ():
+                if _fits(kinds[begin : begin + len(known)], known):
+                    return dict(zip(places[begin : begin + len(known)], row, strict=True))
+        return {}
+
+    def among(self, values) -> list[list]:
+        """The longest runs of a step's batched arguments that look like an element."""
+        kinds = [_kind(value) for value in values]
+        for length in sorted({len(kind) for kind in self._kinds}, reverse=True):
+            ends = range(length, len(values) + 1)
+            found = [
+                values[end - length : end]
+                for end in ends
+                if any(_fits(kinds[end - length : end], kind) for kind in self._kinds)
+            ]
+            if found:
+                return found
+        return []
+
+
+class Examples:
+    """The examples of this rank in one step, and what follows from their number.
+
+    Args:
+        count: Scalar int64, or None: it is not known, and every rank counts alike.
+        reducer: Adds up the ranks' numbers.
+    """
+
+    def __init__(self, count, reducer):
+        self._count = count
+        self._reducer = reducer
+        self._graph = _graph()
+        self._shares = {}
+
+    @property
+    def count(self) -> tf.Tensor | None:
+        """Scalar int64: this rank's number of examples, or None if it is not known here."""
+        # A function traced inside an eager step is called again with other batches: the number of
+        # the step that traced it must not be baked in. Nor is a graph's number there for eager ops.
+        return self._count if (self._graph is None) == (_graph() is None) else None
+
+    @property
+    def present(self) -> tf.Tensor | None:
+        """Scalar bool: whether this rank has any, or None if that is not known here."""
+        return None if self.count is None else self.count > 0
+
+    def share(self) -> tf.Tensor | None:
+        """This rank's share of all ranks' examples, scalar float64, or None if not known here.
+
+        All ranks must call it alike: the first call adds up their numbers.
+        """
+        if self.count is None:
+            return None
+        graph = _graph()
+        while True:
+            if id(graph) in self._shares:
+                return self._shares[id(graph)]
+            if graph is None or graph is self._graph:
+                break
+            graph = getattr(graph, "outer_graph", None)
+        share = self._share_of(self.count)
+        self._shares[id(_graph())] = share
+        return share
+
+    def share_of_part(self, rows) -> tf.Tensor | None:
+        """This rank's share of a part of the batch that may have another number of rows.
+
+        All ranks must call it alike.
+
+        Args:
+            rows: Scalar integer, this rank's number of rows of the part.
+
+        Returns:
+            Scalar float64, or None if the number of examples is not known here.
+        """
+        if self.present is None:
+            return None
+        return self._share_of(tf.where(self.present, tf.cast(rows, tf.int64), 0))
+
+    def _share_of(self, count):
+        (total,) = self._reducer.all_reduce([count], name="number of examples")
+        return tf.math.divide_no_nan(tf.cast(count, tf.float64), tf.cast(total, tf.float64))
+
+    def gate(self, value, otherwise=None):
+        """The value, or on a rank without examples `otherwise` (None: zeros), as it means nothing.
+
+        Args:
+            value: A tensor or `tf.IndexedSlices`.
+            otherwise: A tensor of the same shape.
+        """
+        if self.present is None:
+            return value
+        if isinstance(value, tf.IndexedSlices):
+            return tf.IndexedSlices(self.gate(value.values), value.indices, value.dense_shape)
+        return tf.where(
+            self.present, value, tf.zeros_like(value) if otherwise is None else otherwise
+        )
+
+    @contextlib.contextmanager
+    def disregarded(self):
+        """Within it, the number is not known: this rank contributes even if it has no examples."""
+        count, self._count = self._count, None
+        try:
+            yield
+        finally:
+            self._count = count
+
+
+def current() -> Examples | None:
+    """Those of the step that is being built or run in this thread, or None outside of a step."""
+    return getattr(tf.distribute.get_replica_context(), "examples", None)
+
+
+def count(arguments, elements: Elements) -> tf.Tensor | None:
+    """The number of examples in a step's arguments; see [Note: Which arguments hold the examples].
+
+    Args:
+        arguments: Nested structure of a step's arguments.
+        elements: What the strategy's data sets yield.
+
+    Returns:
+        Scalar int64, or None if no argument has rows.
+    """
+    values = _batched(arguments)
+    matches = elements.among(values)
+    if len(matches) == 1:
+        return _rows(matches[0][0])
+    values = [value for match in matches for value in match] or values
+    known = [tf.TensorShape(value.shape)[0] for value in values]
+    if None not in known:
+        if len(set(known)) > 1:
+            logging.log_first_n(logging.WARNING, "%s Received: %s", 1, _DIFFERENT, known)
+        # Of equally frequent ones the first.
+        frequent = collections.Counter(known).most_common(1)
+        return tf.constant(frequent[0][0], tf.int64) if frequent else None
+    # What has a fixed size while others have not is no batch.
+    rows = [_rows(value) for value, fixed in zip(values, known, strict=True) if fixed is None]
+    if len(rows) == 1:
+        return rows[0]
+    rows = tf.stack(rows)
+    return tf.cond(
+        tf.reduce_all(tf.equal(rows, rows[0])),
+        lambda: rows[0],
+        lambda: tf.raw_ops.Print(
+            input=rows[0], data=[rows], message=f"{_DIFFERENT} Received: ", first_n=1, summarize=-1
+        ),
+    )
+
+
+def _batched(structure) -> list:
+    """What has a first dimension, of a structure of values or of specifications."""
+
+    def is_batched(value):
+        shape = getattr(value, "shape", None)
+        if shape is None or isinstance(value, (tf.Variable, keras.Variable)):
+            return False
+        return bool(tf.TensorShape(shape).rank)
+
+    return [value for value in tf.nest.flatten(structure) if is_batched(value)]
+
+
+def _kind(value):
+    """What the batches of a data set have in common: the class, the type and trailing shape."""
+    kinds = {tf.RaggedTensor: "ragged", tf.RaggedTensorSpec: "ragged"}
+    kinds |= {tf.SparseTensor: "sparse", tf.SparseTensorSpec: "sparse"}
+    kind = next((name for type_, name in kinds.items() if isinstance(value, type_)), "dense")
+    return kind, tf.as_dtype(value.dtype), tuple(tf.TensorShape(value.shape)[1:])
+
+
+def _fits(here, kind) -> bool:
+    return len(here) == len(kind) and all(
+        mine[:2] == yours[:2]
+        and tf.TensorShape(mine[2]).is_compatible_with(tf.TensorShape(yours[2]))
+        for mine, yours in zip(here, kind, strict=True)
+    )
+
+
+def _rows(value) -> tf.Tensor:
+    if isinstance(value, tf.RaggedTensor):
+        return tf.cast(value.nrows(), tf.int64)
+    if isinstance(value, tf.SparseTensor):
+        return value.dense_shape[0]
+    known = tf.TensorShape(value.shape)[0]
+    return tf.shape(value, tf.int64)[0] if known is None else tf.constant(known, tf.int64)
+
+
+def _graph():
+    return None if tf.executing_eagerly() else _tf_private.ops.get_default_graph()

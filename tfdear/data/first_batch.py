@@ -1,0 +1,230 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""The first global batch of every iteration is compared over the ranks.
+
+[Note: The first batch comes twice]
+Every rank cuts its rows out of global batches that all ranks must share. Whether they do is seen in
+the pipeline, before the cut: there the first batch's checksum is taken. To have it before any step
+begins, an iterator's first element is read when the iterator is first used, and thrown away; the
+pipeline yields it a second time, so that the script misses nothing, and nothing is read again from
+its own data.
+"""
+
+import fractions
+import functools
+import hashlib
+import os
+import platform
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from tfdear.data import autotuning
+
+# Where a dataset keeps its comparison.
+COMPARISON = "_tfdear_first_batch"
+
+_REMEDIES = (
+    "Under the default sharding policy every rank hands over the same global batches, and the "
+    "strategy cuts each rank's rows out of them, so these ranks would leave out examples of each "
+    "other. If every rank is to train on data of its own (`dataset.shard`, own files or arrays), "
+    "set `options.experimental_distribute.auto_shard_policy = "
+    "tf.data.experimental.AutoShardPolicy.OFF` in the dataset's options, or build the dataset in "
+    "`strategy.distribute_datasets_from_function`. If not, give every rank the same arrays, files "
+    "and seeds."
+)
+
+
+class FirstBatch:
+    """Compares the first global batches that the iterators of one dataset yield.
+
+    Args:
+        dataset: Yields global batches.
+        share: Function of a batch that returns this rank's rows of it.
+        finish: Function of a dataset of such rows that returns the one to iterate over.
+        parallel_calls: Of `share`. None: elements are read when they are asked for.
+        order: The `pipeline_order.Order` of `dataset`.
+        rank: The number of this rank.
+        gather: Callable that takes a list of integers and returns every rank's.
+    """
+
+    def __init__(self, dataset, share, finish, parallel_calls, order, rank, gather):
+        self._source = dataset
+        self._share = share
+        self._finish = finish
+        self._parallel_calls = parallel_calls
+        self._order = order
+        self._rank = rank
+        self._gather = gather
+        self._digests: list[int] = []
+        self._rows: list[int] = []
+        # The first row of the last first batch, by component; empty if they are not all tensors.
+        self.row: list[np.ndarray] = []
+        # Whether ranks hold different shares of the parts of that batch.
+        self.is_uneven = False
+
+    @functools.cached_property
+    def dataset(self) -> tf.data.Dataset:
+        """The rank's rows of every batch, those of the first batch twice."""
+
+        # AutoGraph would take longer to look for something to convert than TensorFlow to trace.
+        @tf.autograph.experimental.do_not_convert
+        def mine(place, batch):
+            # Tensors first: their rows are examples. Then the parts of ragged and sparse ones.
+            flat = sorted(
+                tf.nest.flatten(batch), key=lambda value: not isinstance(value, tf.Tensor)
+            )
+            tensors = sum(isinstance(value, tf.Tensor) for value in flat)
+            parts = tf.nest.flatten(flat, expand_composites=True)
+            none = (None, tf.variant, tf.resource)
+            plain = [value for value in parts if getattr(value, "dtype", None) not in none]
+            note = functools.partial(self._note, tensors)
+            # Not stateful to TensorFlow, which would refuse to save the iterator's place.
+            times = tf.cond(
+                place > 0,
+                lambda: np.int64(1),
+                lambda: tf.numpy_function(note, plain, tf.int64, stateful=False),
+            )
+            return self._share(batch), tf.ensure_shape(times, [])
+
+        @tf.autograph.experimental.do_not_convert
+        def repeat(rows, times):
+            return tf.data.Dataset.from_tensors(rows).repeat(times)
+
+        order = {} if self._parallel_calls is None else {"deterministic": True}
+        # As `enumerate` does, without the step by which it hides what comes before it.
+        places = tf.data.Dataset.range(np.iinfo(np.int64).max)
+        rows = tf.data.Dataset.zip((places, self._source)).map(mine, self._parallel_calls, **order)
+        return autotuning.switch_off_unused(self._finish(rows.flat_map(repeat)))
+
+    def _note(self, examples, *tensors):
+        self._digests = []
+        self._rows = [len(tensor) for tensor in tensors[:examples]]
+        dense = examples == len(tensors) and all(self._rows)
+        self.row[:] = [np.array(tensor[:1]) for tensor in tensors] if dense else []
+        for place, tensor in enumerate(tensors):
+            digest, differ = _digest(tensor)
+            self._digests += [digest, int(differ and place < examples)]
+        return np.int64(2)
+
+    def compare(self, found: bool) -> None:
+        """Compares what was noted last with the other ranks. All ranks must call it.
+
+        Args:
+            found: Whether this rank's iterator has a first batch.
+
+        Raises:
+            ValueError: The ranks' batches differ.
+        """
+        cores = _cores() if self._order.counts_cores else 0
+        random = self._order.draws + 2 * self._order.generated
+        own = [int(found), cores, _processor(), random, *(self._digests if found else [])]
+        ranks = self._gather(own)
+        if len({rank[0] for rank in ranks}) > 1:
+            raise ValueError(
+                f"Rank {self._rank}: the ranks do not have the same data: ranks "
+                f"{_where(ranks, lambda rank: rank[0])} have batches, ranks "
+                f"{_where(ranks, lambda rank: not rank[0])} have none. {_REMEDIES}"
+            )
+        if len({rank[1] for rank in ranks}) > 1:
+            raise ValueError(
+                f"Rank {self._rank}: this dataset interleaves as many inputs as there are cores, "
+                f"and the ranks may use different numbers of cores: {[rank[1] for rank in ranks]}. "
+                "Each would see its elements in another order. Give `interleave` a `cycle_length`, "
+                "and readers a number of `num_parallel_reads`."
+            )
+        self.is_uneven = found and _shares_differ(self._rows, len(ranks))
+        if self.is_uneven and self._rank == 0:
+            logging.log_first_n(
+                logging.WARNING,
+                "tfdear: the parts of a batch have different numbers of rows, %s, and %d ranks cut "
+                "each of them, so that the ranks' shares of these parts differ. Keras's loss "
+                "objects and metrics count by the rows that they are given. What the step averages "
+                "by hand counts by the rank's share of the first part, without which a rank counts "
+                "for nothing: means over other parts come out differently from one process. Let "
+                "every number be a multiple of %d, or let none be below %d and take loss objects.",
+                1,
+                self._rows,
+                len(ranks),
+                len(ranks),
+                len(ranks),
+            )
+        groups: dict[tuple, list[int]] = {}
+        for number, rank in enumerate(ranks):
+            groups.setdefault(tuple(rank[4:]), []).append(number)
+        if len(groups) == 1:
+            return
+        # What the contents of examples are drawn from need not be alike, nor what processors of
+        # different kinds compute. If some part tells the examples apart and is the same on all
+        # ranks, then the examples are the same.
+        random = any(rank[3] for rank in ranks) or len({rank[2] for rank in ranks}) > 1
+        if random and _same_examples(list(groups)):
+            return
+        message = (
+            f"Rank {self._rank}: the ranks do not see the same global batches. The first batch is "
+            f"the same only within these groups of ranks: {list(groups.values())}. {_REMEDIES}"
+        )
+        if any(rank[3] & 1 for rank in ranks) or len({rank[2] for rank in ranks}) > 1:
+            # Perhaps nothing but that: nobody can tell.
+            logging.log_first_n(
+                logging.WARNING,
+                "tfdear: %s This is no error because the pipeline draws random numbers in parallel "
+                "or calls Python functions, or the ranks run on different processors, which may "
+                "be all that differs.",
+                1,
+                message,
+            )
+            return
+        raise ValueError(message)
+
+
+def _digest(tensor) -> tuple[int, bool]:
+    """A checksum of a tensor, and whether it has rows that differ from each other."""
+    tensor = np.asarray(tensor)
+    content = hashlib.blake2b(f"{tensor.dtype} {tensor.shape}".encode(), digest_size=8)
+    if tensor.dtype == object:
+        for value in tensor.ravel():
+            content.update(len(value).to_bytes(8, "little") + value)
+    else:
+        content.update(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data)
+    differ = bool(tensor.ndim and len(tensor) > 1 and (tensor[1:] != tensor[:1]).any())
+    return int.from_bytes(content.digest(), "little", signed=True), differ
+
+
+def _shares_differ(rows, world_size: int) -> bool:
+    """Whether some rank's shares of parts with these numbers of rows are not the same."""
+    shares = {
+        tuple(fractions.Fraction(rank * n // world_size, n) for rank in range(world_size))
+        for n in rows
+        if n
+    }
+    return len(shares) > 1
+
+
+def _same_examples(digests) -> bool:
+    """Whether a part whose rows differ from each other is the same in all of them."""
+    if len({len(each) for each in digests}) > 1:
+        return False
+    parts = zip(*(zip(each[::2], each[1::2], strict=True) for each in digests), strict=True)
+    return any(len(set(part)) == 1 and part[0][1] for part in parts)
+
+
+def _where(ranks, holds) -> list[int]:
+    return [number for number, rank in enumerate(ranks) if holds(rank)]
+
+
+def _cores() -> int:
+    """The number of cores that TensorFlow takes for all there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0
+
+
+@functools.cache
+def _processor() -> int:
+    """A number for the kind of processor: what it can do decides how floats are rounded."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            kind = next((line for line in file if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        kind = platform.machine()
+    digest = hashlib.blake2b(kind.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)

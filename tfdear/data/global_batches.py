@@ -1,0 +1,254 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Datasets of global batches, cut into the ranks' shares.
+
+[Note: Every rank cuts its rows out of the same global batches]
+Each rank runs the whole input pipeline and keeps its rows of every global batch: rank r of P gets
+rows [r * n / P, (r + 1) * n / P) of a batch of n. No element is lost or repeated, the global
+batches are those of one process, ranks always agree on the number of steps, and the ranks' rows in
+order are the batch. The price is that the work before batching is done on every rank (as with
+TensorFlow's AutoShardPolicy.DATA); `strategy.distribute_datasets_from_function` avoids it.
+"""
+
+import tensorflow as tf
+
+from tfdear.data import autotuning, first_batch, pipeline_order
+
+_DISTRIBUTED = "_tfdear_distributed"
+_IN_STEP = "_tfdear_in_step"
+
+
+def row_range(rows, rank: int, world_size: int):
+    """The rows [begin, end) of a batch that a rank keeps; the engine cuts shards alike."""
+    return rank * rows // world_size, (rank + 1) * rows // world_size
+
+
+def slice_rows(structure, rank: int, world_size: int):
+    """Keeps a rank's rows of every tensor of a batch.
+
+    Args:
+        structure: Nested structure of tensors, ragged tensors, sparse tensors or numpy arrays that
+            share their first dimension. None is passed through.
+        rank: The rank whose rows to keep.
+        world_size: Number of ranks.
+
+    Returns:
+        The same structure, with fewer rows.
+
+    Raises:
+        ValueError: A tensor has no dimensions.
+    """
+
+    def cut(component):
+        if component is None or isinstance(component, tf.experimental.Optional):
+            return component
+        if isinstance(component, tf.SparseTensor):
+            shape = component.dense_shape
+            begin, end = row_range(shape[0], rank, world_size)
+            start = tf.concat([[begin], tf.zeros_like(shape[1:])], 0)
+            size = tf.concat([[end - begin], shape[1:]], 0)
+            return tf.sparse.slice(component, start, size)
+        if isinstance(component, tf.RaggedTensor):
+            begin, end = row_range(component.nrows(), rank, world_size)
+            return component[begin:end]
+        if not tf.is_tensor(component):
+            begin, end = row_range(len(component), rank, world_size)
+            return component[begin:end]
+        if component.shape.rank == 0:
+            raise ValueError(
+                "A dataset under DearStrategy must yield global batches: every tensor needs a "
+                "first dimension to cut into the ranks' rows. Call `dataset.batch(...)` first, or "
+                "use `strategy.distribute_datasets_from_function`. Received a scalar tensor: "
+                f"{component}"
+            )
+        static = component.shape[0] if component.shape.rank is not None else None
+        rows = tf.shape(component, tf.int64)[0] if static is None else static
+        begin, end = row_range(rows, rank, world_size)
+        return component[begin:end]
+
+    return tf.nest.map_structure(cut, structure)
+
+
+def distribute(dataset: tf.data.Dataset, rank: int, world_size: int, gather) -> tf.data.Dataset:
+    """Returns the rank's share of a dataset of global batches.
+
+    Args:
+        dataset: Yields global batches.
+        rank: The number of this rank.
+        world_size: Number of ranks.
+        gather: Callable that takes a list of integers and returns every rank's.
+
+    Raises:
+        ValueError: The dataset asks for a sharding policy that is not supported, or shuffles in an
+            order that the ranks do not share.
+    """
+    if _is_distributed(dataset):
+        return dataset
+    policies = tf.data.experimental.AutoShardPolicy
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if policy in (policies.FILE, policies.HINT):
+        raise ValueError(
+            f"AutoShardPolicy.{policy.name} is not supported by DearStrategy: ranks with different "
+            "files would run out of data at different steps. Use AutoShardPolicy.DATA (every rank "
+            "cuts its rows out of the global batches), or build each rank's dataset yourself with "
+            "`strategy.distribute_datasets_from_function`."
+        )
+    if policy == policies.OFF:
+        own = _split_batches(dataset, world_size)
+        own = same_length(own, lambda length: [lengths[0] for lengths in gather([length])])
+        return mark_distributed(own.prefetch(autotuning.READ_AHEAD))
+    in_step = getattr(dataset, _IN_STEP, False)
+    dataset, order = pipeline_order.in_one_order(dataset)
+    whole = _is_tuple(dataset)
+    # Of fixed size: what AUTOTUNE brings with it is for the script to choose.
+    calls = None if in_step else 1
+
+    def cut(batch):
+        return slice_rows(batch, rank, world_size)
+
+    # There is nothing for AutoGraph to convert, which takes time.
+    @tf.autograph.experimental.do_not_convert
+    def mine(*batch):
+        return cut(batch if whole else batch[0])
+
+    def finish(shared):
+        if in_step:
+            return shared.with_options(_no_reading_ahead())
+        return shared.prefetch(autotuning.READ_AHEAD)
+
+    shared = finish(dataset.map(mine, calls, deterministic=None if in_step else True))
+    comparison = first_batch.FirstBatch(dataset, cut, finish, calls, order, rank, gather)
+    setattr(shared, first_batch.COMPARISON, comparison)
+    return mark_distributed(shared)
+
+
+def read_in_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Marks a dataset whose source remembers its position, such as a Python generator.
+
+    What was read ahead is lost when an iterator ends, and how much that is depends on time: ranks
+    that read ahead would go on from different places in the next `fit`.
+    """
+    setattr(dataset, _IN_STEP, True)
+    return dataset
+
+
+def _no_reading_ahead() -> tf.data.Options:
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.experimental_optimization.apply_default_optimizations = False
+    options.experimental_optimization.inject_prefetch = False
+    return options
+
+
+def mark_distributed(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Marks a dataset as a rank's own, so that Keras's `fit` does not cut it again."""
+    setattr(dataset, _DISTRIBUTED, True)
+    return dataset
+
+
+def _is_distributed(dataset) -> bool:
+    """Whether the dataset was made from one that is a rank's own already."""
+    if getattr(dataset, _DISTRIBUTED, False):
+        return True
+    inputs = getattr(dataset, "_inputs", None)
+    return callable(inputs) and any(_is_distributed(source) for source in inputs())
+
+
+def _is_tuple(dataset) -> bool:
+    """Whether `map` hands the elements over as several arguments."""
+    return type(dataset.element_spec) is tuple
+
+
+def _split_batches(dataset, world_size):
+    """AutoShardPolicy.OFF: every rank sees all of its own data, in batches of the ranks' size."""
+    whole = _is_tuple(dataset)
+
+    @tf.autograph.experimental.do_not_convert
+    def split(*batch):
+        batch = batch if whole else batch[0]
+        # A batch with fewer rows than there are ranks: no step is without examples.
+        count = tf.minimum(_rows(batch), world_size)
+        pieces = tf.data.Dataset.range(count)
+        return pieces.map(lambda piece: slice_rows(batch, piece, count))
+
+    steps = dataset.flat_map(split)
+    batches = int(dataset.cardinality().numpy())
+    if batches == tf.data.INFINITE_CARDINALITY:
+        return steps.apply(tf.data.experimental.assert_cardinality(batches))
+    if batches > 0:
+        last = _rows_of_last_batch(dataset)
+        if last is None:
+            return steps
+        batches = (batches - 1) * world_size + min(last, world_size)
+    if batches >= 0:
+        return steps.apply(tf.data.experimental.assert_cardinality(batches))
+    return steps
+
+
+def _rows(batch):
+    """The number of rows of a batch, scalar int64."""
+    first = tf.nest.flatten(batch)[0]
+    if isinstance(first, tf.SparseTensor):
+        return first.dense_shape[0]
+    if isinstance(first, tf.RaggedTensor):
+        return tf.cast(first.nrows(), tf.int64)
+    return tf.shape(first, tf.int64)[0]
+
+
+def _rows_of_last_batch(dataset) -> int | None:
+    """As far as it can be told without reading: None if not."""
+    batches = int(dataset.cardinality().numpy())
+    while True:
+        inputs = dataset._inputs()
+        if len(inputs) != 1:
+            return None
+        size = tf.get_static_value(getattr(dataset, "_batch_size", None))
+        rows = int(inputs[0].cardinality().numpy())
+        if size is not None and rows >= 0:
+            return int(min(size, rows - (batches - 1) * size))
+        if rows != batches:
+            return None
+        dataset = inputs[0]
+
+
+def same_length(dataset: tf.data.Dataset, exchange) -> tf.data.Dataset:
+    """Lets ranks whose own datasets have different lengths end an epoch together.
+
+    A rank that has fewer steps goes on with empty batches, which weigh nothing.
+
+    Args:
+        dataset: This rank's dataset.
+        exchange: Callable that takes an int and returns every rank's.
+
+    Returns:
+        The dataset, lengthened if other ranks' are longer.
+
+    Raises:
+        ValueError: Ranks have datasets of unknown length, or both endless and finite ones.
+    """
+    mine = int(dataset.cardinality().numpy())
+    lengths = exchange(mine)
+    longest = max(lengths)
+    if min(lengths) < 0 and len(set(lengths)) > 1 or tf.data.UNKNOWN_CARDINALITY in lengths:
+        raise ValueError(
+            "The ranks' own datasets must all have a known number of batches, or all be endless: "
+            "otherwise ranks would end an epoch at different steps. Give the dataset its length "
+            "with `dataset.apply(tf.data.experimental.assert_cardinality(n))`, or make it endless "
+            "with `repeat()` and pass `steps_per_epoch`. Received lengths, by rank (-1: endless, "
+            f"-2: unknown): {lengths}"
+        )
+    if mine == longest or longest < 0:
+        return dataset
+
+    def empty(spec):
+        if isinstance(spec, tf.RaggedTensorSpec):
+            return tf.RaggedTensor.from_row_splits(
+                tf.zeros([0], spec.dtype), tf.zeros([1], spec.row_splits_dtype)
+            )
+        if isinstance(spec, tf.SparseTensorSpec):
+            shape = [0] + [size or 1 for size in spec.shape[1:]]
+            return tf.sparse.from_dense(tf.zeros(shape, spec.dtype))
+        shape = [0] + [size or 1 for size in spec.shape[1:]]
+        return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
+
+    nothing = tf.data.Dataset.from_tensors(tf.nest.map_structure(empty, dataset.element_spec))
+    return dataset.concatenate(nothing.repeat(longest - mine))

@@ -1,0 +1,39 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""What a step does to others or to variables happens only when the step's data are there.
+
+A step that finds its data set at the end fails. By then TensorFlow may have run whatever does not
+depend on the data: a place in the order of collectives would be taken and never used, and the step
+counter of the optimizer would move on some ranks and not on others.
+"""
+
+import contextlib
+
+import tensorflow as tf
+
+from tfdear._private import tensorflow as _tf_private
+
+
+def read():
+    """Within it, ops run only when the batches that the graph itself reads are there.
+
+    A replica function may read from an iterator of its own instead of being given the batch.
+    """
+    if tf.executing_eagerly():
+        return contextlib.nullcontext()
+    graph = _tf_private.ops.get_default_graph()
+    reads = [op for op in graph.get_operations() if op.type.startswith("IteratorGetNext")]
+    return tf.control_dependencies(reads)
+
+
+def required():
+    """Within it, ops run only when the data of the current step are there."""
+    context = tf.distribute.get_replica_context()
+    data = getattr(context, "data", None)
+    if data is None or tf.executing_eagerly():
+        return contextlib.nullcontext()
+    graph = _tf_private.ops.get_default_graph()
+    if context.data_in_graph.get(graph) is None:
+        # Control edges do not reach into the functions that a step calls; a captured value does.
+        with tf.control_dependencies(None):
+            context.data_in_graph[graph] = tf.identity(data)
+    return tf.control_dependencies([context.data_in_graph[graph]])

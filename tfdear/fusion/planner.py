@@ -1,0 +1,85 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""What a planner of tensor fusion is. Imports no TensorFlow."""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from tfdear.planning import schedules
+from tfdear.planning.cost_model import CommunicationCosts
+from tfdear.planning.trace import Trace
+
+DEFAULT_BUCKET_BYTES = 25 << 20
+
+
+@runtime_checkable
+class Planner(Protocol):
+    """Decides which gradients travel as one collective.
+
+    Beside these members a planner may have
+
+    - `plan(trace, costs, schedule)`: buckets with the order of their collectives, where the two are
+      sought together (`make_plan`);
+    - `first_bucket_bytes(compressed)`: the largest bucket, in bytes, before anything is measured;
+      0: a sixteenth of the gradients' bytes, within limits (default: 25 MiB);
+    - `keeps_first_buckets`: True if with compression the buckets of the first plan stay, which are
+      alike in all runs, and only their order is measured. Buckets decide what is selected: those
+      that are cut by measured times give other weights in every run (default: False).
+    """
+
+    needs_profile: bool
+
+    def buckets(
+        self, trace: Trace, costs: CommunicationCosts | None, schedule: str
+    ) -> Sequence[Sequence[int]]:
+        """Returns the layers of each bucket, in backward order."""
+
+
+@runtime_checkable
+class SearchingPlanner(Planner, Protocol):
+    """A planner that is told the step time of the buckets it named last, and then names others."""
+
+    steps_per_trial: int
+
+    @property
+    def done(self) -> bool:
+        """Whether it has found its answer."""
+
+    def observe(self, seconds_per_step: float) -> None:
+        """Ends a trial of `steps_per_trial` steps."""
+
+
+def seeks_order(planner: Planner) -> bool:
+    """Whether a planner seeks buckets and the order of their collectives together."""
+    return hasattr(planner, "plan")
+
+
+def make_plan(
+    planner: Planner, schedule: str, trace: Trace, costs: CommunicationCosts | None
+) -> schedules.Plan:
+    """The plan that the engine gets: the planner's buckets and the schedule's order.
+
+    Args:
+        planner: Who cuts the buckets.
+        schedule: One of `tfdear.schedules.SCHEDULES`.
+        trace: The model.
+        costs: The network, or None.
+    """
+    if seeks_order(planner):
+        return planner.plan(trace, costs, schedule)  # type: ignore[attr-defined]
+    return schedules.make_plan(schedule, planner.buckets(trace, costs, schedule), trace, costs)
+
+
+def first_bucket_bytes(planner: Planner, compressed: bool) -> int:
+    """The largest bucket before anything is measured, as `Planner` says.
+
+    Args:
+        planner: Who cuts the buckets later.
+        compressed: Whether gradients are compressed.
+    """
+    own = getattr(planner, "first_bucket_bytes", None)
+    return DEFAULT_BUCKET_BYTES if own is None else own(compressed)
+
+
+def keeps_first_buckets(planner: Planner) -> bool:
+    """Whether the buckets of the first plan stay with compression, as `Planner` says."""
+    return getattr(planner, "keeps_first_buckets", False)

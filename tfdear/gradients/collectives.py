@@ -1,0 +1,67 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Single collectives as functions of tensors, in program order with everything else."""
+
+import tensorflow as tf
+
+from tfdear.data import step_data
+from tfdear.engine import engine as engine_module
+from tfdear.engine import library as _ops
+from tfdear.gradients import reducer as reductions
+
+GROUPS = {
+    "world": engine_module.Lane.CONTROL,
+    "intra_node": engine_module.Lane.INTRA_NODE,
+    "inter_node": engine_module.Lane.INTER_NODE,
+}
+
+
+def lane(group: str) -> engine_module.Lane:
+    """The lane of a process group, by the group's name."""
+    if group not in GROUPS:
+        raise ValueError(f"`group` must be one of {tuple(GROUPS)}. Received: group={group!r}")
+    return GROUPS[group]
+
+
+class Collectives:
+    """All-gather, reduce-scatter, all-to-all, broadcast and barrier of one strategy.
+
+    Args:
+        reducer: Gives the order of collectives.
+    """
+
+    def __init__(self, reducer: reductions.Reducer):
+        self._reducer = reducer
+
+    def _call(self, function, group, *inputs, **attributes):
+        reductions.check_not_xla()
+        with tf.device(self._reducer.device):
+            with step_data.read():
+                ticket = _ops.load().dear_open_collective(
+                    self._reducer.order, lane=int(lane(group))
+                )
+            return function(ticket, *inputs, **attributes)
+
+    def all_gather(self, value, group="world"):
+        value = tf.convert_to_tensor(value)
+        if value.dtype == tf.string:
+            raise TypeError(
+                "strings cannot be gathered over ranks: they have no fixed size. Gather their "
+                f"numbers, or use `tf.io.decode_raw` on padded strings. Received: {value}"
+            )
+        return self._call(_ops.load().dear_all_gather, group, value)
+
+    def reduce_scatter(self, value, group="world"):
+        value = reductions.check_type(tf.convert_to_tensor(value))
+        return self._call(_ops.load().dear_reduce_scatter, group, value)
+
+    def all_to_all(self, value, splits, group="world"):
+        splits = tf.convert_to_tensor(splits, tf.int64)
+        return self._call(_ops.load().dear_all_to_all, group, tf.convert_to_tensor(value), splits)
+
+    def broadcast(self, value, root=0, group="world", name=""):
+        """`name`: what it is, in a word that all ranks use, for error messages."""
+        value = tf.convert_to_tensor(value)
+        return self._call(_ops.load().dear_broadcast, group, value, root=root, label=name)
+
+    def barrier(self, group="world"):
+        return self._call(_ops.load().dear_barrier, group)

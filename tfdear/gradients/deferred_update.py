@@ -1,0 +1,147 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Traces an optimizer update into a function that the engine runs when the gradient is there.
+
+[Note: What an update owns]
+An update runs later than the code around it, so it may touch only what is its own: the variable,
+its optimizer slots, and whatever else it writes. These it reads and writes in place, and every
+other reader waits for it. All that it merely reads (the step counter, the learning rate) is read in
+the calling graph, at the time of the call, and captured by value. What an update writes is not
+known before it was traced; if the trace meets a write to a variable that it took by value before,
+it starts again with that variable owned.
+"""
+
+import threading
+
+import tensorflow as tf
+
+from tfdear._private import tensorflow as _tf_private
+from tfdear.gradients import sparse_rows
+
+_state = threading.local()
+
+
+def current_trace() -> "UpdateTrace | None":
+    """The update that is being traced in this thread, if any."""
+    return getattr(_state, "trace", None)
+
+
+class _MeetsForeignWrite(Exception):
+    def __init__(self, variable):
+        super().__init__(variable.name)
+        self.variable = variable
+
+
+class UpdateTrace:
+    """Decides for every use of a variable inside an update: in place, or by value.
+
+    Args:
+        outer: The graph that the update is called in.
+        owned: Variables that the update owns from the start.
+    """
+
+    def __init__(self, outer, owned):
+        self._outer = outer
+        self._owned = {id(variable): variable for variable in owned}
+        self.written = {}
+        # The sum that the update gets, if it is dense, and the norms it wants with it.
+        self.gradient = None
+        self.request = None
+
+    def owns(self, variable) -> bool:
+        return id(variable) in self._owned or id(variable.owner) in self._owned
+
+    def record_write(self, variable) -> None:
+        self.require_ownership(variable)
+        self.written[id(variable)] = variable
+
+    def require_ownership(self, variable) -> None:
+        if not self.owns(variable):
+            raise _MeetsForeignWrite(variable)
+
+    def read_by_value(self, read):
+        """Calls `read` in the graph that calls the update."""
+        _state.trace = None
+        try:
+            with self._outer.as_default():
+                return read()
+        finally:
+            _state.trace = self
+
+
+class DeferredUpdate:
+    """A traced update: the function, what it captured, what it writes, and the norms it wants."""
+
+    def __init__(self, function, written, request):
+        self.function = function
+        self.captured = list(function.captured_inputs)
+        self.written = list(written)
+        # A `layer_norms.Request` or None, and which captured tensor stands for its result.
+        self.norms = request
+        self.norms_argument = -1
+        if request is not None:
+            places = [tensor is request.result for tensor in self.captured]
+            self.norms_argument = places.index(True)
+
+
+def trace_update(variable, update, gradient) -> DeferredUpdate | None:
+    """Traces `update(variable, gradient)` for a later run.
+
+    Args:
+        variable: The `DearVariable` that is updated.
+        update: A callable of the variable and its gradient; other arguments are bound.
+        gradient: A symbolic tensor or `tf.IndexedSlices` of the current graph; only its type and
+            shape matter.
+
+    Returns:
+        The traced update, or None if it uses something that is not safe to use later, so that it
+        has to run in its place in the program.
+    """
+    outer = _tf_private.ops.get_default_graph()
+    sparse = isinstance(gradient, tf.IndexedSlices)
+    values = gradient.values if sparse else gradient
+    signature = [tf.TensorSpec(values.shape, values.dtype)]
+    if sparse:
+        signature.append(tf.TensorSpec([None], tf.int64))
+
+    owned = [variable]
+    while True:
+        trace = UpdateTrace(outer, owned)
+        try:
+            function = _trace(trace, variable, update, gradient, signature)
+            break
+        except _MeetsForeignWrite as met:
+            owned.append(met.variable)
+
+    written = list(trace.written.values())
+    for captured in function.captured_inputs:
+        if captured.dtype != tf.resource:
+            continue
+        used = _variable_of(captured)
+        if used is None or not trace.owns(used):
+            return None
+    return DeferredUpdate(function, written, trace.request) if written else None
+
+
+def _trace(trace, variable, update, gradient, signature):
+    def body(values, indices=None):
+        if indices is not None:
+            shape = gradient.dense_shape
+            if shape is not None:
+                shape = tf.constant(tf.get_static_value(shape), shape.dtype)
+            indices = tf.cast(indices, gradient.indices.dtype)
+            values = sparse_rows.sum_duplicates(tf.IndexedSlices(values, indices, shape))
+        else:
+            trace.gradient = values
+        _state.trace = trace
+        try:
+            update(variable, values)
+        finally:
+            _state.trace = None
+
+    return tf.function(body, autograph=False).get_concrete_function(*signature)
+
+
+def _variable_of(handle):
+    reference = getattr(handle, "_parent_trackable", None)
+    variable = reference() if reference is not None else None
+    return variable if hasattr(variable, "raw_handle") else None

@@ -1,0 +1,82 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Norms of a layer for LARS and LAMB: in parallel over the ranks where the engine sums gradients.
+
+Where an update is put off, the engine takes the norms, every rank those of its shard ([Note:
+Parallel norms] in `custom_ops/engine/layer_norms.h`). Everywhere else, one op takes them here, in
+one pass.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from tfdear._private import tensorflow as _tf_private
+from tfdear.engine import library as _ops
+from tfdear.gradients import deferred_update
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """Norms that a deferred update wants with its gradient.
+
+    Args:
+        kind: "lars" or "lamb".
+        variables: The weights and, for LAMB, mean and square of the gradients.
+        step: For LAMB, the six numbers of Adam's step.
+        result: What stands for the norms in the calling graph; the update captures it.
+    """
+
+    kind: str
+    variables: tuple
+    step: tuple
+    result: tf.Tensor
+
+
+def take(
+    kind: str,
+    gradient: tf.Tensor,
+    weight: tf.Variable,
+    moments: Sequence[tf.Variable] = (),
+    make_step: Callable[[], tf.Tensor] | None = None,
+) -> tuple[tf.Tensor, tf.Tensor] | None:
+    """Takes the norms of one layer. Call it before the moments are updated.
+
+    Args:
+        kind: "lars" (weights and gradient) or "lamb" (weights and Adam's step).
+        gradient: The gradient as the optimizer was given it.
+        weight: The variable.
+        moments: For LAMB, the mean and the square of the gradients.
+        make_step: For LAMB, returns the six numbers of `AdamStep`, `sum_of_squares.h`, as float32.
+
+    Returns:
+        The two norms, scalars of float32; None where there is no op for them: types other than
+        float32, other devices than the CPU, XLA.
+    """
+    values = (gradient, weight, *moments)
+    if any(value.dtype != tf.float32 for value in values) or _elsewhere(weight):
+        return None
+    trace = deferred_update.current_trace()
+    if trace is not None and trace.gradient is gradient and trace.request is None:
+        step = () if make_step is None else (trace.read_by_value(make_step),)
+        result = trace.read_by_value(lambda: tf.zeros([2]))
+        trace.request = Request(kind, (weight, *moments), step, result)
+        norms = tf.identity(result)
+    else:
+        norms = _ops.load().dear_layer_norms(
+            gradient,
+            tf.convert_to_tensor(weight),
+            [tf.convert_to_tensor(moment) for moment in moments],
+            [] if make_step is None else [make_step()],
+            kind=kind,
+        )
+    return norms[0], norms[1]
+
+
+def _elsewhere(weight) -> bool:
+    if "GPU" in (weight.device or "").upper():
+        return True
+    if tf.executing_eagerly():
+        return False
+    graph = _tf_private.ops.get_default_graph()
+    return _tf_private.control_flow_util.GraphOrParentsInXlaContext(graph)

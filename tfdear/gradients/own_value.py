@@ -1,0 +1,85 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""A rank's own value of a variable whose ranks' values are added up, such as a metric's.
+
+[Note: Own values]
+Inside `strategy.run` a rank reads and writes its own value, as a replica of TensorFlow's strategies
+does: `m.assign(0.9 * m + 0.1 * x)` concerns this rank's part, and what `m` is afterwards is the sum
+of all parts. The variable itself holds that sum, on all ranks, from the end of the step or from
+the first result of a metric that asks for it. A value assigned outside of a step is the sum, of
+which every rank gets a part.
+"""
+
+import contextlib
+import threading
+
+import tensorflow as tf
+
+from tfdear._private import tensorflow as _tf_private
+from tfdear.data import step_data
+
+_state = threading.local()
+
+
+@contextlib.contextmanager
+def sums_are_read():
+    """Within it, reads inside a step yield the sum over the ranks, not this rank's own value."""
+    previous = are_sums_read()
+    _state.sums = True
+    try:
+        yield
+    finally:
+        _state.sums = previous
+
+
+def are_sums_read() -> bool:
+    """Whether `sums_are_read` holds."""
+    return getattr(_state, "sums", False)
+
+
+class OwnValue:
+    """This rank's part of one variable.
+
+    Args:
+        total: The variable's first value.
+        rank: This process's rank.
+        world_size: Number of ranks.
+    """
+
+    def __init__(self, total: tf.Tensor, rank: int, world_size: int):
+        self._rank = rank
+        self._world_size = world_size
+        # A plain variable: no update is ever in flight on it.
+        self._variable = _tf_private.resource_variable_ops.ResourceVariable(
+            self._part(total), trainable=False, name="own_value"
+        )
+
+    @property
+    def handle(self) -> tf.Tensor:
+        """That of the variable which holds it."""
+        return self._variable.handle
+
+    def read(self) -> tf.Tensor:
+        return self._variable.read_value()
+
+    def write(self, value: tf.Tensor) -> None:
+        with step_data.required():
+            self._variable.assign(value, read_value=False)
+
+    def add(self, value: tf.Tensor) -> None:
+        with step_data.required():
+            self._variable.assign_add(value, read_value=False)
+
+    def take_part_of(self, total: tf.Tensor) -> None:
+        """To be called on all ranks when a new sum was written."""
+        self.write(self._part(total))
+
+    def _part(self, total):
+        if total.dtype.is_integer:
+            # The parts of whole numbers are whole, and make the sum together.
+            size = tf.constant(self._world_size, total.dtype)
+            rest = tf.math.floormod(total, size)
+            more = tf.cast(tf.constant(self._rank, total.dtype) < rest, total.dtype)
+            return tf.math.floordiv(total, size) + more
+        if total.dtype.is_floating or total.dtype.is_complex:
+            return total / tf.cast(self._world_size, total.dtype)
+        return total

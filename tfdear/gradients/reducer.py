@@ -1,0 +1,288 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Sums over ranks as ops: contributions go into the engine, sums come out, updates wait for them.
+
+[Note: Contribute, then read or defer]
+A reduction is one op that takes a place in the order of collectives (at once, in program order),
+one op per tensor that hands the rank's share to the engine (whenever the backward pass has it), and
+one op per tensor that yields the sum. The last are stateless: where every sum goes into an
+optimizer update, the updates are put off instead (`defer`), nobody reads the sums in the graph, and
+TensorFlow prunes those ops, so the step ends without waiting for the network.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from tfdear._private import tensorflow as _tf_private
+from tfdear.data import step_data
+from tfdear.engine import engine as engine_module
+from tfdear.engine import library as _ops
+from tfdear.engine import plan as engine_plan
+from tfdear.gradients import deferred_update, elementwise_update, sparse_rows, variable_names
+from tfdear.gradients import order as gradient_order
+
+# The engine's DataType, by TensorFlow's.
+_DATA_TYPES = {tf.as_dtype(name): number for name, number in engine_module.DATA_TYPES.items()}
+# A layout stays for ever, and shapes may be other ones in every step: past so many, one serves all
+# shapes, whose sizes are then known at run time only.
+_MOST_EAGER_LAYOUTS = 256
+_NO_VARIABLE = -1
+# Of the optimizer whose gradients are being summed; None: there is none.
+_momentum: contextvars.ContextVar[float | None] = contextvars.ContextVar("momentum", default=None)
+
+
+@contextlib.contextmanager
+def for_optimizer(momentum: float):
+    """Within it, sums are for an optimizer, which applies this momentum to them."""
+    token = _momentum.set(momentum)
+    try:
+        yield
+    finally:
+        _momentum.reset(token)
+
+
+def check_not_xla() -> None:
+    """Raises if ops are being built for XLA."""
+    graph = None if tf.executing_eagerly() else _tf_private.ops.get_default_graph()
+    if graph is not None and _tf_private.control_flow_util.GraphOrParentsInXlaContext(graph):
+        raise ValueError(
+            "`jit_compile=True` does not work under tfdear.DearStrategy: XLA compiles a step into "
+            "one program, in which neither collectives nor updates can overlap with computation. "
+            'Pass `jit_compile=False` (or leave it at "auto") to `model.compile` or `tf.function`.'
+        )
+
+
+class Reducer:
+    """Builds reductions for one strategy.
+
+    Args:
+        engine: The started `tfdear.engine.engine.Engine`.
+        device: Where the engine's ops run.
+        on_layout: Called with each new layout of gradients: its number, names, tensors and numbers
+            of variables; names and numbers may still change until its first use. Defaults to None.
+    """
+
+    def __init__(
+        self,
+        engine: engine_module.Engine,
+        device: str,
+        on_layout: Callable[[int, list[str], list[engine_plan.TensorSpec], list[int]], None]
+        | None = None,
+    ):
+        self._engine = engine
+        self._on_layout = on_layout
+        self.device = device
+        # Of each layout of a graph: its tensors, and what they are called.
+        self._tensors: dict[int, list[engine_plan.TensorSpec]] = {}
+        self._names: dict[int, list[str]] = {}
+        # Of each layout: the numbers of the variables whose gradients its tensors are.
+        self._variables: dict[int, list[int]] = {}
+        # Of eager calls, by lane: the members of a lane's group have made the same calls, so they
+        # run out of layouts at the same one.
+        self._eager_layouts: dict[engine_module.Lane, dict[tuple, int]] = {}
+        # A resource without content: ops that take a place in the order of collectives share it,
+        # so automatic control dependencies keep them in program order.
+        with tf.init_scope(), tf.device(device):
+            self._order = tf.Variable(0, trainable=False, name="tfdear_order")
+
+    @property
+    def order(self):
+        return self._order.handle
+
+    def all_reduce(
+        self,
+        values: Sequence[tf.Tensor | tf.IndexedSlices],
+        *,
+        name: str,
+        lane: engine_module.Lane = engine_module.Lane.CONTROL,
+        active: tf.Tensor | None = None,
+        weight: tf.Tensor | None = None,
+    ) -> list:
+        """Sums tensors over the ranks; gathers the rows of `tf.IndexedSlices`.
+
+        Args:
+            values: Tensors or `tf.IndexedSlices`, the same structure on all ranks.
+            name: What they are, in a word, for error messages.
+            lane: Where the reduction queues. One in the control lane whose sums are all deferred
+                moves to the gradients' lane.
+            active: Scalar bool; where false, this rank contributes nothing.
+            weight: Scalar float64, by which this rank's values are multiplied; where 0, it
+                contributes nothing, whatever they are. Takes the place of `active`.
+
+        Returns:
+            The sums, in the order of `values`.
+        """
+        check_not_xla()
+        values = [check_type(value) for value in values]
+        ops = _ops.load()
+        with tf.device(self.device):
+            if weight is None:
+                everything = tf.constant(1.0, tf.float64)
+                weight = everything if active is None else tf.cast(active, tf.float64)
+            layout = self._layout(values, name, lane)
+            with step_data.required(), step_data.read():
+                ticket = ops.dear_open_reduction(self.order, layout=layout)
+            # Last first: the order in which the backward pass yields gradients.
+            for index in reversed(range(len(values))):
+                self._contribute(ops, ticket, index, values[index], weight)
+            return [_reduced(ops, ticket, index, value) for index, value in enumerate(values)]
+
+    def _layout(self, values, name, lane) -> int:
+        specs = tuple(_spec(value) for value in values)
+        eager = tf.executing_eagerly()
+        if eager:
+            layouts = self._eager_layouts.setdefault(lane, {})
+            if (name, specs) not in layouts and len(layouts) >= _MOST_EAGER_LAYOUTS:
+                specs = tuple(dataclasses.replace(spec, count=-1, bytes=0) for spec in specs)
+            if (name, specs) in layouts:
+                return layouts[name, specs]
+        layout = self._engine.create_layout(name, lane)
+        for spec in specs:
+            self._engine.add_tensor(layout, spec.data_type, spec.count, spec.sparse)
+        if eager:
+            layouts[name, specs] = layout
+        else:
+            if (momentum := _momentum.get()) is not None:
+                self._engine.set_optimizer(layout, momentum)
+            self._tensors[layout] = list(specs)
+        return layout
+
+    def _contribute(self, ops, ticket, index, value, weight) -> None:
+        if isinstance(value, tf.IndexedSlices):
+            rows, indices = sparse_rows.unique(value.values, value.indices)
+            op = ops.dear_contribute_rows(ticket, rows, indices, weight, index=index)
+        else:
+            op = ops.dear_contribute(ticket, value, weight, index=index)
+        if not tf.executing_eagerly():
+            # Contributions happen whenever the backward pass has them; without this they would be
+            # chained to each other as ops with side effects.
+            graph = _tf_private.ops.get_default_graph()
+            manager = getattr(graph, "experimental_acd_manager", None)
+            if manager is not None:
+                manager.run_independently(op)
+
+    def defer(self, variable, update, gradient) -> bool:
+        """Puts `update(variable, gradient)` off until the sum is there, if that is possible.
+
+        Args:
+            variable: The `DearVariable` to update.
+            update: A callable of the variable and the gradient.
+            gradient: A sum that `all_reduce` returned, untouched since.
+
+        Returns:
+            False if the update must run in its place in the program: the gradient was changed
+            after the reduction, or comes from another graph, or the update uses something that
+            could change before it runs.
+        """
+        source = _reduced_op(gradient)
+        if source is None:
+            return False
+        traced = deferred_update.trace_update(variable, update, gradient)
+        if traced is None:
+            return False
+        graph = _tf_private.ops.get_default_graph()
+        traced.function.add_to_graph(graph)
+        # The function lives as long as the graph that calls it: its kernel waits for its updates.
+        graph.add_to_collection("tfdear_deferred_updates", traced)
+        ticket = source.inputs[0]
+        layout = ticket.op.get_attr("layout")
+        self._take_to_gradients(ticket, layout, source.get_attr("index"), variable)
+        norms = traced.norms
+        if norms is not None:
+            self._engine.request_norms(layout, source.get_attr("index"))
+        for written in traced.written:
+            written.await_updates()
+        sparse = isinstance(gradient, tf.IndexedSlices)
+        with tf.device(self.device):
+            program = None
+            if not sparse and norms is None:
+                program = elementwise_update.translate(traced.function, variable.shape)
+            _ops.load().dear_defer_update(
+                ticket,
+                traced.captured,
+                [] if norms is None else [used.raw_handle for used in norms.variables],
+                [] if norms is None else norms.step,
+                [] if program is None else program.scalars,
+                program=[] if program is None else program.code,
+                program_variables=[] if program is None else program.variables,
+                norms="none" if norms is None else norms.kind,
+                norms_argument=traced.norms_argument,
+                f=traced.function,
+                T=(gradient.values if sparse else gradient).dtype,
+                index=source.get_attr("index"),
+                sparse=sparse,
+                writes=[written.number for written in traced.written],
+            )
+        return True
+
+    def _take_to_gradients(self, ticket, layout: int, index: int, variable) -> None:
+        if layout not in self._names:
+            count = len(self._tensors[layout])
+            self._names[layout] = [f"tensor {number}" for number in range(count)]
+            self._variables[layout] = [_NO_VARIABLE] * count
+            self._engine.set_lane(layout, engine_module.Lane.GRADIENTS)
+            gradient_order.contribute_gradients_first(
+                user for user in ticket.consumers() if user.type == "DearContribute"
+            )
+            if self._on_layout is not None:
+                self._on_layout(
+                    layout, self._names[layout], self._tensors[layout], self._variables[layout]
+                )
+        self._names[layout][index] = variable.name
+        self._variables[layout][index] = variable.number
+        self._engine.set_variable(
+            layout,
+            index,
+            variable.number,
+            name=variable.creation_path,
+            comparable=variable_names.comparable(variable.creation_path),
+            kind=f"{variable.dtype.name}{variable.shape}",
+        )
+
+
+def check_type(value):
+    """Returns a tensor, or raises if its type cannot be summed over ranks."""
+    value = value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
+    if value.dtype not in _DATA_TYPES:
+        supported = ", ".join(sorted(data_type.name for data_type in _DATA_TYPES))
+        raise TypeError(
+            f"tensors of type {value.dtype.name} cannot be summed over ranks. Supported: "
+            f"{supported}. Cast the tensor first. Received: {value}"
+        )
+    return value
+
+
+def _spec(value) -> engine_plan.TensorSpec:
+    sparse = isinstance(value, tf.IndexedSlices)
+    # Of rows, how many there are is known at run time only: their number is small beside the table.
+    count = None if sparse else value.shape.num_elements()
+    return engine_plan.TensorSpec(
+        data_type=_DATA_TYPES[value.dtype],
+        count=-1 if count is None else count,
+        sparse=sparse,
+        bytes=0 if count is None else count * value.dtype.size,
+    )
+
+
+def _reduced(ops, ticket, index, value):
+    if not isinstance(value, tf.IndexedSlices):
+        return ops.dear_reduced(ticket, T=value.dtype, index=index, shape=value.shape)
+    shape = tf.TensorShape([None]).concatenate(value.values.shape[1:])
+    rows, indices = ops.dear_reduced_rows(ticket, T=value.dtype, index=index, shape=shape)
+    return tf.IndexedSlices(rows, tf.cast(indices, value.indices.dtype), value.dense_shape)
+
+
+def _reduced_op(gradient):
+    """The op that yields the untouched sum, or None."""
+    tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    if not isinstance(tensor, tf.Tensor) or tf.executing_eagerly():
+        return None
+    if tensor.graph is not _tf_private.ops.get_default_graph():
+        return None
+    # `ReplicaContext.all_reduce` makes the sum differentiable, which wraps it in identities.
+    while tensor.op.type in ("Identity", "IdentityN"):
+        tensor = tensor.op.inputs[tensor.value_index]
+    return tensor.op if tensor.op.type in ("DearReduced", "DearReducedRows") else None

@@ -1,0 +1,267 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""The variables of a distributed `DearStrategy`."""
+
+import contextlib
+import enum
+import inspect
+import threading
+
+import tensorflow as tf
+
+from tfdear._private import tensorflow as _tf_private
+from tfdear.data import step_data
+from tfdear.engine import library as _ops
+from tfdear.gradients import deferred_update, forward_marks, own_value
+
+_state = threading.local()
+
+
+class Reconciliation(enum.Enum):
+    """What becomes of values that ranks write into a variable inside `strategy.run`."""
+
+    # Nothing: every rank writes the same (step counters), or nobody outside an update writes.
+    NONE = "none"
+    # Every rank has its own value, and these are added up: metrics. See [Note: Own values].
+    SUM = "sum"
+    # The ranks' values are averaged: moving statistics of BatchNormalization.
+    MEAN = "mean"
+    # What the ranks write is added up at once: counters of a script.
+    SUM_OF_WRITES = "sum of writes"
+    # What rank 0 writes.
+    FIRST = "first"
+
+
+@contextlib.contextmanager
+def written_alike():
+    """Within it, variables are made whose writes are the same on all ranks: Keras's counters."""
+    previous = is_written_alike()
+    _state.alike = True
+    try:
+        yield
+    finally:
+        _state.alike = previous
+
+
+def is_written_alike() -> bool:
+    """Whether `written_alike` holds."""
+    return getattr(_state, "alike", False)
+
+
+@contextlib.contextmanager
+def raw_handles():
+    """Within it, `handle` gives the bare handle: the caller has awaited the variable itself."""
+    previous = getattr(_state, "raw", False)
+    _state.raw = True
+    try:
+        yield
+    finally:
+        _state.raw = previous
+
+
+class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
+    """A variable whose every use waits for the updates in flight on it.
+
+    Program order decides what a read sees, whatever the time at which updates run: each use of
+    `handle` (reads, gathers, assignments, checkpoints) adds an op that completes when nothing is
+    pending on the variable. See "Deferred updates" in `custom_ops/README.md`.
+
+    Args:
+        creation_path: Its path in the model where it was made.
+        number: The engine's number of the variable.
+        owner: The variable whose update writes this one (an optimizer slot), or None.
+        reconciliation: What becomes of values written inside `strategy.run`.
+        **kwargs: As `tf.Variable`.
+    """
+
+    def __init__(self, *args, creation_path, number, owner, reconciliation, **kwargs):
+        self._number = None  # No updates can be in flight while the variable is being made.
+        self.creation_path = creation_path
+        self.owner = owner
+        self.reconciliation = reconciliation
+        super().__init__(*args, **kwargs)
+        self.own: own_value.OwnValue | None = None
+        if reconciliation is Reconciliation.SUM:
+            with tf.init_scope():
+                strategy = self._distribute_strategy
+                self.own = own_value.OwnValue(
+                    super()._read_variable_op(), strategy.rank, strategy.world_size
+                )
+        self._number = number
+
+    @property
+    def number(self) -> int:
+        return self._number
+
+    @property
+    def strategy(self):
+        """The `DearStrategy` that made the variable."""
+        return self._distribute_strategy
+
+    @property
+    def raw_handle(self):
+        return self._bare_handle
+
+    # TensorFlow's C++ takes this attribute of a variable that is an argument of an eager op, as in
+    # `tf.maximum(variable, 0)`, and reads the value past everything else here.
+    @property
+    def _handle(self):
+        if self._number is None or getattr(_state, "raw", False) or not tf.executing_eagerly():
+            return self._bare_handle
+        context = _reconciling_context(self)
+        if context is not None and self.own is not None:
+            if not own_value.are_sums_read():
+                return self.own.handle
+            context.settle(self)
+        self.await_updates()
+        return self._bare_handle
+
+    @_handle.setter
+    def _handle(self, handle):
+        self._bare_handle = handle
+
+    @property
+    def handle(self):
+        if self._number is None or getattr(_state, "raw", False):
+            return self._bare_handle
+        trace = deferred_update.current_trace()
+        if trace is not None:
+            trace.require_ownership(self)
+        else:
+            self.await_updates()
+        return self._bare_handle
+
+    def await_updates(self) -> None:
+        """Adds the op that later uses of the variable in program order wait for."""
+        # A SavedModel is loaded where nothing is in flight.
+        if not _tf_private.save_context.in_save_context():
+            with step_data.required():
+                _ops.load().dear_await(handles=[self._bare_handle], variables=[self._number])
+            forward_marks.mark(self._number)
+
+    # Facts about the variable, not its value: no reason to wait.
+    @property
+    def device(self):
+        return self._bare_handle.device
+
+    @property
+    def graph(self):
+        return self._bare_handle.graph
+
+    @property
+    def op(self):
+        return self._bare_handle.op
+
+    def _read_variable_op(self, no_copy=False):
+        trace = deferred_update.current_trace()
+        if trace is not None and not trace.owns(self):
+            return trace.read_by_value(lambda: self._read_variable_op(no_copy))
+        if trace is None and self._number is not None and not getattr(_state, "raw", False):
+            replica_context = _reconciling_context(self)
+            if replica_context is not None and self.own is not None:
+                if not own_value.are_sums_read():
+                    return replica_context.read_own(self)
+                replica_context.settle(self)
+            self.await_updates()
+        with raw_handles():
+            return super()._read_variable_op(no_copy)
+
+    def sparse_read(self, indices, name=None):
+        if self._is_read_by_value():
+            return tf.gather(self._read_variable_op(), indices, name=name)
+        return super().sparse_read(indices, name)
+
+    def gather_nd(self, indices, name=None):
+        if self._is_read_by_value():
+            return tf.gather_nd(self._read_variable_op(), indices, name=name)
+        return super().gather_nd(indices, name)
+
+    def _is_read_by_value(self) -> bool:
+        # An update knows of what it needs as a whole; and a rank's own value is elsewhere.
+        trace = deferred_update.current_trace()
+        if trace is not None:
+            return not trace.owns(self)
+        return self.own is not None and _reconciling_context(self) is not None
+
+    def write(self, method, *args, **kwargs):
+        """Calls a writing method of the base class after the updates in flight."""
+        trace = deferred_update.current_trace()
+        if trace is not None:
+            trace.record_write(self)
+        elif not getattr(_state, "raw", False):
+            self.await_updates()
+            if self.own is not None:
+                with raw_handles():
+                    result = method(self, *args, **kwargs)
+                    self.own.take_part_of(self._read_variable_op())
+                return result
+        with raw_handles():
+            return method(self, *args, **kwargs)
+
+    def assign(self, value, use_locking=None, name=None, read_value=True):
+        base = _tf_private.resource_variable_ops.ResourceVariable
+        context = _reconciling_context(self)
+        if context is not None:
+            return context.assign(self, value, read_value)
+        return self.write(base.assign, value, use_locking, name, read_value)
+
+    def assign_add(self, delta, use_locking=None, name=None, read_value=True):
+        base = _tf_private.resource_variable_ops.ResourceVariable
+        context = _reconciling_context(self)
+        if context is not None:
+            return context.assign_add(self, delta, read_value)
+        return self.write(base.assign_add, delta, use_locking, name, read_value)
+
+    def assign_sub(self, delta, use_locking=None, name=None, read_value=True):
+        base = _tf_private.resource_variable_ops.ResourceVariable
+        context = _reconciling_context(self)
+        if context is not None:
+            delta = tf.convert_to_tensor(delta, self.dtype)
+            return context.assign_add(self, -delta, read_value)
+        return self.write(base.assign_sub, delta, use_locking, name, read_value)
+
+
+def _reconciling_context(variable):
+    """The replica context in which a write to this variable concerns the other ranks, or None."""
+    if variable.reconciliation is Reconciliation.NONE or getattr(_state, "raw", False):
+        return None
+    if deferred_update.current_trace() is not None:
+        return None
+    context = tf.distribute.get_replica_context()
+    return context if getattr(context, "reconciles", False) else None
+
+
+def _add_write_method(name):
+    base = getattr(_tf_private.resource_variable_ops.ResourceVariable, name)
+    signature = inspect.signature(base)
+
+    def method(self, *args, **kwargs):
+        context = _reconciling_context(self)
+        if context is None or name == "_restore_from_tensors":
+            return self.write(base, *args, **kwargs)
+        arguments = signature.bind(self, *args, **kwargs).arguments
+        return context.write_part(self, name, lambda: self.write(base, *args, **kwargs), arguments)
+
+    method.__name__ = name
+    method.__doc__ = base.__doc__
+    setattr(DearVariable, name, method)
+
+
+# The other ways to write into a variable, into parts of it but for the last, a checkpoint's.
+for _name in (
+    "scatter_sub",
+    "scatter_add",
+    "scatter_max",
+    "scatter_min",
+    "scatter_mul",
+    "scatter_div",
+    "scatter_update",
+    "batch_scatter_update",
+    "scatter_nd_sub",
+    "scatter_nd_add",
+    "scatter_nd_update",
+    "scatter_nd_max",
+    "scatter_nd_min",
+    "_strided_slice_assign",
+    "_restore_from_tensors",
+):
+    _add_write_method(_name)

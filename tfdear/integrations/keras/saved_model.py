@@ -1,0 +1,77 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Takes awaits and marks out of SavedModels, which must load where tfdear is not installed."""
+
+from tfdear._private import seams
+from tfdear._private import tensorflow as _tf_private
+
+_OPS = ("DearAwait", "DearForwardMark")
+SEAMS = seams.Seams()
+
+
+def remove_awaits(nodes) -> None:
+    """Removes awaits and marks from a graph; what ran after them runs after their predecessors.
+
+    Args:
+        nodes: A repeated field of `NodeDef`, changed in place.
+    """
+    predecessors = {
+        node.name: [name for name in node.input if name.startswith("^")]
+        for node in nodes
+        if node.op in _OPS
+    }
+    if not predecessors:
+        return
+
+    def before(name, seen):
+        # Awaits may be chained to each other: follow to what is kept.
+        for predecessor in predecessors[name]:
+            if predecessor in seen:
+                continue
+            seen.add(predecessor)
+            if predecessor[1:] in predecessors:
+                yield from before(predecessor[1:], seen)
+            else:
+                yield predecessor
+
+    kept = []
+    for node in nodes:
+        if node.name in predecessors:
+            continue
+        inputs = [name for name in node.input if not _awaits(name, predecessors)]
+        present = set(inputs)
+        for name in node.input:
+            if _awaits(name, predecessors):
+                added = [new for new in before(name[1:], set()) if new not in present]
+                inputs.extend(added)
+                present.update(added)
+        del node.input[:]
+        node.input.extend(inputs)
+        kept.append(type(node).FromString(node.SerializeToString()))
+    del nodes[:]
+    nodes.extend(kept)
+
+
+def _awaits(name, predecessors) -> bool:
+    return name.startswith("^") and name[1:] in predecessors
+
+
+def _clean(meta_graph) -> None:
+    remove_awaits(meta_graph.graph_def.node)
+    for function in meta_graph.graph_def.library.function:
+        names = {node.name for node in function.node_def if node.op in _OPS}
+        remove_awaits(function.node_def)
+        for output in [key for key, value in function.control_ret.items() if value in names]:
+            del function.control_ret[output]
+    operations = meta_graph.meta_info_def.stripped_op_list.op
+    kept = [operation for operation in operations if operation.name not in _OPS]
+    del operations[:]
+    operations.extend(kept)
+
+
+@SEAMS.wrap(_tf_private.BUILD_META_GRAPH)
+def _build_clean_meta_graph(original, obj, signatures, options, meta_graph_def=None):
+    result = original(obj, signatures, options, meta_graph_def)
+    for part in result:
+        if hasattr(part, "meta_info_def"):
+            _clean(part)
+    return result

@@ -1,0 +1,169 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Lets all ranks write to one path: Keras 3's callbacks know no chief.
+
+Logs are written by rank 0, or by every rank in a folder of its own.
+
+All ranks hold the same values, so a file that several of them write is the same whoever was last,
+provided that nobody ever sees half of it: each rank writes a file of its own beside the target and
+renames it.
+"""
+
+import contextlib
+import errno
+import os
+import pathlib
+import shutil
+import time
+
+import keras
+
+from tfdear._private import keras as _keras_private
+from tfdear._private import seams
+from tfdear.integrations.keras import residuals as residual_files
+
+_ATTEMPTS = 5
+# Ranks that work in one folder interrupt each other, with every file that one removes; a folder
+# that is missing for longer is missing.
+_INTERRUPTED_SECONDS = 10.0
+_PAUSE_SECONDS = 0.002
+
+# Keras's callbacks that write logs, and where they keep the path.
+_LOGS = {keras.callbacks.TensorBoard: "log_dir", keras.callbacks.CSVLogger: "filename"}
+
+SEAMS = seams.Seams()
+
+# Folders and sharded weights are written in place: only what is one file is renamed.
+
+
+@SEAMS.wrap(_keras_private.SAVE_MODEL)
+def _save_model(save, model, filepath, weights_format="h5", zipped=True):
+    return _save_and_rename(save, zipped, model, filepath, weights_format, zipped)
+
+
+@SEAMS.wrap(_keras_private.SAVE_WEIGHTS)
+def _save_weights(save, model, filepath, max_shard_size=None, *args, **kwargs):
+    return _save_and_rename(
+        save, not max_shard_size, model, filepath, max_shard_size, *args, **kwargs
+    )
+
+
+@SEAMS.wrap(_keras_private.SAVE_HDF5)
+def _save_hdf5(save, model, filepath, *args, **kwargs):
+    return _save_and_rename(save, True, model, filepath, *args, **kwargs)
+
+
+def _save_and_rename(save, one_file, model, filepath, *args, **kwargs):
+    if not _is_shared_path(model, filepath) or not one_file:
+        return save(model, filepath, *args, **kwargs)
+    target = pathlib.Path(filepath)
+    own = target.with_name(f".rank{model.distribute_strategy.rank}.{target.name}")
+    try:
+        result = save(model, str(own), *args, **kwargs)
+        residual_files.write(model, target)
+        os.replace(own, target)
+    except BaseException:
+        own.unlink(missing_ok=True)  # Half a file, beside others of its name.
+        raise
+    return result
+
+
+@SEAMS.wrap(_keras_private.LOAD_MODEL, _keras_private.LOAD_WEIGHTS)
+def _load_with_residual(load, *args, **kwargs):
+    # Takes up what compression held back when the file was saved.
+    loaded = load(*args, **kwargs)
+    # `load_model(filepath)` or `load_weights_only(model, filepath)`.
+    given = [*args, kwargs.get("model"), kwargs.get("filepath")]
+    model = next((m for m in [loaded, *given] if isinstance(m, keras.Model)), None)
+    filepath = next((p for p in given if isinstance(p, (str, os.PathLike))), None)
+    if model is not None and filepath is not None and _is_shared_path(model, filepath):
+        residual_files.read(model, pathlib.Path(filepath))
+    return loaded
+
+
+@SEAMS.wrap(_keras_private.EXPORT_SAVED_MODEL)
+def _export_and_rename(save, model, filepath, *args, **kwargs):
+    # As `_save_and_rename`, for the folder of a SavedModel.
+    if not _is_shared_path(model, filepath):
+        return save(model, filepath, *args, **kwargs)
+    target = pathlib.Path(filepath)
+    own, previous = (
+        target.with_name(f".rank{model.distribute_strategy.rank}.{role}.{target.name}")
+        for role in ("new", "old")
+    )
+    shutil.rmtree(own, ignore_errors=True)
+    result = save(model, str(own), *args, **kwargs)
+    for _ in range(_ATTEMPTS):
+        with contextlib.suppress(FileNotFoundError):
+            target.rename(previous)  # Another rank's, or an older one.
+        shutil.rmtree(previous, ignore_errors=True)
+        try:
+            own.rename(target)
+            return result
+        except OSError:  # Another rank was faster: its export is the same.
+            continue
+    shutil.rmtree(own, ignore_errors=True)
+    return result
+
+
+def _is_distributed_dear(strategy) -> bool:
+    return getattr(getattr(strategy, "extended", None), "is_distributed_dear", False)
+
+
+def _is_shared_path(model, filepath) -> bool:
+    is_dear = _is_distributed_dear(getattr(model, "distribute_strategy", None))
+    return is_dear and isinstance(filepath, (str, os.PathLike)) and "://" not in str(filepath)
+
+
+@SEAMS.wrap(_keras_private.SET_MODEL)
+def _set_model(set_model, callbacks, model):
+    """Logs are the same on all ranks: the callbacks that write them work on rank 0 alone.
+
+    Or, with `log_per_rank`, on all of them, each in a folder of its own. Classes derived from them
+    stay: they may do what all ranks must do, and choose their own paths.
+    """
+    strategy = getattr(model, "distribute_strategy", None)
+    if _is_distributed_dear(strategy):
+        per_rank = strategy._job.options.log_per_rank
+        for callback in list(callbacks.callbacks):
+            attribute = _LOGS.get(type(callback))
+            if attribute is None:
+                continue
+            if per_rank:
+                path = pathlib.Path(getattr(callback, attribute))
+                setattr(callback, attribute, str(_own_folder(path, attribute, strategy.rank)))
+            elif strategy.rank > 0:
+                callbacks.callbacks.remove(callback)
+    return set_model(callbacks, model)
+
+
+def _own_folder(path: pathlib.Path, attribute: str, rank: int) -> pathlib.Path:
+    name = f"rank_{rank}"
+    folder, file = (path, "") if attribute == "log_dir" else (path.parent, path.name)
+    if folder.name != name:  # Of a second `fit` with the same callback.
+        folder = folder / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / file
+
+
+@SEAMS.wrap(_keras_private.MAKE_FOLDERS)
+def _make_folders(makedirs, path):
+    # Callbacks of all ranks find at the same time that a folder is missing, and make it.
+    with contextlib.suppress(FileExistsError):
+        makedirs(path)
+
+
+@SEAMS.wrap(_keras_private.BACK_UP, _keras_private.REMOVE_BACKUP)
+def _again_if_removed(method, callback, *args, **kwargs):
+    # Every rank backs up into one folder and removes it when training ends, while another may still
+    # be writing its last backup.
+    end = time.monotonic() + _INTERRUPTED_SECONDS
+    while True:
+        try:
+            return method(callback, *args, **kwargs)
+        except OSError as error:
+            # HDF5 gives no number when a file goes between its making and its first look at it.
+            vanished = error.errno is None and "retrieve stat info" in str(error)
+            interrupted = vanished or error.errno in (errno.ENOENT, errno.ENOTEMPTY)
+            if not interrupted or time.monotonic() > end:
+                raise
+        time.sleep(_PAUSE_SECONDS)

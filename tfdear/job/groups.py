@@ -1,0 +1,196 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""The job's process groups: who is in each, and what carries its messages."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+
+from absl import logging
+
+from tfdear import errors
+from tfdear.engine import engine as engine_module
+from tfdear.engine import plan as engine_plan
+from tfdear.engine.engine import Lane, Transport
+from tfdear.job import options as options_module
+from tfdear.job import topology
+from tfdear.rendezvous.nodes import Node
+
+# The groups of the two levels, in the order of `topology.Grid`: rows and columns.
+LEVELS = (Lane.GRADIENTS_INTRA, Lane.GRADIENTS_INTER)
+# All that gradients travel in.
+_GRADIENT_LANES = (Lane.GRADIENTS, *LEVELS)
+
+
+class ProcessGroups:
+    """The process groups of this rank.
+
+    Args:
+        options: The strategy's options.
+        rank: This rank.
+        nodes: The node of every rank.
+
+    Raises:
+        ValueError: The collective or the compression does not go with these nodes.
+    """
+
+    def __init__(self, options: options_module.DearOptions, rank: int, nodes: Sequence[Node]):
+        self._options = options
+        self._rank = rank
+        self._node_ranks = [node.node_rank for node in nodes]
+        self._num_nodes = nodes[rank].num_nodes
+        # Which ranks form the levels in which gradients are summed, and those of compression.
+        self.grid: topology.Grid | None = None
+        self.sparse_grid: topology.Grid | None = None
+        # What carries the messages of each group, once it is connected.
+        self.transports: dict[Lane, Transport] = {}
+        everyone = list(range(len(nodes)))
+        own = nodes[rank]
+        # The members of each, in the order of their ranks in it.
+        self.members: dict[Lane, list[int]] = {
+            Lane.GRADIENTS: everyone,
+            Lane.CONTROL: everyone,
+            Lane.INTRA_NODE: [r for r in everyone if nodes[r].node_rank == own.node_rank],
+            Lane.INTER_NODE: [r for r in everyone if nodes[r].local_rank == own.local_rank],
+        }
+        self._add_levels()
+
+    def _add_levels(self) -> None:
+        options = self._options
+        in_levels = options.collective in topology.COLLECTIVES
+        compressed = options.compression is not None and options.compression.hierarchical
+        if len(self._node_ranks) == 1 or not (in_levels or compressed):
+            return
+        grid = topology.make_grid(
+            options.collective if in_levels else "hierarchical", self._node_ranks
+        )
+        if in_levels and compressed and not grid.nodes:
+            raise ValueError(
+                f"collective={options.collective!r} arranges these {len(self._node_ranks)} "
+                "ranks in rows that are not nodes, but compression sums within the nodes. Use "
+                'collective="ring" or "hierarchical", or MSTopK(..., hierarchical=False). '
+                f"Received: {self._num_nodes} nodes"
+            )
+        self.grid = grid if in_levels else None
+        self.sparse_grid = grid if compressed else None
+        row, column = grid.row_of(self._rank), grid.column_of(self._rank)
+        if len(row) > 1:
+            self.members[Lane.GRADIENTS_INTRA] = row
+        if len(column) > 1:
+            self.members[Lane.GRADIENTS_INTER] = column
+
+    @property
+    def levels(self) -> engine_plan.Levels | None:
+        """The sizes of the two levels that gradients are summed in; None if they are not."""
+        return None if self.grid is None else self.grid.levels
+
+    @property
+    def level_sizes(self) -> tuple[int, int]:
+        """The sizes of the levels of sums or of compression, ones where there are none."""
+        grid = self.grid or self.sparse_grid
+        return (1, 1) if grid is None else dataclasses.astuple(grid.levels)
+
+    @property
+    def sparse_levels(self) -> engine_plan.Levels:
+        """Ranks that sum before they select, and ranks that exchange what they selected."""
+        if self.sparse_grid is None:
+            return engine_plan.Levels(intra=1, inter=len(self._node_ranks))
+        return self.sparse_grid.levels
+
+    def names_and_members(self) -> dict[str, list[int]]:
+        """The members of each group, by its name."""
+        return {lane.name.lower(): ranks for lane, ranks in self.members.items()}
+
+    def connect(
+        self,
+        engine: engine_module.Engine,
+        bind_address: str,
+        exchange: Callable[[str], list[str]],
+        cause_of: Callable[[errors.TfdearError], Exception],
+    ) -> None:
+        """Connects all groups, through shared memory where all members can, else by Gloo.
+
+        Args:
+            engine: The engine, not started.
+            bind_address: This rank's address for the others.
+            exchange: Gives every rank the texts of all ranks.
+            cause_of: The error to raise for one that a failed connection raised.
+
+        Raises:
+            TfdearError: A group could not be connected.
+        """
+        self._engine = engine
+        self._exchange = exchange
+        self._cause_of = cause_of
+        for lane, ranks in self.members.items():
+            # In a torus rows and columns are rings, except rows that share memory.
+            ring = self._options.collective == "torus2d" and lane in LEVELS
+            open_group = functools.partial(
+                engine.open_group,
+                lane,
+                lane.name.lower(),
+                ranks,
+                self._rank,
+                bind_address,
+                self._options.timeout,
+                direct=not ring and len({self._node_ranks[r] for r in ranks}) in (1, len(ranks)),
+                # Messages of other groups are too short to be divided among connections.
+                connections=self._options.connections if lane in _GRADIENT_LANES else 1,
+            )
+            if lane in self._lanes_on_one_node:
+                self._connect_on_one_node(lane, open_group)
+            else:
+                self._connect_over_tcp(lane, open_group())
+
+    @property
+    def _lanes_on_one_node(self) -> tuple[Lane, ...]:
+        """Lanes whose members share a node; the same on all ranks."""
+        lanes = [Lane.INTRA_NODE]
+        if self._num_nodes == 1:
+            lanes += [Lane.GRADIENTS, Lane.CONTROL]
+        grid = self.grid or self.sparse_grid
+        if grid is not None and grid.nodes:
+            lanes.append(Lane.GRADIENTS_INTRA)
+        return tuple(lanes)
+
+    def _connect_on_one_node(self, lane: Lane, open_group: Callable[..., bytes]) -> None:
+        ranks = self.members[lane]
+        refusal = "" if self._options.shared_memory else "switched off"
+        blob = b""
+        if not refusal:
+            try:
+                blob = open_group(transport=Transport.SHARED_MEMORY)
+            except errors.TfdearError as error:
+                refusal = str(error)
+        blobs = self._exchange_blobs(blob)
+        if not refusal:
+            try:
+                self._engine.probe_group(lane, [blobs[r] for r in ranks])
+            except errors.TfdearError as error:
+                refusal = str(error)
+        refusals = self._exchange(refusal)
+        shared = not any(refusals[r] for r in ranks)
+        if shared:
+            self._connect(lane, blobs, Transport.SHARED_MEMORY)
+        if not any(refusals):
+            return
+        # A group of another node may have refused: every rank takes part in every exchange.
+        if shared:
+            self._exchange_blobs(b"")
+            return
+        logging.info(
+            "tfdear: process group %r does without shared memory: %s", lane.name.lower(), refusals
+        )
+        self._connect_over_tcp(lane, open_group())
+
+    def _connect_over_tcp(self, lane: Lane, blob: bytes) -> None:
+        self._connect(lane, self._exchange_blobs(blob), Transport.GLOO)
+
+    def _connect(self, lane: Lane, blobs: list[bytes], transport: Transport) -> None:
+        try:
+            self._engine.connect_group(lane, [blobs[r] for r in self.members[lane]])
+        except errors.TfdearError as error:
+            raise self._cause_of(error) from None
+        self.transports[lane] = transport
+
+    def _exchange_blobs(self, blob: bytes) -> list[bytes]:
+        return [bytes.fromhex(text) for text in self._exchange(blob.hex())]

@@ -1,0 +1,109 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Measures what collectives cost on this job's links, at start-up. Imports no TensorFlow."""
+
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tfdear.planning import cost_model
+
+if TYPE_CHECKING:
+    from tfdear.engine.engine import Engine, Lane, Phase
+
+# [Note: Two regimes] The time per byte is fitted to large collectives back to back: what the link
+# carries. There the start-up hides behind the one before; and a link that saves up for bursts, as
+# shaped ones do, takes small messages faster than it carries bytes. So the start-up, which includes
+# the hand-over between threads, is fitted to small collectives that run by themselves.
+_SMALL_SIZES = (4 << 10, 8 << 10, 16 << 10)
+_LARGE_SIZES = (256 << 10, 1 << 20, 4 << 20)
+# A collective that takes longer than this ends the sizes: larger ones would only cost time.
+_LONG_SECONDS = 0.05
+_TIMES_ALONE = 9
+_MOST_REPEATS = 200
+# Of each large size; the median counts, so that one stall of a connection does not tilt the line.
+_TIMES_EACH = 3
+
+
+def measure(
+    engine: "Engine", lane: "Lane", together: "Lane | None" = None, window: float = 0.005
+) -> cost_model.CommunicationCosts:
+    """Fits a + b * bytes to the times of the collectives of one process group.
+
+    All members of the group must call it together. Takes a few tenths of a second.
+
+    Args:
+        engine: The started engine.
+        lane: Whose group to measure.
+        together: A lane of all ranks that measure at once, each in its own group of `lane`, because
+            their groups share links: they then do the same at the same time. Defaults to None: the
+            group measures by itself.
+        window: Seconds of large collectives that are measured at once. What a shaped link lets
+            through in a burst, or a busy machine holds up, counts less in a longer one. Defaults
+            to 0.005.
+
+    Returns:
+        The costs of a reduce-scatter, an all-gather and an all-reduce, as seen by this rank.
+
+    Reference: Shi et al., "MG-WFBP", TPDS 2021, section 6.2.
+    """
+    # Here: the planning modules can be used where the library is not built.
+    from tfdear.engine.engine import Phase
+
+    data = np.zeros(_LARGE_SIZES[-1] // 4, np.float32)
+    agreed = np.zeros(1, np.int64)
+
+    def agree(value: int) -> int:
+        agreed[0] = value
+        engine.run_collective(
+            lane if together is None else together, Phase.BROADCAST, agreed, root=0
+        )
+        return int(agreed[0])
+
+    # Young connections are slow, and memory that was never written is.
+    engine.run_collective(lane, Phase.ALL_REDUCE, data)
+    costs = {}
+    for phase in (Phase.REDUCE_SCATTER, Phase.ALL_GATHER, Phase.ALL_REDUCE):
+        sizes, seconds = [], []
+        for size in _LARGE_SIZES:
+            part = data[: size // 4]
+            once = engine.run_collective(lane, phase, part)
+            repeats = agree(min(max(int(window / max(once, 1e-6)), 1), _MOST_REPEATS))
+            # As many before that are not measured, without a pause between: after one, however
+            # short, a shaped link lets a burst through.
+            taken = [
+                engine.run_collective(lane, phase, part, warm_up=repeats, repeats=repeats)
+                for _ in range(_TIMES_EACH)
+            ]
+            sizes.append(size)
+            seconds.append(statistics.median(taken) / repeats)
+            if agree(int(seconds[-1] > _LONG_SECONDS)):
+                break
+        agree(0)  # Nothing large is under way any more.
+        small = [_alone(engine, lane, phase, data[: size // 4]) for size in _SMALL_SIZES]
+        costs[phase.name.lower()] = _fit(sizes, seconds, small)
+    return cost_model.CommunicationCosts(**costs)
+
+
+def _alone(engine: "Engine", lane: "Lane", phase: "Phase", data: np.ndarray) -> float:
+    """Median seconds of a collective that nothing follows at once, as its caller sees it."""
+    times = []
+    for _ in range(_TIMES_ALONE):
+        begin = time.perf_counter()
+        engine.run_collective(lane, phase, data)
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def _fit(sizes: list[int], seconds: list[float], small: list[float]) -> cost_model.LinearCost:
+    """See [Note: Two regimes]."""
+    try:
+        per_byte = cost_model.fit(sizes, seconds).b
+    except ValueError:
+        # A machine so busy, or a link so slow, that there is no line through the times: the
+        # largest size says the most.
+        per_byte = seconds[-1] / sizes[-1]
+    # The least-squares start-up, given the time per byte.
+    rest = [t - per_byte * size for size, t in zip(_SMALL_SIZES, small, strict=True)]
+    return cost_model.LinearCost(max(statistics.fmean(rest), 0.0), per_byte)

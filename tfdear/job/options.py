@@ -1,0 +1,284 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""The options of a `DearStrategy`: arguments, environment variables, defaults. No TensorFlow."""
+
+import dataclasses
+import difflib
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from absl import logging
+
+from tfdear import compression as compression_module
+from tfdear import fusion as fusion_module
+from tfdear.compression import compressor as compressor_module
+from tfdear.fusion import planner as planner_module
+
+_CHOICES = {
+    "backend": ("auto", "gloo"),
+    "schedule": ("dear", "wfbp", "sequential", "bytescheduler"),
+    "collective": ("ring", "tree", "hierarchical", "torus2d"),
+    "weighting": ("examples", "replica"),
+}
+# Options in seconds: the least and the most. TensorFlow's coordination service counts a heartbeat
+# in milliseconds, and several signs of life must fit into one.
+_SECONDS = {
+    "timeout": (0.1, 7 * 86400.0),
+    "init_timeout": (0.1, 7 * 86400.0),
+    "heartbeat": (1.0, 3600.0),
+    "cleanup_timeout": (0.0, 7 * 86400.0),
+}
+_FLAGS = ("barrier", "shared_memory", "shared_seeds", "log_per_rank")
+# Whole numbers: the least and the most. Every connection costs each rank a socket per peer.
+_INTEGERS = {"connections": (1, 16), "check_every": (0, 1 << 30), "max_delay_ms": (0, 60_000)}
+# What ranks may choose for themselves; all else must be the same everywhere.
+_OWN_CHOICE = (
+    "backend",  # "auto" and "gloo" are one here.
+    "timeout",
+    "init_timeout",
+    "heartbeat",
+    "cleanup_timeout",
+    "shared_memory",
+    "max_delay_ms",
+)
+# Named in the documentation of the project, refused in words until they are built.
+_NOT_BUILT = {
+    "backend": ("nccl", "mpi"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class DearOptions:
+    """What a `DearStrategy` was asked for, validated.
+
+    Args:
+        backend: "gloo" or "auto" (the best that this build has: Gloo over TCP).
+        schedule: "dear", "wfbp", "sequential" or "bytescheduler".
+        barrier: Whether "dear" gathers nothing before everything is reduced, as published.
+        fusion: A planner of `tfdear.fusion`.
+        collective: "ring", "tree", "hierarchical" or "torus2d".
+        compression: A compression of `tfdear.compression`, or None.
+        weighting: "examples" or "replica".
+        timeout: Seconds any collective may take.
+        init_timeout: Seconds within which all ranks must have started.
+        heartbeat: Seconds after which a silent rank counts as lost.
+        cleanup_timeout: Seconds for which a script may clean up after the job was given up.
+        shared_memory: Whether ranks of one node exchange data through shared memory where they can.
+        connections: TCP connections to each peer, between which the data of gradients take turns.
+        shared_seeds: Whether all ranks draw the same dropout masks.
+        check_every: Steps after which variables are compared over the ranks again, or 0.
+        log_per_rank: Whether Keras's callbacks write logs on every rank, in a folder each.
+        max_delay_ms: Random delay injected into the engine, in milliseconds, for tests.
+
+    Raises:
+        ValueError: A value is not one of those above.
+    """
+
+    backend: str = "auto"
+    schedule: str = "dear"
+    barrier: bool = False
+    fusion: planner_module.Planner = dataclasses.field(default_factory=fusion_module.Planned)
+    collective: str = "ring"
+    compression: compressor_module.Compressor | None = None
+    weighting: str = "examples"
+    timeout: float = 300.0
+    init_timeout: float = 300.0
+    heartbeat: float = 10.0
+    cleanup_timeout: float = 60.0
+    shared_memory: bool = True
+    connections: int = 1
+    shared_seeds: bool = False
+    check_every: int = 0
+    log_per_rank: bool = False
+    max_delay_ms: int = 0
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value in _NOT_BUILT.get(name, ()):
+                raise ValueError(
+                    f"`{name}={value!r}` is not in this version of tfdear. Available: {choices}"
+                )
+            if value not in choices:
+                raise ValueError(f"`{name}` must be one of {choices}. Received: {name}={value!r}")
+        if self.barrier and self.schedule != "dear":
+            raise ValueError(
+                f'`barrier=True` belongs to `schedule="dear"`. Received: schedule={self.schedule!r}'
+            )
+        if isinstance(self.fusion, type) or not isinstance(self.fusion, planner_module.Planner):
+            raise ValueError(
+                "`fusion` must be a planner of `tfdear.fusion`, for example "
+                f"tfdear.fusion.FixedSize(25 << 20). Received: fusion={self.fusion!r}"
+            )
+        compressor = self.compression
+        if isinstance(compressor, type) or not (
+            compressor is None or isinstance(compressor, compressor_module.Compressor)
+        ):
+            raise ValueError(
+                "`compression` must be None or a compression of `tfdear.compression`, for example "
+                "tfdear.compression.MSTopK(density=0.01). "
+                f"Received: compression={self.compression!r}"
+            )
+        for name in _FLAGS:
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}")
+        for name, (least, most) in _SECONDS.items():
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not math.isfinite(value) or not least <= value <= most:
+                raise ValueError(
+                    f"`{name}` must be a number of seconds from {least:g} to {most:g}. "
+                    f"Received: {name}={value!r}"
+                )
+        for name, (least, most) in _INTEGERS.items():
+            value = getattr(self, name)
+            number = isinstance(value, int) and not isinstance(value, bool)
+            if not number or not least <= value <= most:
+                raise ValueError(
+                    f"`{name}` must be a whole number from {least} to {most}. "
+                    f"Received: {name}={value!r}"
+                )
+
+    def shared(self) -> dict[str, str]:
+        """What must be the same on every rank, as text, by the option's name."""
+        names = (field.name for field in dataclasses.fields(self))
+        return {name: _text(getattr(self, name)) for name in names if name not in _OWN_CHOICE}
+
+    @property
+    def planned_schedule(self) -> str:
+        """The schedule as `tfdear.schedules` names it."""
+        return "dear_barrier" if self.barrier else self.schedule
+
+
+def _text(value: object) -> str:
+    """An option's value so that equal options have equal texts, on whatever rank."""
+    if type(value).__repr__ is not object.__repr__:
+        return repr(value)
+    # A planner with a state, or one of the user's.
+    kept = sorted(
+        f"{name.lstrip('_')}={part!r}"
+        for name, part in vars(value).items()
+        if isinstance(part, bool | int | float | str | tuple | None)
+    )
+    return f"{type(value).__name__}({', '.join(kept)})"
+
+
+def _flag(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("expected 0 or 1")
+    return text == "1"
+
+
+# How an option is read from its variable TFDEAR_<NAME>.
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "backend": str,
+    "schedule": str,
+    "barrier": _flag,
+    "fusion": fusion_module.parse,
+    "collective": str,
+    "compression": compression_module.parse,
+    "weighting": str,
+    "timeout": float,
+    "init_timeout": float,
+    "heartbeat": float,
+    "cleanup_timeout": float,
+    "shared_memory": _flag,
+    "connections": int,
+    "shared_seeds": _flag,
+    "check_every": int,
+    "log_per_rank": _flag,
+    "max_delay_ms": int,
+    "bucket_bytes": int,  # Stands for `fusion`, which wins.
+}
+
+
+# Variables that are no options of a strategy.
+TIMELINE_VARIABLE = "TFDEAR_TIMELINE"
+TRACE_VARIABLE = "TFDEAR_TRACE"
+_STALL_VARIABLE = "TFDEAR_STALL_SECONDS"
+
+
+def timeline_file(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The file of which every rank writes its part at the end of its script, or None."""
+    return environ.get(TIMELINE_VARIABLE) or None
+
+
+def trace_file(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The file to which rank 0 writes the trace of its model, or None."""
+    return environ.get(TRACE_VARIABLE) or None
+
+
+def stall_seconds(environ: Mapping[str, str] = os.environ) -> float:
+    """Seconds after which a collective is compared with those of the other ranks.
+
+    Raises:
+        ValueError: The variable holds no positive number.
+    """
+    text = environ.get(_STALL_VARIABLE, "2")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise ValueError(
+            f"{_STALL_VARIABLE} must be a positive number of seconds. Received: "
+            f"{_STALL_VARIABLE}={text!r}"
+        )
+    return seconds
+
+
+def resolve(
+    arguments: Mapping[str, object], environ: Mapping[str, str] = os.environ
+) -> DearOptions:
+    """Options from the arguments that were given, else the environment, else the defaults.
+
+    Args:
+        arguments: Constructor arguments; None means not given. A planner or a compression may be
+            the text that its variable takes.
+        environ: Where to look for `TFDEAR_BACKEND`, `TFDEAR_TIMEOUT` and so on.
+            `TFDEAR_FUSION` holds a planner as it is written in Python, `TFDEAR_COMPRESSION` a
+            compression, `TFDEAR_BUCKET_BYTES` stands for `FixedSize(...)`.
+
+    Raises:
+        TypeError: There is no such option.
+        ValueError: An argument or a variable has a value that is not allowed.
+    """
+    known = [field.name for field in dataclasses.fields(DearOptions)]
+    for name in arguments:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1) or (
+                ["fusion"] if "bucket" in name else []
+            )
+            hint = f" Did you mean {near[0]!r}?" if near else f" Options: {', '.join(known)}."
+            raise TypeError(f"DearStrategy has no option {name!r}.{hint}")
+    values: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
+    for name in ("fusion", "compression"):
+        if isinstance(values.get(name), str):
+            try:
+                values[name] = _PARSERS[name](values[name])
+            except ValueError as error:
+                raise ValueError(f"`{name}` cannot be read: {error}") from error
+    for name, parse in _PARSERS.items():
+        variable = f"TFDEAR_{name.upper()}"
+        option = "fusion" if name == "bucket_bytes" else name
+        if variable not in environ:
+            continue
+        if option in values:
+            if name == "bucket_bytes":
+                logging.warning(
+                    "tfdear: %s has no effect: the planner %r was chosen by other means.",
+                    variable,
+                    values["fusion"],
+                )
+            continue
+        try:
+            value = parse(environ[variable])
+        except ValueError as error:
+            raise ValueError(
+                f"The environment variable {variable} cannot be read: {error}. "
+                f"Received: {variable}={environ[variable]!r}"
+            ) from error
+        values[option] = fusion_module.FixedSize(value) if name == "bucket_bytes" else value
+    return DearOptions(**values)

@@ -1,0 +1,83 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""TFDEAR_TIMELINE=FILE: each rank writes what its engine recorded when the script ends."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tfdear import errors
+from tfdear.engine import engine as engine_module
+from tfdear.job import options
+from tfdear.measure import clock, timeline
+
+if TYPE_CHECKING:
+    from tfdear.job import job as job_module
+
+
+class TimelineRecorder:
+    """Writes one rank's timeline at the end of its script, also when the job failed.
+
+    All ranks must create it alike, after the collectives work: they measure their clocks.
+
+    Args:
+        job: The strategy's job, of several ranks.
+        path: The file that all ranks were told; each puts its number into the name.
+        gather: Gives a list of integers to all ranks and returns everybody's.
+
+    Raises:
+        ValueError: The directory of `path` cannot be written to.
+    """
+
+    def __init__(
+        self,
+        job: job_module.Job,
+        path: str,
+        gather: Callable[[list[int]], list[list[int]]],
+    ):
+        self._job = job
+        self._path = timeline.path_of_rank(path, job.rank)
+        # Now, rather than after a long training.
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(
+                f"{options.TIMELINE_VARIABLE}={path} cannot be written: {error}. Name a file in a "
+                "directory that this process may write to."
+            ) from error
+        identities = job.exchange(clock.identity())
+        measured = clock.measure(job.rank, gather, now_micros)
+        shared = identities[job.rank] == identities[0]
+        self._offset = clock.ClockOffset(0.0, 0.0, "shared") if shared else measured
+        # Runs before the rank says goodbye to the others, because it is registered later.
+        atexit.register(self._write)
+
+    def _write(self) -> None:
+        # Of a job that failed, the timeline ends where it failed.
+        with contextlib.suppress(errors.TfdearError):
+            self._job.engine.synchronize(self._job.options.timeout)
+        reader = engine_module.EventReader()
+        try:
+            rows = reader.read_rows()
+            trace = timeline.make(
+                rows,
+                rank=self._job.rank,
+                host=socket.gethostname(),
+                offset=self._offset,
+                lost_events=reader.lost,
+            )
+            timeline.write(trace, self._path)
+        except Exception:  # the script has ended: nobody is left to catch it
+            logging.getLogger("absl").error("tfdear: the timeline %s is lost", self._path)
+            traceback.print_exc()
+
+
+def now_micros() -> int:
+    """The clock of the event record: C++'s steady clock and this one are both CLOCK_MONOTONIC."""
+    return time.monotonic_ns() // 1000

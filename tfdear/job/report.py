@@ -1,0 +1,116 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""What `DearStrategy.statistics()` returns: the record of steps, and what a job knows beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tfdear.engine import engine as engine_module
+from tfdear.engine import events as event_record
+from tfdear.measure import steps as statistics
+from tfdear.planning import bounds as bounds_module
+
+if TYPE_CHECKING:
+    from tfdear.job import job as job_module
+
+_LANES = (
+    engine_module.Lane.GRADIENTS,
+    engine_module.Lane.CONTROL,
+    engine_module.Lane.GRADIENTS_INTRA,
+    engine_module.Lane.GRADIENTS_INTER,
+)
+
+
+class StrategyStatistics:
+    """Reads the record from a place of its own and puts the job's facts beside it.
+
+    Args:
+        job: The strategy's job.
+    """
+
+    def __init__(self, job: job_module.Job):
+        self._job = job
+        self._steps = statistics.StepStatistics()
+        self._reader = engine_module.EventReader() if job.world_size > 1 else None
+
+    def take(self) -> dict:
+        """Sums up what happened since the last call; see `DearStrategy.statistics`."""
+        job, reader = self._job, self._reader
+        rows = np.empty(0, event_record.EVENT_ROW) if reader is None else reader.read_rows()
+        summary = self._steps.add(rows)
+        summary["algbw"], summary["busbw"] = statistics.bandwidths(
+            summary, job.world_size, job.groups.level_sizes
+        )
+        summary["lost_events"] = 0 if reader is None else reader.lost
+        summary["bytes_sent"] = (
+            0 if reader is None else sum(job.engine.counters(lane)["bytes_sent"] for lane in _LANES)
+        )
+        summary["transports"] = {
+            lane.name.lower(): transport.name.lower()
+            for lane, transport in job.groups.transports.items()
+        }
+        summary["average"] = average = statistics.average(summary["per_step"])
+        summary["plan"] = plan = self._plan()
+        costs = job.costs  # None for a rank alone.
+        summary["costs"] = None if costs is None else dataclasses.asdict(costs)
+        summary["link_costs"] = {
+            link: dataclasses.asdict(measured)
+            for link, measured in job.links.costs_of_class.items()
+        }
+        summary["bounds"] = summary["fraction_of_bound"] = None
+        if average is not None and plan is not None:
+            bounds = bounds_module.make_bounds(average, plan["bucket_bytes"], costs)
+            summary["bounds"] = {
+                "dear": bounds.dear,
+                "dear_barrier": bounds.dear_barrier,
+                "all_reduce_overlap": bounds.all_reduce_overlap,
+                "sequential": bounds.sequential,
+                "speedup": bounds.speedup(job.world_size),
+                "communication_from": "measured" if costs is None else "costs",
+            }
+            bound = bounds.of(_schedule_in_use(job.options))
+            summary["fraction_of_bound"] = bound / average["typical_time"]
+        return summary
+
+    def _plan(self) -> dict | None:
+        layout = self._steps.layout
+        if layout is None:
+            return None
+        return {
+            "bucket_bytes": self._job.engine.bucket_bytes(layout),
+            **_decode(self._job.engine.plan(layout)[0]),
+            **self._prediction(layout),
+        }
+
+    def _prediction(self, layout: int) -> dict:
+        """Of rank 0, which makes the plans: what the model says of the latest."""
+        tuner = self._job.tuner
+        prediction = None if tuner is None else tuner.prediction(layout)
+        if prediction is None:
+            return {"predicted_time": None, "lower_bound": None}
+        return {"predicted_time": prediction.time, "lower_bound": prediction.lower_bound}
+
+
+def _schedule_in_use(options) -> str:
+    barrier = options.schedule == "dear" and getattr(options, "barrier", False)
+    return "dear_barrier" if barrier else options.schedule
+
+
+def _decode(words: list[int]) -> dict:
+    """The buckets (lists of tensors) and the collectives of the engine's encoding of a plan."""
+    numbers = iter(words)
+    wait_for_all, count = next(numbers), next(numbers)
+    buckets = [[next(numbers) for _ in range(next(numbers))] for _ in range(count)]
+    steps = [
+        {
+            "phase": engine_module.Phase(next(numbers)).name.lower(),
+            "bucket": next(numbers),
+            "chunk": next(numbers),
+            "chunks": next(numbers),
+        }
+        for _ in range(next(numbers))
+    ]
+    return {"buckets": buckets, "steps": steps, "wait_for_all": bool(wait_for_all)}

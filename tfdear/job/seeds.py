@@ -1,0 +1,38 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Seeds random generators alike on all ranks.
+
+Datasets are shuffled on every rank: in the same order, or examples are lost.
+"""
+
+import hashlib
+import pickle
+import random
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from tfdear._private import tensorflow as _tf_private
+
+
+def share(exchange: Callable[[str], list[str]]) -> None:
+    """Seeds TensorFlow's, Python's and numpy's global generators, unless the script did so.
+
+    Args:
+        exchange: Gives every rank the texts of all ranks; all ranks call this together.
+    """
+    seed = int(exchange(str(random.SystemRandom().randrange(1 << 31)))[0])
+    if _tf_private.context.global_seed() is None:
+        tf.random.set_seed(seed)
+    # Python's generator shuffles `keras.utils.PyDataset`s, numpy's many users' own data. States
+    # that agree were seeded by the script and are left alone.
+    _agree_on_state(exchange, random.getstate(), lambda: random.seed(seed))
+    _agree_on_state(exchange, np.random.get_state(legacy=False), lambda: np.random.seed(seed))
+
+
+def _agree_on_state(
+    exchange: Callable[[str], list[str]], state: object, reseed: Callable[[], None]
+) -> None:
+    digest = hashlib.sha256(pickle.dumps(state)).hexdigest()
+    if len(set(exchange(digest))) > 1:
+        reseed()

@@ -1,0 +1,87 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Which ranks form the two levels that gradients are summed in. Imports no TensorFlow.
+
+[Note: Two levels]
+The ranks form a grid. Every rank first sums with the ranks of its row, after which it has one shard
+of the row's sum; that shard it sums with the ranks of its column, which have the same shard of the
+other rows. Then the way back: shards of shards are gathered along the column, shards along the row.
+With the nodes as rows, a node sends what one rank would have to send, and its ranks share it.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from tfdear.engine import plan as engine_plan
+
+COLLECTIVES = ("hierarchical", "torus2d")
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """The ranks in rows and columns.
+
+    Args:
+        rows: The ranks of each row, all of one length.
+        nodes: Whether the rows are the nodes.
+    """
+
+    rows: tuple[tuple[int, ...], ...]
+    nodes: bool
+
+    @property
+    def levels(self) -> engine_plan.Levels:
+        """The sizes of the levels."""
+        return engine_plan.Levels(intra=len(self.rows[0]), inter=len(self.rows))
+
+    def row_of(self, rank: int) -> list[int]:
+        """The ranks of a rank's row, in the order of the columns."""
+        return list(next(row for row in self.rows if rank in row))
+
+    def column_of(self, rank: int) -> list[int]:
+        """The ranks of a rank's column, in the order of the rows."""
+        column = self.row_of(rank).index(rank)
+        return [row[column] for row in self.rows]
+
+
+def make_grid(collective: str, node_of_rank: Sequence[int]) -> Grid:
+    """The grid of a collective that works in two levels.
+
+    Use it with the places that the ranks told each other, so that all of them form the same grid.
+
+    Args:
+        collective: "hierarchical": the nodes are the rows. "torus2d": they are too if there are
+            several with several ranks each, else the grid is as square as the number of ranks
+            allows.
+        node_of_rank: The node of every rank, from 0.
+
+    Returns:
+        The `Grid`.
+
+    Raises:
+        ValueError: Nodes have different numbers of ranks.
+
+    Example:
+
+    >>> from tfdear.job import topology
+    >>> topology.make_grid("hierarchical", [0, 0, 1, 1]).column_of(3)
+    [1, 3]
+    """
+    nodes = [
+        tuple(rank for rank, its_node in enumerate(node_of_rank) if its_node == node)
+        for node in sorted(set(node_of_rank))
+    ]
+    if len({len(ranks) for ranks in nodes}) > 1:
+        counts = ", ".join(f"node {node} has {len(ranks)}" for node, ranks in enumerate(nodes))
+        raise ValueError(
+            f'`collective="{collective}"` needs the same number of ranks on every node, because '
+            f"each rank sums with the ranks in its place on the other nodes. Received: {counts}. "
+            'Start as many ranks on each node, or use collective="ring".'
+        )
+    if collective == "hierarchical" or (len(nodes) > 1 and len(nodes[0]) > 1):
+        return Grid(tuple(nodes), nodes=True)
+    world_size = len(node_of_rank)
+    count = next(n for n in range(math.isqrt(world_size), 0, -1) if world_size % n == 0)
+    length = world_size // count
+    rows = tuple(tuple(range(r * length, (r + 1) * length)) for r in range(count))
+    return Grid(rows, nodes=False)

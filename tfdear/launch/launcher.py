@@ -1,0 +1,389 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Starts the ranks of a job on this machine, shows what they print, and ends them together.
+
+One thread and one event loop. Every rank runs under a guard (`rank_guard`), which sees to it that
+the rank and all that it starts end when they must, also when the launcher itself is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import pty
+import select
+import signal
+import socket
+import subprocess
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterable, Mapping
+from typing import Any, BinaryIO
+
+from tfdear.launch.output import Relay, Sink, exception_line, last_lines, tail_of_file
+from tfdear.launch.plan import LaunchError, LaunchPlan, available_cores, free_port
+from tfdear.launch.rank import GUARD_SECONDS, Rank, signal_name
+
+_GUARD = pathlib.Path(__file__).with_name("guard.py")
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Seconds after which a notice says for whom the launcher waits.
+_NOTICE_SECONDS = 1.0
+# Seconds that a reader has, after the ranks ended, to take what they printed.
+_DRAIN_SECONDS = 5.0
+_TAIL_LINES = 15
+
+
+def launch(plan: LaunchPlan, environ: Mapping[str, str] | None = None) -> int:
+    """Runs a job and waits for its end. Use it from the main thread of a process.
+
+    Args:
+        plan: what to start.
+        environ: environment variables of the job. Defaults to None: those of this process.
+
+    Returns:
+        0 when every rank returned 0; else the exit code of the rank that failed first, 128 + n if
+        signal n killed it; 128 + n, too, when SIGINT, SIGTERM or SIGHUP ended the launcher; 127
+        when the command cannot be executed.
+
+    Raises:
+        LaunchError: the log folder cannot be written, or the machine cannot start so many ranks.
+    """
+    return _Job(plan, os.environ if environ is None else environ).run()
+
+
+class _Job:
+    """The event loop."""
+
+    def __init__(self, plan: LaunchPlan, environ: Mapping[str, str]):
+        self._plan = plan
+        self._environ = environ
+        self._ranks: list[Rank] = []
+        self._files = contextlib.ExitStack()
+        self._logs: dict[int, BinaryIO] = {}
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        self._stdout = Sink(1)
+        # One and the same when both lead to one place, so that their order is kept.
+        self._stderr = self._stdout if _same_file(1, 2) else Sink(2)
+        self._sinks = list({id(sink): sink for sink in (self._stdout, self._stderr)}.values())
+        self._signals: list[int] = []
+        self._signal = 0
+        self._first: Rank | None = None
+        self._reason = ""
+        self._notice_at = float("inf")
+        self._terminate_at = float("inf")
+        self._abandon_at = float("inf")
+        self._wake_read, self._wake_write = os.pipe()
+        self._files.callback(os.close, self._wake_read)
+        self._files.callback(os.close, self._wake_write)
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+
+    def run(self) -> int:
+        with self._files, self._catch_signals():
+            try:
+                self._start()
+                while not all(rank.is_gone for rank in self._ranks):
+                    self._step()
+                    self._decide()
+            finally:
+                # Whatever went wrong: without its channel, a guard ends its rank.
+                for rank in self._ranks:
+                    if not rank.is_gone:
+                        rank.channel.close()
+            self._summarize()
+            self._drain()
+        if self._first is not None:
+            return self._first.code_for_shell
+        return 128 + self._signal if self._signal else 0
+
+    # Starting.
+
+    def _start(self) -> None:
+        if self._environ.get("TF_CONFIG"):
+            self._say(
+                "TF_CONFIG is set; the ranks do not get it, the launcher decides who they are."
+            )
+        if self._plan.log_dir is not None:
+            try:
+                os.makedirs(self._plan.log_dir, exist_ok=True)
+            except OSError as error:
+                raise LaunchError(
+                    f"the log folder {self._plan.log_dir} cannot be made: {error.strerror}."
+                ) from None
+            # All of them before the first rank: a folder that cannot be written costs nothing yet.
+            for number in range(self._plan.num_ranks):
+                self._logs[number] = self._open_log(number)
+        coordinator = f"127.0.0.1:{free_port()}"
+        cores = available_cores()
+        for number in range(self._plan.num_ranks):
+            environment = self._plan.environment(self._environ, number, coordinator, cores)
+            try:
+                self._ranks.append(self._start_rank(number, environment))
+            except OSError as error:
+                raise LaunchError(
+                    f"rank {number} of {self._plan.num_ranks} could not be started: "
+                    f"{error.strerror}. Start fewer ranks, or raise what limits them (see `ulimit "
+                    "-a`)."
+                ) from None
+            if self._signals:
+                break
+
+    def _start_rank(self, number: int, environment: dict[str, str]) -> Rank:
+        ours, theirs = socket.socketpair()
+        with theirs, contextlib.ExitStack() as child_side:
+            log = self._logs.get(number)
+            shown = self._plan.is_shown(number)
+            relays: list[Relay] = []
+            if log is not None and not shown:
+                outputs = [log.fileno(), log.fileno()]
+            else:
+                sinks: list[Sink | None] = list(self._sinks) if shown else [None]
+                outputs = []
+                for sink in sinks:
+                    live = number == 0
+                    if live and sink is not None and sink.is_terminal:
+                        source, output = _pseudo_terminal(sink)
+                    else:
+                        source, output = os.pipe()
+                    child_side.callback(os.close, output)
+                    prefix = f"[rank {number}] ".encode() if self._plan.prefix else b""
+                    relays.append(Relay(source, sink, None if live else prefix, log))
+                    outputs.append(output)
+            guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_GUARD), str(theirs.fileno())]
+                + [str(self._plan.kill_after), *self._plan.command],
+                # Rank 0 may read what the user types; for several ranks that makes no sense.
+                stdin=None if number == 0 else subprocess.DEVNULL,
+                stdout=outputs[0],
+                stderr=outputs[-1],
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                # Keys that the terminal turns into signals reach the launcher alone.
+                start_new_session=True,
+            )
+        ours.setblocking(False)
+        rank = Rank(number, guard, ours)
+        rank.relays, rank.log_path = relays, log.name if log is not None else None
+        return rank
+
+    def _open_log(self, number: int) -> BinaryIO:
+        path = os.path.join(self._plan.log_dir or "", f"rank_{number}.log")
+        try:
+            return self._files.enter_context(open(path, "wb", buffering=0))
+        except OSError as error:
+            raise LaunchError(f"{path} cannot be written: {error.strerror}.") from None
+
+    # Running.
+
+    def _step(self) -> None:
+        """Waits for something to happen, and moves bytes."""
+        # Level-triggered `poll` takes regular files, too, which `epoll` refuses.
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        sources = {}
+        for rank in self._ranks:
+            if rank.is_gone:
+                continue
+            poll.register(rank.channel, select.POLLIN)
+            for relay in rank.relays:
+                if relay.is_open and not (relay.sink and relay.sink.is_full()):
+                    poll.register(relay.source, select.POLLIN)
+                    sources[relay.source] = relay
+        for sink in self._sinks:
+            if sink.wants_to_write():
+                poll.register(sink.descriptor, select.POLLOUT)
+        ready = {descriptor for descriptor, _ in poll.poll(self._milliseconds())}
+        if self._wake_read in ready:
+            # One byte per signal that came: its number.
+            self._signals += os.read(self._wake_read, 4096)
+        for descriptor in ready & sources.keys():
+            if not sources[descriptor].read_some():
+                sources[descriptor].close()
+        for rank in self._ranks:
+            if not rank.is_gone and rank.channel.fileno() in ready:
+                rank.read_events()
+        for sink in self._sinks:
+            if sink.descriptor in ready:
+                sink.write_some()
+            sink.release()
+
+    def _milliseconds(self) -> float:
+        now = time.monotonic()
+        deadlines = (self._notice_at, self._terminate_at, self._abandon_at)
+        seconds = min([deadline - now for deadline in deadlines] + [3600.0])
+        return 1000 * max(0.0, min([seconds] + [sink.seconds_to_release() for sink in self._sinks]))
+
+    def _decide(self) -> None:
+        """Ends the job when it is time to."""
+        now = time.monotonic()
+        if self._stdout.is_broken and not self._signal:
+            self._signals.append(signal.SIGPIPE)
+        for number in self._signals:
+            if number == signal.SIGWINCH:
+                self._resize()
+            elif number in (*_ENDING_SIGNALS, signal.SIGPIPE):
+                self._end_by_signal(number)
+        self._signals.clear()
+        if self._first is None and not self._signal:
+            failed = [rank for rank in self._ranks if rank.has_failed]
+            if failed:
+                self._first = min(failed, key=lambda rank: rank.ended_at or now)
+                self._reason = f"{self._first} {self._first.how_it_ended()}"
+                self._notice_at = now + _NOTICE_SECONDS
+                self._terminate_at = now + self._plan.grace
+        running = [rank for rank in self._ranks if not rank.is_gone]
+        if not running:
+            return
+        names = _names(rank.number for rank in running)
+        if now >= self._notice_at:
+            self._notice_at = float("inf")
+            seconds = max(0.0, self._terminate_at - now)
+            self._say(f"{self._reason}; waiting up to {seconds:.0f} s for {names} to end too.")
+        if now >= self._terminate_at:
+            self._terminate_at = float("inf")
+            killing = f"SIGTERM, SIGKILL after {self._plan.kill_after:g} s"
+            self._say(f"{self._reason}; ending {names} ({killing}).")
+            self._signal_all(signal.SIGTERM)
+        if now >= self._abandon_at:
+            # Only processes in uninterruptible system calls come so far.
+            for rank in running:
+                rank.kill_group()
+                rank.guard.kill()
+                rank.end(-signal.SIGKILL)
+                rank.leave()
+
+    def _end_by_signal(self, number: int) -> None:
+        if self._signal:
+            self._say("killing all ranks.")
+            self._signal_all(signal.SIGKILL)
+            return
+        self._signal = number
+        self._terminate_at = self._notice_at = float("inf")
+        if number == signal.SIGPIPE:
+            self._say("nobody reads the output any more; ending all ranks.")
+            number = signal.SIGTERM
+        else:
+            self._say(
+                f"{signal_name(number)}: ending all ranks (SIGKILL after "
+                f"{self._plan.kill_after:g} s, or at once with a second signal)."
+            )
+        self._signal_all(number)
+
+    def _signal_all(self, number: int) -> None:
+        self._abandon_at = time.monotonic() + self._plan.kill_after + GUARD_SECONDS
+        for rank in self._ranks:
+            rank.signal(number)
+
+    @contextlib.contextmanager
+    def _catch_signals(self):
+        def note(number: int, frame: Any) -> None:
+            pass  # The wake-up pipe gets the number.
+
+        numbers = [*_ENDING_SIGNALS, signal.SIGWINCH]
+        # A signal that was ignored from the start (nohup, a shell's background job) stays ignored.
+        before = {n: signal.getsignal(n) for n in numbers}
+        caught = {n: handler for n, handler in before.items() if handler is not signal.SIG_IGN}
+        old_descriptor = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        try:
+            for number in caught:
+                signal.signal(number, note)
+            yield
+        finally:
+            for number, handler in caught.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(old_descriptor)
+
+    # Telling.
+
+    def _say(self, text: str) -> None:
+        self._stderr.write_lines(f"tfdear run: {text}\n".encode())
+
+    def _resize(self) -> None:
+        for rank in self._ranks:
+            for relay in rank.relays:
+                if relay.is_open and relay.sink and os.isatty(relay.source):
+                    _copy_window_size(relay.sink.descriptor, relay.source)
+
+    def _summarize(self) -> None:
+        first = self._first
+        if first is None:
+            return
+        place = f" on node {self._plan.node_of(first.number)}" if self._plan.num_nodes > 1 else ""
+        seconds = (first.ended_at or first.started_at) - first.started_at
+        if first.error and not first.pid:
+            self._say(f"{first} {first.error} ({self._plan.command[0]}).")
+            return
+        data = b"\n".join(relay.tail for relay in first.relays)
+        if not first.relays and first.log_path:
+            data = tail_of_file(first.log_path)
+        cause = exception_line(data) if (first.exit_code or 0) > 0 else None
+        self._say(
+            f"{first} (pid {first.pid}{place}) failed first: it {first.how_it_ended()} after "
+            f"{seconds:.1f} s" + (f", with {cause}" if cause else ".")
+        )
+        if first.exit_code == -signal.SIGKILL and not first.was_stopped:
+            self._say("SIGKILL often comes from the kernel when memory is short; see `dmesg`.")
+        for rank in self._ranks:
+            if rank is not first:
+                later = (rank.ended_at or 0.0) - (first.ended_at or 0.0)
+                when = f"{abs(later):.1f} s {'later' if later >= 0 else 'earlier'}"
+                self._say(f"{rank} {rank.how_it_ended()}, {when}.")
+        others_failed = any(rank.has_failed for rank in self._ranks if rank is not first)
+        if self._plan.is_shown(first.number) and not others_failed:
+            return  # What it said stands just above.
+        where = f" ({first.log_path})" if first.log_path else ""
+        lines = last_lines(data, _TAIL_LINES)
+        self._say(f"the last that {first} printed{where}: {'' if lines else 'nothing'}")
+        for line in lines:
+            self._stderr.write_lines(f"    {line}\n".encode())
+
+    def _drain(self) -> None:
+        """Writes what waits, while somebody takes it."""
+        for sink in self._sinks:
+            sink.release(now=True)
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while True:
+            waiting = [sink for sink in self._sinks if sink.wants_to_write()]
+            seconds = deadline - time.monotonic()
+            if not waiting or seconds <= 0:
+                return
+            poll = select.poll()
+            for sink in waiting:
+                poll.register(sink.descriptor, select.POLLOUT)
+            ready = {descriptor for descriptor, _ in poll.poll(1000 * seconds)}
+            for sink in waiting:
+                if sink.descriptor in ready:
+                    sink.write_some()
+                    # A reader that is slow but there may have all the time it needs.
+                    deadline = time.monotonic() + _DRAIN_SECONDS
+
+
+def _same_file(first: int, second: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(first), os.fstat(second))
+    except OSError:
+        return False
+
+
+def _pseudo_terminal(sink: Sink) -> tuple[int, int]:
+    """A terminal for the live rank, as wide as the one that shows it."""
+    ours, theirs = pty.openpty()
+    # The real terminal does all the processing, once.
+    tty.setraw(theirs, termios.TCSANOW)
+    _copy_window_size(sink.descriptor, theirs)
+    return ours, theirs
+
+
+def _copy_window_size(source: int, target: int) -> None:
+    with contextlib.suppress(OSError):
+        size = fcntl.ioctl(source, termios.TIOCGWINSZ, bytes(8))
+        fcntl.ioctl(target, termios.TIOCSWINSZ, size)
+
+
+def _names(numbers: Iterable[int]) -> str:
+    ordered = [str(number) for number in sorted(numbers)]
+    return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(ordered)}"

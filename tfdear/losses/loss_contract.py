@@ -1,0 +1,351 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""How the losses, gradients and logs of a step are put together over the ranks.
+
+[Note: One process is the reference]
+A step that Keras calls (`fit`, `evaluate`, the `*_on_batch` methods) is written for one process: it
+takes the mean over whatever rows it gets, by a loss object, a loss function or by hand. Each rank's
+loss is an estimate of the global batch's from the rank's rows, and their mean, weighted by the
+rows, is the loss of the global batch. So nothing is scaled in the step: gradients are weighted
+where they are reduced, by the rank's share of the step's examples, and so are the scalars that the
+step returns or hands to a `Mean`. What is not an estimate of a mean is made one: a loss with
+`reduction="sum"` is divided by the share.
+
+In `strategy.run` the contract of `tf.distribute` holds: the step scales its loss to its share of
+the global batch's (Keras's loss objects do, and `tf.nn.compute_average_loss`), and gradients are
+summed. A step that Keras calls and that scales by itself keeps this contract too. That shows only
+while it is traced; if a loss was already left unscaled, the step is traced again.
+"""
+
+import contextlib
+import enum
+import threading
+import types
+
+import tensorflow as tf
+
+from tfdear.data import iterators
+from tfdear.losses import row_sums
+
+_state = threading.local()
+
+
+class Contract(enum.Enum):
+    """What the gradients of all ranks make together."""
+
+    # Their mean, weighted by the ranks' examples.
+    MEAN = "mean"
+    # Their sum: each rank scaled its loss.
+    SUM = "sum"
+
+
+class _ScalesByItself(BaseException):
+    """Ends the trace of a step that scales its loss after another one was left unscaled.
+
+    Not an `Exception`, which a step may catch.
+    """
+
+
+class KerasStep:
+    """A training or test function that Keras made, which remembers the contract of its step.
+
+    Args:
+        function: Keras's function of an iterator.
+        is_own: Whether the model's class has its own step or its own way to take the loss.
+    """
+
+    def __init__(self, function, is_own: bool = False):
+        self._function = function
+        self.is_own = is_own
+        self.contract = Contract.MEAN
+
+    def __call__(self, iterator):
+        # A rank without rows computes on one of these, which is known only then.
+        iterators.look_at_first_batch(iterator)
+        batches = list(iterator) if isinstance(iterator, types.GeneratorType) else None
+        try:
+            return self._call(iterator if batches is None else iter(batches))
+        except _ScalesByItself:
+            self.contract = Contract.SUM
+            return self._call(iterator if batches is None else iter(batches))
+
+    def _call(self, iterator):
+        previous = current_step()
+        _state.step = self
+        try:
+            return self._function(iterator)
+        finally:
+            _state.step = previous
+
+
+def current_step() -> KerasStep | None:
+    """Keras's function that is being called or traced in this thread, or None."""
+    return getattr(_state, "step", None)
+
+
+def current_losses() -> "Losses | None":
+    """What knows about the losses of the step that is being traced or run, or None."""
+    return getattr(tf.distribute.get_replica_context(), "losses", None)
+
+
+class Losses:
+    """The losses and gradients of one call of a step on this rank.
+
+    Args:
+        context: The `DearReplicaContext` of the call.
+        extended: The `DearExtended` of its strategy.
+        arguments: Nested structure of what the step was given.
+    """
+
+    def __init__(self, context, extended, arguments):
+        self._context = context
+        self._extended = extended
+        self._step = current_step()
+        self._left_unscaled = False
+        self._scaled = False
+        self._takes_single_values = False
+        self._reducing = False
+        self._weighted = False
+        given = tf.nest.flatten(arguments)
+        self.row_sums = row_sums.RowSums([each for each in given if isinstance(each, tf.Tensor)])
+
+    @property
+    def called_by_keras(self) -> bool:
+        """Whether the step belongs to `fit`, `evaluate` or a method for one batch."""
+        return self._step is not None
+
+    @property
+    def are_means(self) -> bool:
+        """Whether every rank's loss is an estimate of the global batch's."""
+        return self._step is not None and self._step.contract is Contract.MEAN
+
+    @property
+    def are_reduced(self) -> bool:
+        """Whether what is summed now are an optimizer's gradients."""
+        return self._reducing
+
+    def weight(self) -> tf.Tensor:
+        """How much of the global batch this rank's rows are: scalar float64, 0 without examples."""
+        share = None
+        if self._extended.weighs_examples:
+            share = self._context.share_of_examples()
+        if share is not None:
+            return tf.cast(share, tf.float64)
+        alike = tf.constant(1.0 / self._extended.world_size, tf.float64)
+        present = self._context.has_examples
+        return alike if present is None else tf.where(present, alike, tf.zeros_like(alike))
+
+    # Called where Keras scales for `tf.distribute`.
+
+    def scale(self, value):
+        """A mean over this rank's rows, as the step's contract wants it."""
+        if self.are_means:
+            self._left_unscaled = True
+            return value
+        self._scaled = True
+        return value * tf.cast(self.weight(), value.dtype)
+
+    def unscale(self, value):
+        """The inverse of `scale`."""
+        if self.are_means:
+            return value
+        return tf.math.divide_no_nan(value, tf.cast(self.weight(), value.dtype))
+
+    def scale_sum(self, value):
+        """A sum over this rank's rows, as the step's contract wants it."""
+        if not self.are_means:
+            self._scaled = True
+            return value
+        self._left_unscaled = True
+        return tf.math.divide_no_nan(value, tf.cast(self.weight(), value.dtype))
+
+    def weigh_part(self, value, rows):
+        """A mean over some rows, which may be of a part of the batch with a share of its own.
+
+        Args:
+            value: The mean, which will be multiplied by `weight()`.
+            rows: Scalar integer, the number of its rows on this rank.
+        """
+        if not self._extended.weighs_examples or not self._extended.elements.are_uneven:
+            return value
+        share = self._context.examples.share_of_part(rows)
+        if share is None:
+            return value
+        return value * tf.cast(tf.math.divide_no_nan(share, self.weight()), value.dtype)
+
+    def note_single_value(self) -> None:
+        """To be called with a loss that comes to Keras as one value for all rows."""
+        self._takes_single_values = True
+
+    def note_gradients(self, target, gradients) -> None:
+        """To be called with what a tape was asked, and what it answered."""
+        if not self.are_means:
+            return
+        if not tf.executing_eagerly():
+            self.row_sums.note_gradients(target, gradients)
+        elif self._takes_single_values or self._step.is_own:
+            self._extended.warn_once(row_sums.EAGER_WARNING)
+
+    def note_scaling(self) -> None:
+        """To be called where the step scales its loss, or asks by how much it must."""
+        self._scaled = True
+        if not self.are_means:
+            return
+        if not self._left_unscaled:
+            self._step.contract = Contract.SUM
+        elif not tf.executing_eagerly():
+            raise _ScalesByItself
+        else:
+            raise ValueError(
+                "This step scales its loss by itself (`tf.nn.compute_average_loss`, "
+                "`tf.nn.scale_regularization_loss` or `num_replicas_in_sync`) after it has used a "
+                "Keras loss as one process does. Compile the model without `run_eagerly=True`, or "
+                "leave all scaling to Keras."
+            )
+
+    # Called where a step exchanges values with other ranks.
+
+    def across_ranks(self, collective, values):
+        """Calls a collective through which gradients may flow from other ranks' losses.
+
+        What flows back from a rank's loss weighs as much as the loss, on whichever rank it arrives;
+        and all gradients that this rank computes are multiplied by its own weight in the end.
+
+        Args:
+            collective: A function of `values` that is linear, with a gradient.
+            values: Nested structure of tensors.
+
+        Returns:
+            What `collective` returns.
+        """
+        if not self.are_means or self._reducing:
+            return collective(values)
+        self._left_unscaled = True
+        weight = self.weight()
+
+        def enter(value):
+            return tf.identity(value), lambda dy: tf.math.divide_no_nan(dy, _as(weight, dy))
+
+        def leave(value):
+            return tf.identity(value), lambda dy: tf.math.multiply_no_nan(dy, _as(weight, dy))
+
+        results = collective(_map_floating(tf.custom_gradient(enter), values))
+        return _map_floating(tf.custom_gradient(leave), results)
+
+    # Called where gradients are reduced.
+
+    @contextlib.contextmanager
+    def reducing_gradients(self):
+        """Within it, what is summed over the ranks are the gradients of an optimizer."""
+        self._reducing = True
+        try:
+            yield
+        finally:
+            self._reducing = False
+
+    @contextlib.contextmanager
+    def gradients_are_weighted(self):
+        """Within it, gradients have been multiplied by `gradient_weight()` already."""
+        self._weighted = True
+        try:
+            yield
+        finally:
+            self._weighted = False
+
+    def gradient_weight(self) -> tf.Tensor | None:
+        """By what this rank's gradients are multiplied before they are summed; None: nothing."""
+        if self._weighted:
+            return None
+        if self.are_means:
+            self._left_unscaled = True
+            return self.weight()
+        if not self._scaled and not self.called_by_keras:
+            self._extended.warn_once(
+                "Gradients are reduced in `strategy.run`, but the step scaled no loss: gradients "
+                "are summed over the ranks, so those of a mean over a rank's rows come out "
+                f"{self._extended.world_size} times too large. Use a loss object of "
+                "`keras.losses`, or `tf.nn.compute_average_loss`, or divide the loss by "
+                "`strategy.num_replicas_in_sync` inside the step; `model.fit` needs none of this. "
+                "If the loss was divided by the global batch size already, all is well."
+            )
+        return None
+
+    # Called where a step ends.
+
+    def make_global(self, outputs):
+        """Replaces scalars that a step computed from its rows by their means over the ranks."""
+        if self.are_means and self.row_sums.are_applied:
+            self._extended.warn_once(row_sums.WARNING)
+        if not self.called_by_keras:
+            return outputs
+        flat = tf.nest.flatten(outputs)
+        own = self._context.own_reads
+        places = [place for place, value in enumerate(flat) if _is_local_scalar(value, own)]
+        if not places:
+            return outputs
+        means = self._extended.reducer.all_reduce(
+            [flat[place] for place in places], name="logs", weight=self.weight()
+        )
+        for place, mean in zip(places, means, strict=True):
+            flat[place] = mean
+        return tf.nest.pack_sequence_as(outputs, flat)
+
+
+def _as(weight, tensor):
+    return tf.cast(weight, tensor.dtype)
+
+
+def _map_floating(function, structure):
+    """Applies a function to the floating tensors of a structure."""
+
+    def apply(value):
+        is_floating = isinstance(value, tf.Tensor) and value.dtype.is_floating
+        return function(value) if is_floating else value
+
+    return tf.nest.map_structure(apply, structure)
+
+
+# Ops whose results are the same on all ranks; what they are made from need not be looked at.
+_SAME_ON_ALL_RANKS = ("DearReduced", "ReadVariableOp", "Const")
+
+
+def _is_local_scalar(value, own_reads) -> bool:
+    """Whether a value is a floating scalar that may differ between ranks."""
+    if not isinstance(value, tf.Tensor) or value.shape.rank != 0 or not value.dtype.is_floating:
+        return False
+    if tf.executing_eagerly():
+        return True
+    waiting, seen = [value.op], set()
+    while waiting:
+        op = waiting.pop()
+        if op in own_reads:
+            return True
+        if op in seen or op.type in _SAME_ON_ALL_RANKS:
+            continue
+        if not op.inputs:
+            return True
+        seen.add(op)
+        waiting.extend(tensor.op for tensor in op.inputs)
+    return False
+
+
+def average_outside_of_run(extended, gradients):
+    """The means over the ranks of gradients that no `strategy.run` computed.
+
+    There every rank iterates over data of its own choice, all of it or a part of its own: the mean
+    is right for both.
+
+    Args:
+        extended: The `DearExtended` of the variables' strategy.
+        gradients: Tensors or `tf.IndexedSlices`.
+
+    Returns:
+        The means, in the same order.
+    """
+    extended.warn_once(
+        "An optimizer is applied outside of `strategy.run`: every rank computes on whatever data "
+        "it iterates over, and gradients are averaged over the ranks. To share the work of a "
+        "global batch, iterate over `strategy.experimental_distribute_dataset(dataset)` and call "
+        "the step by `strategy.run`."
+    )
+    weight = tf.constant(1.0 / extended.world_size, tf.float64)
+    return extended.reducer.all_reduce(gradients, name="gradients", weight=weight)

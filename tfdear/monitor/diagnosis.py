@@ -1,0 +1,314 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Finds the reason why a job cannot go on, from what all ranks have told. No clock, no network."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tfdear.rendezvous import rank_names, store_records
+
+# A rank that fails publishes why before its connections close. Connections that closed this many
+# seconds ago without a word were closed by the kernel: the process was killed or crashed.
+SECONDS_FOR_LAST_WORDS = 1.5
+# A collective that waits for a rank whose script has ended is given this long to complete with the
+# bytes that are still under way.
+SECONDS_FOR_LAST_BYTES = 1.0
+# Ranks that stall in different collectives are reported together when they do so within this time.
+SECONDS_FOR_OTHERS_TO_STALL = 3.0
+# What a script that does it otherwise meets as a rank that is missing or elsewhere.
+FOR_ALL = (
+    "`fit`, `evaluate` and `predict` are calls for all ranks: call them on every rank, not only on "
+    "the chief."
+)
+# Errors of the engine that no other rank's end explains.
+_OWN_FAILURES = ("internal", "resource_exhausted")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """Why the job ends; the same on every rank.
+
+    Args:
+        kind: "unavailable", "deadline_exceeded", "invalid_argument" or "aborted".
+        message: what every rank raises.
+    """
+
+    kind: str
+    message: str
+
+    def to_json(self) -> str:
+        """For the store."""
+        return json.dumps({"kind": self.kind, "message": self.message})
+
+    @staticmethod
+    def from_json(text: str) -> Cause:
+        """From the store."""
+        fields = store_records.cause(text)
+        return Cause(fields["kind"], fields["message"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """What one rank knows at one moment.
+
+    Args:
+        rank: the rank that looks.
+        describe: words for a rank, with host and process id.
+        members: the ranks of a process group.
+        in_flight: collectives that run on this rank now.
+        failure: transport error of this rank's engine ("message", "peer", "kind"), or None.
+        failure_seconds: how long that error has been known.
+        failed: ranks that raised, with what they published.
+        left: ranks whose script ended, with what they published.
+        dead: ranks whose heartbeats stopped.
+        stalls: collectives that other ranks wait in.
+        timeout: seconds a collective may take.
+        heartbeat: seconds without a sign of life after which a rank is given up.
+        stall_seconds: ranks tell what they wait in when it takes longer than this.
+    """
+
+    rank: int
+    describe: Callable[[int], str]
+    members: Callable[[str], list[int]]
+    in_flight: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    failure: Mapping[str, Any] | None = None
+    failure_seconds: float = 0.0
+    failed: Mapping[int, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    left: Mapping[int, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    dead: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    stalls: Mapping[int, list[dict[str, Any]]] = dataclasses.field(default_factory=dict)
+    timeout: float = 300.0
+    heartbeat: float = 10.0
+    stall_seconds: float = 2.0
+
+
+def find_cause(snapshot: Snapshot) -> Cause | None:
+    """The reason why the job must end, None while there is none. The root cause comes first."""
+    for look in (_failed, _different, _left, _dead, _lost, _overdue):
+        cause = look(snapshot)
+        if cause is not None:
+            return cause
+    return None
+
+
+def lost_coordinator(snapshot: Snapshot, refused: bool, seconds: float) -> Cause:
+    """The cause when rank 0, and with it the store, does not answer any more."""
+    if refused:
+        what = "was lost: it was killed or crashed (its connections closed without a word)"
+    else:
+        what = (
+            f"has not answered for {seconds:.0f} s (heartbeat {snapshot.heartbeat:g} s): it is "
+            "stopped, or its machine or network is gone"
+        )
+    return Cause(
+        "unavailable",
+        f"{snapshot.describe(0)}, which hosts the coordination service, {what}."
+        + _activity(snapshot)
+        + " See rank 0's log.",
+    )
+
+
+def missing_ranks(snapshot: Snapshot, item: Mapping[str, Any]) -> list[int]:
+    """Ranks of the process group that are not known to be in this collective.
+
+    A rank in an earlier collective of the group is missing too; one in a later collective is not.
+    """
+    here = {snapshot.rank}
+    for rank, items in snapshot.stalls.items():
+        if any(o["group"] == item["group"] and o["sequence"] >= item["sequence"] for o in items):
+            here.add(rank)
+    return [rank for rank in snapshot.members(item["group"]) if rank not in here]
+
+
+def last_seen(snapshot: Snapshot, rank: int) -> str:
+    """What a rank was last known to do."""
+    if rank in snapshot.left:
+        return f"rank {rank} has left the job"
+    items = snapshot.stalls.get(rank)
+    if items:
+        return f"rank {rank} waits in " + ", ".join(in_words(item) for item in items)
+    return f"rank {rank} is alive but waits in no collective"
+
+
+def in_words(item: Mapping[str, Any]) -> str:
+    """ "all_reduce float32[10] (#17 in group world)"."""
+    return f"{item['signature']} (#{item['sequence']} in group {item['group']})"
+
+
+def _activity(snapshot: Snapshot) -> str:
+    if not snapshot.in_flight:
+        return ""
+    what = ", ".join(in_words(item) for item in snapshot.in_flight)
+    return f" Rank {snapshot.rank} was in {what}."
+
+
+def _failed(snapshot: Snapshot) -> Cause | None:
+    if not snapshot.failed:
+        return None
+    rank, report = min(snapshot.failed.items(), key=lambda pair: (pair[1].get("time", 0), pair[0]))
+    return Cause(
+        "aborted",
+        f"{snapshot.describe(rank)} failed: {report.get('error', 'no message')}."
+        + _activity(snapshot)
+        + f" See rank {rank}'s log for its traceback.",
+    )
+
+
+def _different(snapshot: Snapshot) -> Cause | None:
+    for own in snapshot.in_flight:
+        ranks_of_signature = {own["signature"]: [snapshot.rank]}
+        members = snapshot.members(own["group"])
+        for rank, items in sorted(snapshot.stalls.items()):
+            for other in items if rank in members and rank != snapshot.rank else ():
+                if (other["group"], other["sequence"]) == (own["group"], own["sequence"]):
+                    ranks_of_signature.setdefault(other["signature"], []).append(rank)
+        # The ranks stall at about the same time: wait for the words of those not heard of yet.
+        heard = sum(len(ranks) for ranks in ranks_of_signature.values())
+        everybody = heard == len(members)
+        patience = snapshot.stall_seconds + SECONDS_FOR_OTHERS_TO_STALL
+        if len(ranks_of_signature) > 1 and (everybody or own["seconds"] > patience):
+            who = "; ".join(
+                f"{rank_names.ranks(ranks)}: {signature}"
+                for signature, ranks in sorted(ranks_of_signature.items(), key=lambda p: min(p[1]))
+            )
+            return Cause(
+                "invalid_argument",
+                f"ranks call different collectives: {who} (#{own['sequence']} in group "
+                f"{own['group']}). All ranks must run the same operations in the same order with "
+                f"the same shapes and data types. {FOR_ALL}"
+                + _different_tensors(snapshot, own)
+                + _different_tickets(ranks_of_signature),
+            )
+    return None
+
+
+def _different_tensors(snapshot: Snapshot, own: Mapping[str, Any]) -> str:
+    """Words for the first tensor of two ranks' collectives that differs."""
+    for rank, items in sorted(snapshot.stalls.items()):
+        for other in items:
+            if (other["group"], other["sequence"]) != (own["group"], own["sequence"]):
+                continue
+            # "IDENTITY NAME TYPE(SHAPE)": the names alone may differ between ranks.
+            pairs = zip(own.get("tensors", ()), other.get("tensors", ()), strict=False)
+            for mine, theirs in pairs:
+                identity, _, name = mine.partition(" ")
+                other_identity, _, other_name = theirs.partition(" ")
+                if identity != other_identity:
+                    return (
+                        f" Rank {snapshot.rank} sends the gradient of {name} where rank {rank} "
+                        f"sends that of {other_name}: create layers and variables in the same "
+                        "order on all ranks."
+                    )
+    return ""
+
+
+def _different_tickets(signatures: Iterable[str]) -> str:
+    split = [signature.rpartition(", ticket ") for signature in signatures]
+    if len({what for what, _, _ in split}) > 1 or not all(ticket for _, _, ticket in split):
+        return ""
+    return (
+        " A rank that is ahead by its ticket has given up a step, after an error that its script "
+        "caught, which the others still take."
+    )
+
+
+def _left(snapshot: Snapshot) -> Cause | None:
+    peer = _failed_peer(snapshot)
+    for item in snapshot.in_flight:
+        gone = [
+            rank
+            for rank in snapshot.left
+            if rank == peer
+            or (rank == item.get("waiting_for") and item["seconds"] > SECONDS_FOR_LAST_BYTES)
+        ]
+        if not gone:
+            continue
+        waiting = {snapshot.rank}
+        for rank, items in snapshot.stalls.items():
+            if any((o["group"], o["sequence"]) == (item["group"], item["sequence"]) for o in items):
+                waiting.add(rank)
+        rank = min(gone)
+        verb = "waits" if len(waiting) == 1 else "wait"
+        return Cause(
+            "unavailable",
+            f"{snapshot.describe(rank)} left the job (its script ended) while "
+            f"{rank_names.ranks(waiting)} {verb} in {in_words(item)}. "
+            f"All ranks must take the same number of steps. {FOR_ALL} "
+            f"See rank {rank}'s log for why its script ended early.",
+        )
+    return None
+
+
+def _dead(snapshot: Snapshot) -> Cause | None:
+    dead = [r for r in snapshot.dead if r not in snapshot.left and r not in snapshot.failed]
+    if not dead:
+        return None
+    names = ", ".join(snapshot.describe(rank) for rank in sorted(dead))
+    verb = "has" if len(dead) == 1 else "have"
+    return Cause(
+        "unavailable",
+        f"{names} {verb} not given a sign of life for {snapshot.heartbeat:g} s (TFDEAR_HEARTBEAT): "
+        "stopped, or the machine or the network is gone." + _activity(snapshot),
+    )
+
+
+def _lost(snapshot: Snapshot) -> Cause | None:
+    failure = snapshot.failure
+    if failure is None or _is_deadline(failure):
+        return None
+    if failure.get("kind") in _OWN_FAILURES:
+        return Cause("aborted", f"{snapshot.describe(snapshot.rank)}: {failure['message']}.")
+    peer = _failed_peer(snapshot)
+    if peer in snapshot.left:
+        return None  # a rank that has ended its script closes its connections
+    if peer is None:
+        # The heartbeats will tell who it was; this is for the case that they do not.
+        if snapshot.failure_seconds < snapshot.heartbeat + 2.0:
+            return None
+        return Cause("unavailable", f"{failure['message']}.{_activity(snapshot)}")
+    if snapshot.failure_seconds < SECONDS_FOR_LAST_WORDS:
+        return None
+    return Cause(
+        "unavailable",
+        f"{snapshot.describe(peer)} was lost: it was killed or crashed (its connections closed "
+        f"without a word).{_activity(snapshot)} See rank {peer}'s log; the kernel's log tells "
+        "whether it ran out of memory.",
+    )
+
+
+def _overdue(snapshot: Snapshot) -> Cause | None:
+    late = [item for item in snapshot.in_flight if item["seconds"] > snapshot.timeout]
+    if not late and snapshot.failure is not None and _is_deadline(snapshot.failure):
+        late = snapshot.in_flight
+        if not late:
+            return Cause("deadline_exceeded", str(snapshot.failure["message"]))
+    if not late:
+        return None
+    item = late[0]
+    missing = missing_ranks(snapshot, item)
+    if not missing and item.get("waiting_for", -1) >= 0:
+        missing = [item["waiting_for"]]
+    if missing:
+        who = f"{rank_names.ranks(missing)} did not come: " + "; ".join(
+            f"{last_seen(snapshot, rank)} ({snapshot.describe(rank)})" for rank in missing
+        )
+    else:
+        who = "all ranks are in it, but no bytes move; check the network between the nodes"
+    return Cause(
+        "deadline_exceeded",
+        f"{in_words(item)} was not complete after {snapshot.timeout:g} s (DearStrategy's timeout). "
+        f"{who[0].upper()}{who[1:]}. {f'{FOR_ALL} ' if missing else ''}"
+        "Raise the timeout if a rank may be that much slower.",
+    )
+
+
+def _failed_peer(snapshot: Snapshot) -> int | None:
+    peer = snapshot.failure.get("peer", -1) if snapshot.failure is not None else -1
+    return peer if isinstance(peer, int) and peer >= 0 else None
+
+
+def _is_deadline(failure: Mapping[str, Any]) -> bool:
+    return failure["kind"] == "deadline_exceeded"

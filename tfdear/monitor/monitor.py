@@ -1,0 +1,457 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Watches over the job: finds out who failed, and ends every rank with the same words.
+
+[Note: words before silence]
+A rank that fails or ends publishes `failed` or `left` in the store BEFORE its connections close. So
+a connection that closes without a word means that the process was killed. The first rank that knows
+the reason writes the key `cause`, which can be written once; all ranks raise that text. The engine
+holds a transport error back until then: what a neighbour sees first (a closed connection) is seldom
+the reason.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from absl import logging
+
+from tfdear import errors
+from tfdear._private import keras as _keras_private
+from tfdear._private import tensorflow as _tf_private
+from tfdear.monitor import diagnosis
+from tfdear.rendezvous import process_exit, store_records
+from tfdear.rendezvous.rendezvous import Rendezvous
+
+_CALL_SECONDS = 1.5  # one request to the store
+_POLL_ON_ONE_MACHINE_SECONDS = 0.2
+_POLL_SECONDS = 1.0
+_HEALTH_SECONDS = 1.0  # between two questions for dead tasks
+_WARN_SECONDS = 30.0
+_LAST_WORDS_SECONDS = 10.0  # rank 0 keeps the store open so long after its own end
+# A write that has begun when the job is given up may take this long, whatever the script may.
+_WRITE_SECONDS = 3600.0
+# Where checkpoints are written: modules of functions that a thread is then in.
+_WRITERS = (*_keras_private.WRITERS, *_tf_private.WRITERS, "h5py")
+
+
+class WatchedEngine(Protocol):
+    """What the monitor needs of the engine."""
+
+    def in_flight(self) -> list[dict[str, Any]]:
+        """Running collectives: group, sequence, signature, seconds, waiting_for (-1: unknown).
+
+        And, where gradients are summed, "tensors": a line for each, "IDENTITY NAME TYPE(SHAPE)".
+        """
+
+    def failure(self) -> dict[str, Any] | None:
+        """A transport error that is held back: message, peer (-1: unknown) and kind."""
+
+    def abort(self, kind: str, message: str) -> None:
+        """Fails everything now and later. The first call wins."""
+
+
+class Monitor:
+    """Looks after the job in a thread of its own, from `start` to `close`.
+
+    Args:
+        rendezvous: where the ranks met.
+        engine: what to abort.
+        group_members: the ranks of the process groups that do not hold all, by name. Groups within
+            and across nodes have one name but different ranks everywhere.
+        heartbeat: seconds without a sign of life after which a rank is given up. Default: that of
+            the rendezvous.
+        timeout: seconds any collective may take. Default 300.
+        stall_seconds: a collective that runs longer is compared with those of the other ranks.
+            Default 2.
+        cleanup_timeout: seconds for which the script may clean up after an abort: one that does not
+            move for this long, or whose exit handlers take longer, is ended. Who writes a
+            checkpoint may finish it. Default 60.
+    """
+
+    def __init__(
+        self,
+        rendezvous: Rendezvous,
+        engine: WatchedEngine,
+        group_members: Mapping[str, Sequence[int]] | None = None,
+        *,
+        heartbeat: float | None = None,
+        timeout: float = 300.0,
+        stall_seconds: float = 2.0,
+        cleanup_timeout: float = 60.0,
+    ):
+        self._rendezvous = rendezvous
+        self._engine = engine
+        self._heartbeat = rendezvous.heartbeat if heartbeat is None else heartbeat
+        self._timeout = timeout
+        self._stall_seconds = stall_seconds
+        self._cleanup_timeout = cleanup_timeout
+        self._store = rendezvous.store
+        self._rank = rendezvous.rank
+        # A process that is forked off has this object too, but must not speak for the rank.
+        self._pid = os.getpid()
+        self._group_members = dict(group_members or {})
+        local = rendezvous.on_one_machine
+        self._poll_seconds = _POLL_ON_ONE_MACHINE_SECONDS if local else _POLL_SECONDS
+        self._thread = threading.Thread(target=self._run, name="tfdear-monitor", daemon=True)
+        self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._cause: diagnosis.Cause | None = None
+        self._closing_since: float | None = None
+        self._reported = False
+        self._failure_since: float | None = None
+        self._start_failure: dict[str, Any] | None = None
+        self._unreachable_since: float | None = None
+        self._refused_since: float | None = None
+        self._words: dict[str, str] = {}
+        self._reached = time.monotonic()
+        self._rank0_left = False
+        self._store_gone = False
+        self._health_checked = 0.0
+        self._dead: dict[int, str] = {}
+        self._published_stall = "[]"
+        self._warned: set[tuple[str, int]] = set()
+        rendezvous.check_alive = self.check_alive
+
+    def start(self) -> None:
+        """Starts watching. A job of one process has nobody to watch."""
+        if self._rendezvous.world_size > 1:
+            self._thread.start()
+
+    @property
+    def cause(self) -> diagnosis.Cause | None:
+        """Why the job was given up, or None."""
+        return self._cause
+
+    @property
+    def healthy(self) -> bool:
+        """True while neither this rank nor the job has failed; False in a process forked off."""
+        return self._cause is None and not self._reported and os.getpid() == self._pid
+
+    def check_alive(self) -> None:
+        """Raises JobAbortedError when the job was given up."""
+        if self._cause is not None:
+            raise errors.JobAbortedError(self._cause.message)
+
+    def cause_of(self, failure: errors.TfdearError) -> errors.TfdearError:
+        """Why groups could not be connected: rarely what this rank saw of it first.
+
+        Args:
+            failure: What connecting raised.
+
+        Returns:
+            The error to raise: with the cause on which the ranks agreed, else `failure` itself.
+        """
+        self._start_failure = {
+            "message": f"{self._rendezvous.describe(self._rank)} could not start: {failure}",
+            "peer": -1,
+            "kind": failure.kind,
+        }
+        # The heartbeats tell whether a peer died; `diagnosis` waits for them.
+        end = time.monotonic() + self._heartbeat + _LAST_WORDS_SECONDS
+        while self._cause is None and time.monotonic() < end:
+            time.sleep(0.05)
+        return failure if self._cause is None else errors.JobAbortedError(self._cause.message)
+
+    def report_failure(self, error: str) -> None:
+        """Tells the other ranks that this one fails. Call it before any connection closes.
+
+        Args:
+            error: type and text of the exception.
+        """
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self._reported or self._cause is not None or self._rendezvous.world_size == 1:
+                return
+            self._reported = True
+        report = {"error": error, "time": time.time()}
+        self._publish(f"monitor/failed/{self._rank}", json.dumps(report))
+
+    def close(self, error: str | None = None) -> None:
+        """Says goodbye; call it at the end of the process, when no collective runs any more.
+
+        Rank 0 waits up to 10 s for the others, because the store ends with it.
+
+        Args:
+            error: type and text of the exception that ends this rank, or None.
+        """
+        if self._closing_since is not None or os.getpid() != self._pid:
+            return
+        if error is not None:
+            self.report_failure(error)
+        self._closing_since = time.monotonic()
+        self._wake.set()
+        if self._rendezvous.world_size == 1:
+            return
+        left = {"aborted": self._cause is not None, "failed": self._reported}
+        self._publish(f"monitor/left/{self._rank}", json.dumps(left))
+        if self._rank == 0:
+            self._wait_for_the_others()
+        if self._cause is not None or self._reported:
+            process_exit.leave_without_teardown(1)
+        elif self._thread.is_alive():
+            self._thread.join(_CALL_SECONDS + self._poll_seconds)
+
+    def _wait_for_the_others(self) -> None:
+        end = time.monotonic() + _LAST_WORDS_SECONDS
+        while time.monotonic() < end:
+            try:
+                entries = self._store.directory("monitor/left", timeout=_CALL_SECONDS)
+                gone = {int(rank) for rank in entries} | set(self._rendezvous.dead_tasks())
+            except errors.StoreUnavailableError:
+                return
+            if self._cause is not None:
+                gone |= self._lost_peer()
+            if len(gone | {self._rank}) == self._rendezvous.world_size:
+                # The others are still in the call that tells them so.
+                time.sleep(0.1)
+                return
+            time.sleep(0.05)
+
+    def _lost_peer(self) -> set[int]:
+        failure = self._engine.failure()
+        return {failure["peer"]} if failure and failure.get("peer", -1) >= 0 else set()
+
+    def _publish(self, key: str, value: str, overwrite: bool = False) -> None:
+        if self._store_gone:
+            return
+        # The loop notices an unreachable store too, and knows what it means.
+        with contextlib.suppress(errors.StoreUnavailableError):
+            self._store.insert(key, value, timeout=_CALL_SECONDS, overwrite=overwrite)
+
+    def _run(self) -> None:
+        while self._closing_since is None and self._cause is None:
+            self._wake.wait(self._poll_seconds)
+            try:
+                self._look()
+            except Exception as error:  # a watcher that dies in silence is worse than any error
+                logging.exception("tfdear: the monitor of rank %d failed", self._rank)
+                self._abort(
+                    diagnosis.Cause("aborted", f"the monitor of rank {self._rank} failed: {error}")
+                )
+        if self._cause is not None:
+            self._see_that_the_script_ends()
+
+    def _look(self) -> None:
+        in_flight = self._engine.in_flight()
+        failure = self._engine.failure() or self._start_failure
+        now = time.monotonic()
+        self._failure_since = None if failure is None else self._failure_since or now
+        if not self._store_gone:
+            self._read_words()
+        if self._unreachable_since is None:
+            self._publish_stall(in_flight)
+        words = self._words
+        if "cause" in words:
+            self._abort(diagnosis.Cause.from_json(words["cause"]))
+            return
+        left = store_records.words_of_rank(words, "left")
+        snapshot = diagnosis.Snapshot(
+            rank=self._rank,
+            describe=self._rendezvous.describe,
+            members=self._members,
+            in_flight=in_flight,
+            failure=failure,
+            failure_seconds=now - (self._failure_since or now),
+            failed=store_records.words_of_rank(words, "failed"),
+            left={rank: w for rank, w in left.items() if not w["aborted"] and not w["failed"]},
+            dead=self._dead,
+            stalls=store_records.words_of_rank(words, "stall"),
+            timeout=self._timeout,
+            heartbeat=self._heartbeat,
+            stall_seconds=self._stall_seconds,
+        )
+        if self._unreachable_since is not None:
+            self._judge_silence_of_the_store(snapshot, now)
+            return
+        if 0 in left and self._rank != 0:
+            self._rank0_left = True
+        if self._reported:
+            return  # the others, who waited for this rank, tell what that did to them
+        cause = diagnosis.find_cause(snapshot)
+        if cause is not None:
+            self._agree_and_abort(cause)
+            return
+        self._warn_of_stalls(snapshot)
+
+    def _read_words(self) -> None:
+        now = time.monotonic()
+        try:
+            words = self._store.directory("monitor", timeout=_CALL_SECONDS)
+            if now - self._health_checked > _HEALTH_SECONDS:
+                self._health_checked = now
+                self._dead = self._store.unhealthy_tasks(
+                    self._rendezvous.world_size, timeout=_CALL_SECONDS
+                )
+        except errors.StoreUnavailableError as error:
+            self._unreachable_since = self._unreachable_since or self._reached
+            self._refused_since = (self._refused_since or now) if error.refused else None
+            return
+        self._words = words
+        self._reached = now
+        self._unreachable_since = self._refused_since = None
+
+    def _judge_silence_of_the_store(self, snapshot: diagnosis.Snapshot, now: float) -> None:
+        """Without the store every rank decides for itself; they all come to the same words."""
+        if self._rank0_left:
+            self._store_gone = True
+            self._unreachable_since = None
+            return
+        silent = now - (self._unreachable_since or now)
+        refused = now - self._refused_since if self._refused_since is not None else 0.0
+        hosts = self._rendezvous.host_names
+        same_host = hosts[0] == hosts[self._rank]
+        peer = (snapshot.failure or {}).get("peer", -1)
+        # A refused connection to a process on this machine, or one that comes with a closed data
+        # connection, is no hiccup of the network.
+        if (same_host or peer == 0) and refused > diagnosis.SECONDS_FOR_LAST_WORDS:
+            cause = diagnosis.lost_coordinator(snapshot, True, silent)
+        elif silent > self._heartbeat:
+            cause = diagnosis.lost_coordinator(snapshot, False, silent)
+        else:
+            return
+        self._store_gone = True  # no farewell there: it would only cost time
+        self._abort(cause)
+
+    def _publish_stall(self, in_flight: list[dict[str, Any]]) -> None:
+        stalled = [
+            {key: value for key, value in item.items() if key != "seconds"}
+            for item in in_flight
+            if item["seconds"] > self._stall_seconds
+        ]
+        text = json.dumps(stalled)
+        if text != self._published_stall:
+            self._publish(f"monitor/stall/{self._rank}", text, overwrite=True)
+            self._published_stall = text
+
+    def _warn_of_stalls(self, snapshot: diagnosis.Snapshot) -> None:
+        for item in snapshot.in_flight:
+            key = (item["group"], item["sequence"])
+            if item["seconds"] < _WARN_SECONDS or key in self._warned:
+                continue
+            self._warned.add(key)
+            missing = diagnosis.missing_ranks(snapshot, item)
+            if not missing and item.get("waiting_for", -1) >= 0:
+                missing = [item["waiting_for"]]
+            logging.warning(
+                "tfdear: rank %d has waited %.0f s in %s; the job ends after %g s. %s",
+                self._rank,
+                item["seconds"],
+                diagnosis.in_words(item),
+                self._timeout,
+                "; ".join(diagnosis.last_seen(snapshot, rank) for rank in missing)
+                or "All ranks are in it.",
+            )
+
+    def _members(self, group: str) -> list[int]:
+        return list(self._group_members.get(group, range(self._rendezvous.world_size)))
+
+    def _agree_and_abort(self, cause: diagnosis.Cause) -> None:
+        """The first cause in the store counts for everybody."""
+        try:
+            if not self._store.insert("monitor/cause", cause.to_json(), timeout=_CALL_SECONDS):
+                text = self._store.try_get("monitor/cause", timeout=_CALL_SECONDS)
+                cause = diagnosis.Cause.from_json(text) if text else cause
+        except errors.StoreUnavailableError:
+            pass  # this rank still has to end
+        self._abort(cause)
+
+    def _abort(self, cause: diagnosis.Cause) -> None:
+        with self._lock:
+            if self._cause is not None:
+                return
+            self._cause = cause
+        # Nothing of TensorFlow can be taken down in order from here on.
+        process_exit.leave_without_teardown(1)
+        if not self._reported:
+            logging.error("tfdear: rank %d ends: %s", self._rank, cause.message)
+        self._engine.abort(cause.kind, cause.message)
+
+    def _see_that_the_script_ends(self) -> None:
+        """Ends the process when the main thread stays in one call that no abort can reach."""
+        if hasattr(sys, "ps1") or "ipykernel" in sys.modules:
+            return  # Somebody sits there, and has seen the error.
+        main = threading.main_thread().ident
+        place, since = None, time.monotonic()
+        last_write = time.monotonic() + _WRITE_SECONDS
+        while True:
+            time.sleep(0.25)
+            now = time.monotonic()
+            frames = sys._current_frames()
+            if now < last_write and any(map(_writes_checkpoint, frames.values())):
+                since = now
+                continue
+            if self._closing_since is not None:
+                # Rank 0 waits for the others then.
+                longest = self._cleanup_timeout + _LAST_WORDS_SECONDS
+                if now - max(self._closing_since, since) < longest:
+                    continue
+            else:
+                frame = frames.get(main or 0)
+                here = (id(frame), frame.f_lasti) if frame is not None else None
+                if here != place:
+                    place, since = here, now
+                if now - since < self._cleanup_timeout:
+                    continue
+            message = self._cause.message if self._cause is not None else ""
+            print(
+                f"tfdear: rank {self._rank} did not react to the end of the job and ends itself "
+                f"with code {process_exit.EXIT_CODE_STUCK} (cleanup_timeout "
+                f"{self._cleanup_timeout:g} s). The job ended because {message}",
+                file=sys.stderr,
+                flush=True,
+            )
+            if self._closing_since is None:
+                left = json.dumps({"aborted": True, "failed": False})
+                self._publish(f"monitor/left/{self._rank}", left)
+            process_exit.leave_now(process_exit.EXIT_CODE_STUCK)
+
+
+def install_exit_handlers(monitor: Monitor, drain: Callable[[], None] | None = None) -> None:
+    """Makes sure that the others hear of this rank's end before its connections close.
+
+    An exception that ends the script is published at once, before its traceback is printed; the
+    end of the script when exit handlers run. Exit handlers that are registered after this call run
+    before the monitor is closed: register there what still needs the other ranks.
+
+    Args:
+        monitor: of this process.
+        drain: waits until this rank has no work in flight; called before the farewell of a rank
+            that ends without an error.
+    """
+    previous = sys.excepthook
+
+    def report(kind: Any, error: Any, trace: Any) -> None:
+        monitor.report_failure(f"{kind.__name__}: {error}"[:2000])
+        previous(kind, error, trace)
+
+    sys.excepthook = report
+
+    def say_goodbye() -> None:
+        if drain is not None and monitor.healthy:
+            try:
+                drain()
+            except Exception as error:  # the script has ended: nobody is left to catch it
+                traceback.print_exc()
+                monitor.report_failure(f"{type(error).__name__}: {error}"[:2000])
+        monitor.close()
+
+    atexit.register(say_goodbye)
+
+
+def _writes_checkpoint(frame: types.FrameType | None) -> bool:
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith(_WRITERS):
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,52 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Objects written as text, as they are in Python: "FixedSize(4 << 20)". Nothing is evaluated."""
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+
+def parse(text: str, classes: Mapping[str, type], what: str) -> Any:
+    """Makes an object from the text of a constructor call.
+
+    Args:
+        text: The name of a class, with or without arguments in parentheses; these are literals,
+            or whole numbers with a shift or a product.
+        classes: The classes that may be named.
+        what: What they make, for the message: "a planner".
+
+    Raises:
+        ValueError: There is no such class, or it does not take these arguments.
+
+    Example:
+
+    >>> from tfdear import fusion
+    >>> from tfdear.planning import call_text
+    >>> call_text.parse("FixedCount(3)", {"FixedCount": fusion.FixedCount}, "a planner")
+    FixedCount(count=3)
+    """
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        name = call.func if isinstance(call, ast.Call) else call
+        if not isinstance(name, ast.Name) or name.id not in classes:
+            raise ValueError(f"expected one of {', '.join(classes)}")
+        positional = [_value(argument) for argument in getattr(call, "args", [])]
+        named = {
+            str(keyword.arg): _value(keyword.value) for keyword in getattr(call, "keywords", [])
+        }
+        return classes[name.id](*positional, **named)
+    except (SyntaxError, TypeError, ValueError) as error:
+        raise ValueError(f"{text!r} is not {what}: {error}") from error
+
+
+def _value(node: ast.expr) -> object:
+    """The value of a literal, or of whole numbers with a shift or a product."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.LShift | ast.Mult):
+        left, right = _value(node.left), _value(node.right)
+        if isinstance(left, int) and isinstance(right, int) and 0 <= right < 1 << 40:
+            if isinstance(node.op, ast.Mult):
+                return left * right
+            if right < 64:
+                return left << right
+        raise ValueError("only small whole numbers can be multiplied or shifted")
+    return ast.literal_eval(node)

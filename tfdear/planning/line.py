@@ -1,0 +1,184 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""The line of the model: which collective it carries when. Imports no TensorFlow."""
+
+import collections
+import dataclasses
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+
+from tfdear.planning.cost_model import CommunicationCosts
+from tfdear.planning.trace import Trace
+
+__all__ = ["Job", "Step", "Transfer", "make_jobs", "play"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One collective of a plan.
+
+    Args:
+        phase: "reduce_scatter", "all_gather" or "all_reduce".
+        bucket: Index in the plan's bucket list.
+        chunk: Which part of the bucket, from 0.
+        chunks: In how many equal parts this phase of the bucket travels.
+    """
+
+    phase: str
+    bucket: int
+    chunk: int
+    chunks: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Transfer:
+    """One stay of a bucket, or of a part of it, on the line.
+
+    Args:
+        phase: "reduce_scatter", "all_gather" or "all_reduce".
+        bucket: Index in the bucket list.
+        chunk: Which part of the bucket's phase, from 0.
+        chunks: How many parts the phase is in.
+        begin: Start, in seconds since the backward pass began.
+        end: End, in seconds since the backward pass began.
+    """
+
+    phase: str
+    bucket: int
+    chunk: int
+    chunks: int
+    begin: float
+    end: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A phase of a bucket, or a chunk of it, and how urgent it is (less is sooner)."""
+
+    priority: tuple[float, ...]
+    step: Step
+    seconds: float
+
+
+def make_jobs(
+    schedule: str,
+    buckets: Sequence[Sequence[int]],
+    trace: Trace,
+    costs: CommunicationCosts,
+    chunks: Mapping[str, Sequence[int]],
+) -> dict[tuple[str, int], list[Job]]:
+    """What the line has to carry, by phase and bucket, with the schedule's priorities."""
+    phases = ["reduce_scatter", "all_gather"]
+    if schedule not in ("dear", "dear_barrier"):
+        phases = ["all_reduce"]
+    jobs = {}
+    for bucket, layers in enumerate(buckets):
+        size = sum(trace.layers[layer].bytes for layer in layers)
+        for phase in phases:
+            parts = chunks[phase][bucket] if phase in chunks else 1
+            seconds = getattr(costs, phase).seconds(size / parts)
+            front_first = phase == "all_gather" or schedule == "bytescheduler"
+            rank = (phases.index(phase), -bucket if front_first else bucket)
+            jobs[phase, bucket] = [
+                Job((*rank, part), Step(phase, bucket, part, parts), seconds)
+                for part in range(parts)
+            ]
+    return jobs
+
+
+def play(
+    schedule: str,
+    jobs: dict[tuple[str, int], list[Job]],
+    ready: list[float],
+    preemptive: bool,
+    overrun: float = 1.0,
+    credit: int = 1,
+) -> list[Transfer]:
+    """Plays the line: at any time it carries the most urgent of the jobs that may begin.
+
+    Without preemption, a job begins before the next bucket is ready, if that is more urgent, only
+    if at most the part `overrun` of it would be on the line afterwards; else the line stays idle
+    until then. So many jobs as the `credit` are given to the line before it has carried the first
+    of them; nothing overtakes them.
+    """
+    if schedule == "sequential":
+        ready = [max(ready)] * len(ready)
+    first_phase = "reduce_scatter" if schedule in ("dear", "dear_barrier") else "all_reduce"
+    waiting: list[tuple[tuple[float, ...], float, Step]] = []
+    given: collections.deque[tuple[tuple[float, ...], float, Step]] = collections.deque()
+    unreduced = {bucket: len(jobs[first_phase, bucket]) for bucket in range(len(ready))}
+    arrived = 0  # Buckets become ready in the order of the list.
+    clock = 0.0
+    transfers: list[Transfer] = []
+
+    def release(phase: str, bucket: int) -> None:
+        for job in jobs[phase, bucket]:
+            heapq.heappush(waiting, (job.priority, job.seconds, job.step))
+
+    def give() -> None:
+        while waiting and len(given) < credit:
+            given.append(heapq.heappop(waiting))
+
+    while True:
+        while arrived < len(ready) and ready[arrived] <= clock:
+            if credit > 1 and ready[arrived] < clock:
+                give()  # What came earlier was given before this one could be weighed against it.
+            release(first_phase, arrived)
+            arrived += 1
+        next_ready = ready[arrived] if arrived < len(ready) else math.inf
+        give()
+        if not given:
+            if next_ready == math.inf:
+                return _number(transfers) if preemptive else transfers
+            clock = next_ready
+            continue
+        priority, seconds, step = given.popleft()
+        if clock + seconds > next_ready:
+            if preemptive:
+                transfers.append(
+                    Transfer(step.phase, step.bucket, step.chunk, step.chunks, clock, next_ready)
+                )
+                heapq.heappush(waiting, (priority, seconds - (next_ready - clock), step))
+                clock = next_ready
+                continue
+            if (
+                jobs[first_phase, arrived][0].priority < priority
+                and clock + seconds - next_ready > overrun * seconds
+            ):
+                heapq.heappush(waiting, (priority, seconds, step))
+                clock = next_ready
+                continue
+        transfers.append(
+            Transfer(step.phase, step.bucket, step.chunk, step.chunks, clock, clock + seconds)
+        )
+        clock += seconds
+        if step.phase == "reduce_scatter":
+            unreduced[step.bucket] -= 1
+            if unreduced[step.bucket] == 0:
+                del unreduced[step.bucket]
+                if schedule == "dear":
+                    release("all_gather", step.bucket)
+                elif not unreduced:
+                    for bucket in range(len(ready)):
+                        release("all_gather", bucket)
+
+
+def _number(pieces: list[Transfer]) -> list[Transfer]:
+    """Joins what was interrupted in vain and numbers the parts of what was interrupted."""
+    joined: list[Transfer] = []
+    for piece in pieces:
+        last = joined[-1] if joined else None
+        if last and (last.phase, last.bucket) == (piece.phase, piece.bucket):
+            joined[-1] = dataclasses.replace(last, end=piece.end)
+        else:
+            joined.append(piece)
+    total: dict[tuple[str, int], int] = {}
+    for piece in joined:
+        total[piece.phase, piece.bucket] = total.get((piece.phase, piece.bucket), 0) + 1
+    seen: dict[tuple[str, int], int] = {}
+    numbered = []
+    for piece in joined:
+        key = (piece.phase, piece.bucket)
+        numbered.append(dataclasses.replace(piece, chunk=seen.get(key, 0), chunks=total[key]))
+        seen[key] = seen.get(key, 0) + 1
+    return numbered

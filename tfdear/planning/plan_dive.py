@@ -1,0 +1,246 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""A plan that is good as a rule, made bucket by bucket. Imports no TensorFlow.
+
+[Note: The dive] For every cut, from the last layer to the first, one way to reach it is kept, or a
+few: the one after which the iteration takes the least time at least (`least_time`) and, of equally
+good ones, the one whose work ends soonest. Until the next bucket is ready the line carries what
+waits, the most urgent first; what does not fit goes on beyond that time, waits for the next gap, or
+goes in the number of parts that fits best. So nothing that may be carried is ever passed by
+something less urgent.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from tfdear.planning.cost_model import CommunicationCosts
+from tfdear.planning.least_time import LeastTime
+from tfdear.planning.line_fills import Bucket, Carried, Half, everything_of
+from tfdear.planning.optimal_buckets import Sums
+
+__all__ = ["Built", "dive"]
+
+# In how many parts a half may go; the engine takes any number.
+_PARTS = (2, 3, 4, 6, 9, 16, 32)
+# Of almost equal bounds the one counts whose work ends sooner.
+_LATER = 1e-7
+_WAIT, _CROSS, _CUT = range(3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """A plan.
+
+    Args:
+        time: Its iteration time, in seconds.
+        cuts: First layer of each bucket, in backward order.
+        carried: What the line carries, in order.
+    """
+
+    time: float
+    cuts: tuple[int, ...]
+    carried: tuple[Carried, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Node:
+    """A way to a cut: when the line is free, what waits then, how it came to that."""
+
+    time: float
+    waiting: tuple[Bucket, ...]
+    cuts: tuple[int, ...]
+    chain: tuple  # Pairs of the chain before and what was carried then.
+
+
+def dive(
+    sums: Sums,
+    costs: CommunicationCosts,
+    least_time: LeastTime,
+    width: int,
+    below: float = math.inf,
+) -> Built | None:
+    """Makes a plan; see [Note: The dive].
+
+    Args:
+        sums: The model.
+        costs: The network.
+        least_time: Of the two.
+        width: So many ways to each cut are kept.
+        below: Plans that take at least so many seconds are not wanted.
+
+    Returns:
+        The plan, or None.
+    """
+    return _Dive(sums, costs, least_time).run(width, below)
+
+
+class _Dive:
+    def __init__(self, sums: Sums, costs: CommunicationCosts, least_time: LeastTime):
+        self._sums, self._costs, self._least_time = sums, costs, least_time
+        self._scatter, self._gather = costs.reduce_scatter, costs.all_gather
+
+    def run(self, width: int, below: float) -> Built | None:
+        layers = self._sums.layers
+        # Of each kept way to each cut: how good it is (less is better), the least time of an
+        # iteration, the node and the cut that it comes from, what was chosen.
+        shape = (width, layers)
+        keys, least = np.full(shape, math.inf), np.full(shape, math.inf)
+        node_of, cut_before = np.full(shape, -1), np.full(shape, -1)
+        choices = np.zeros((4, *shape), int)
+        nodes: list[_Node] = []
+        for cut in range(layers, 0, -1):
+            if cut == layers:
+                begins = [(0.0, _Node(0.0, (), (), ()))]
+            else:
+                begins = [
+                    (float(least[way, cut]), self._follow(nodes, node_of, choices, way, cut))
+                    for way in np.flatnonzero(keys[:, cut] < math.inf).tolist()
+                ]
+            for so_far, node in begins:
+                bounds, works, chosen = self._children(node, cut)
+                bounds = np.maximum(bounds, so_far)
+                key = np.where(bounds < below, bounds + _LATER * works, math.inf)
+                # In the place of the worst, but only one way from each cut before is kept: others
+                # would differ in little else.
+                alike = cut_before[:, :cut] == cut
+                place = np.where(alike.any(0), alike.argmax(0), keys[:, :cut].argmax(0))
+                new = np.flatnonzero(key < keys[place, np.arange(cut)])
+                place = place[new]
+                keys[place, new], least[place, new] = key[new], bounds[new]
+                node_of[place, new], cut_before[place, new] = len(nodes), cut
+                choices[:, place, new] = chosen[:, new]
+                nodes.append(node)
+        way = int(keys[:, 0].argmin())
+        if keys[way, 0] == math.inf:
+            return None
+        end = self._follow(nodes, node_of, choices, way, 0)
+        groups = [tuple(step for bucket in end.waiting for step in everything_of(bucket))]
+        chain = end.chain
+        while chain:
+            chain, carried = chain
+            groups.append(carried)
+        steps = tuple(step for group in reversed(groups) for step in group)
+        return Built(float(least[way, 0]), end.cuts, steps)
+
+    def _children(self, node: _Node, cut: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """By next cut: the bound, the end of the work, and the best choice, as `_follow` takes it.
+
+        The most urgent halves are carried as long as they fit. What is then next waits, is carried
+        beyond the time, or goes in parts. Whatever is chosen, what must be done until a bucket that
+        waits is gathered, with the forward pass from there on, changes by the same.
+        """
+        sums = self._sums
+        begin = np.maximum(sums.ready[:cut], node.time)
+        room = begin - node.time
+        size = sums.bytes[cut] - sums.bytes[:cut]
+        own = self._scatter.a + self._gather.a + (self._scatter.b + self._gather.b) * size
+        forward = begin + sums.forward[:cut] + own
+        halves = [
+            (bucket.forward, which, half)
+            for bucket in node.waiting
+            for which, half in enumerate((bucket.scatter, bucket.gather))
+            if half.left
+        ]
+        if not halves:
+            return self._least_time.of_cuts(forward), begin + own, np.zeros((4, cut))
+        times = np.array([half.time for _, _, half in halves])
+        total = np.concatenate([[0.0], np.cumsum(times)])
+        # By half: the most that there is until a gather from it on is done and the rest computed.
+        most = np.array([bucket_forward for bucket_forward, _, _ in halves]) + total[1:]
+        most = np.maximum.accumulate(most[::-1])[::-1]
+        done = np.searchsorted(total[1:], room, side="right")
+        some = np.minimum(done, len(halves) - 1)
+        is_next = done < len(halves)  # Else nothing waits any more.
+        left = np.where(is_next, room - total[some], 0.0)
+        come = np.where(is_next, most[some] - total[some], -math.inf)
+        waits = np.where(is_next, total[-1] - total[some], 0.0)
+        goes_on = is_next & (left > 0)
+        # It waits; or it goes on beyond the time.
+        over = np.maximum(times[some] - left, 0.0)
+        values = [
+            np.maximum(forward, begin + own + come),
+            np.where(goes_on, np.maximum(forward + over, begin + own - left + come), math.inf),
+        ]
+        works = [begin + own + waits, np.where(goes_on, begin + own - left + waits, math.inf)]
+        # It goes in parts: as many as fit, or one more.
+        unit, number = (by_half[some] for by_half in self._parts(halves))
+        fit = np.floor(left[:, None] / unit)
+        fit = np.concatenate([fit, fit + 1], axis=1)
+        unit, number = np.tile(unit, 2), np.tile(number, 2)
+        possible = (fit >= 1) & (fit < number) & goes_on[:, None]
+        late = np.maximum(fit * unit - left[:, None], 0.0)
+        # What all others wait for in addition: start-ups, less what is done.
+        added = unit * number - times[some][:, None] - fit * unit + late
+        work = np.where(possible, (begin + own + waits)[:, None] + added, math.inf)
+        value = np.maximum(forward[:, None] + late, (begin + own + come)[:, None] + added)
+        value = np.where(possible, value, math.inf)
+        cuts = np.arange(cut)
+        picks = (work.argmin(axis=1), value.argmin(axis=1))
+        for pick in picks:
+            values.append(value[cuts, pick])
+            works.append(work[cuts, pick])
+        bounds, ends = self._least_time.of_cuts(np.stack(values)), np.stack(works)
+        best = np.argmin(bounds + _LATER * ends, axis=0)
+        pick = np.where(best == _CUT, *picks)
+        kind = np.minimum(best, _CUT)
+        count = np.where(kind == _CUT, fit[cuts, pick], 0)
+        choices = np.stack([done, kind, number[cuts, pick], count])
+        return bounds[best, cuts], ends[best, cuts], choices
+
+    def _parts(self, halves) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds of a part, and parts that are left, by half and number of parts in all."""
+        units, counts = np.empty((len(halves), len(_PARTS))), np.empty((len(halves), len(_PARTS)))
+        numbers = np.array(_PARTS, dtype=float)
+        for row, (_, which, half) in enumerate(halves):
+            if half.parts > 1:
+                units[row], counts[row] = half.seconds, half.left
+            else:
+                start_up = (self._scatter.a, self._gather.a)[which]
+                units[row] = start_up + (half.seconds - start_up) / numbers
+                counts[row] = numbers
+        # Of nothing that costs nothing there are as many parts as one likes.
+        return np.maximum(units, 1e-30), counts
+
+    def _follow(self, nodes, node_of, choices, way: int, new: int) -> _Node:
+        """The node that a way leads to."""
+        node = nodes[node_of[way, new]]
+        cut = node.cuts[-1] if node.cuts else self._sums.layers
+        done, kind, parts, count = choices[:, way, new].tolist()
+        begin = max(float(self._sums.ready[new]), node.time)
+        left = begin - node.time
+        carried: list[Carried] = []
+        live = list(node.waiting)
+        for _ in range(done):
+            bucket = live[0]
+            half = bucket.half
+            left -= half.time
+            carried.append(Carried(bucket.next, bucket.number, half.left, half.parts))
+            live[0] = bucket.after(Half(0.0, 0, 0))
+            if not live[0].gather.left:
+                live.pop(0)
+        if live and kind != _WAIT:
+            bucket = live[0]
+            half, which = bucket.half, bucket.next
+            if kind == _CROSS:
+                rest, count, parts = Half(0.0, 0, 0), half.left, half.parts
+                seconds = half.time
+            else:
+                unit = half.seconds
+                if half.parts > 1:
+                    left_over, parts = half.left - count, half.parts
+                else:
+                    start_up = (self._scatter.a, self._gather.a)[which]
+                    unit = start_up + (half.seconds - start_up) / parts
+                    left_over = parts - count
+                rest, seconds = Half(unit, left_over, parts), unit * count
+            begin += max(seconds - left, 0.0)
+            carried.append(Carried(which, bucket.number, count, parts))
+            live[0] = bucket.after(rest)
+            if not live[0].gather.left:
+                live.pop(0)
+        bytes = float(self._sums.bytes[cut] - self._sums.bytes[new])
+        halves = (Half(cost.seconds(bytes), 1, 1) for cost in (self._scatter, self._gather))
+        bucket = Bucket(float(self._sums.forward[new]), len(node.cuts), *halves)
+        chain = (node.chain, tuple(carried))
+        return _Node(begin, (bucket, *live), (*node.cuts, new), chain)

@@ -1,0 +1,261 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""What `strategy.run` calls its function in: one replica of the step, and its tie to the others.
+
+[Note: All ranks hold the same values]
+After a step every variable has the same value on all ranks, so a read, a checkpoint or an early
+stop never needs a collective. Trainable variables get the same sums of gradients. What a step
+writes into other variables is reconciled: metrics, of which every rank has its own value ([Note:
+Own values]), are added up before a result is taken of them, moving statistics are averaged when the
+step's function returns.
+"""
+
+import contextlib
+
+import numpy as np
+import tensorflow as tf
+
+from tfdear._private import tensorflow as _tf_private
+from tfdear.gradients import exact_mean
+from tfdear.gradients import variable as variable_module
+from tfdear.losses import loss_contract
+from tfdear.strategy import ignored_options
+
+_Reconciliation = variable_module.Reconciliation
+
+
+class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
+    """One call of `strategy.run` on this rank.
+
+    Args:
+        strategy: The `DearStrategy`.
+        rank: This process's rank.
+        examples: The `tfdear.data.examples.Examples` of this rank in the step.
+        arguments: Nested structure of what the step's function is given.
+    """
+
+    def __init__(self, strategy, rank, examples, arguments):
+        super().__init__(strategy, replica_id_in_sync_group=rank)
+        self._reducer = strategy.extended.reducer
+        given = tf.nest.flatten(arguments)
+        # A tensor of the step's data; see `step_data`.
+        self.data = next((value for value in given if isinstance(value, tf.Tensor)), None)
+        self.data_in_graph = {}
+        self.examples = examples
+        self._graph = _graph()
+        self._changed = {}  # Metrics: id -> variable, written and not yet added up.
+        self.own_reads = set()  # Operations that yield a value of this rank's own.
+        self._written = {}  # Statistics: id -> variable, written and not yet averaged.
+        self._updating = False
+        self.losses = loss_contract.Losses(self, strategy.extended, arguments)
+
+    @property
+    def devices(self):
+        return self._strategy.extended.worker_devices
+
+    def all_reduce(self, reduce_op, value, options=None):
+        def collective(value):
+            return super(DearReplicaContext, self).all_reduce(reduce_op, value, options)
+
+        return self.losses.across_ranks(collective, value)
+
+    def all_gather(self, value, axis, options=None):
+        ignored_options.warn(options)
+        if any(isinstance(each, tf.IndexedSlices) for each in tf.nest.flatten(value)):
+            raise NotImplementedError("all_gather does not support IndexedSlices")
+        gather = self._strategy.extended.gather
+        return tf.nest.map_structure(lambda each: gather(each, axis), value)
+
+    @property
+    def reconciles(self) -> bool:
+        return not self._updating
+
+    @property
+    def has_examples(self) -> tf.Tensor | None:
+        """Scalar bool: whether this rank has examples in this step; None if unknown."""
+        return self.examples.present
+
+    def share_of_examples(self) -> tf.Tensor | None:
+        """This rank's share of the step's examples, scalar float64, or None if unknown."""
+        return self.examples.share()
+
+    @contextlib.contextmanager
+    def updating(self):
+        """Within it, writes are an optimizer's: the same on all ranks."""
+        previous = self._updating
+        self._updating = True
+        try:
+            yield
+        finally:
+            self._updating = previous
+
+    def assign(self, variable, value, read_value):
+        alike = _is_same_on_all_ranks(value)
+        value = tf.convert_to_tensor(value, variable.dtype)
+        if variable.reconciliation is _Reconciliation.SUM_OF_WRITES:
+            _store(variable, self._total(value))
+            return variable if read_value else None
+        if variable.own is None:
+            return self._write(variable, value, _local(variable), read_value)
+        # A reset is for a rank without examples, too.
+        variable.own.write(value if alike else self.examples.gate(value, variable.own.read()))
+        return self._note_change(variable, read_value)
+
+    def assign_add(self, variable, delta, read_value):
+        delta = tf.convert_to_tensor(delta, variable.dtype)
+        if variable.own is not None:
+            variable.own.add(self.examples.gate(delta))
+            return self._note_change(variable, read_value)
+        if variable.reconciliation is _Reconciliation.SUM_OF_WRITES:
+            _store(variable, _local(variable) + self._total(delta))
+            return variable if read_value else None
+        old = _local(variable)
+        return self._write(variable, old + delta, old, read_value)
+
+    def read_own(self, variable):
+        """This rank's own value of a metric's variable."""
+        value = variable.own.read()
+        if not tf.executing_eagerly():
+            self.own_reads.add(value.op)
+        return value
+
+    def write_part(self, variable, method, write, arguments):
+        """A write that touches some elements only.
+
+        Args:
+            variable: The `DearVariable`.
+            method: Name of the variable's method.
+            write: Calls it on this rank.
+            arguments: Those of the method, by name.
+        """
+        if variable.own is not None:
+            raise NotImplementedError(
+                f"`{method}` does not work inside `strategy.run` on `{variable.name}`, of which "
+                "every rank has a value of its own until it is read (VariableSynchronization."
+                "ON_READ). Use `assign` or `assign_add` with a value for all of its elements."
+            )
+        if variable.reconciliation is _Reconciliation.SUM_OF_WRITES:
+            if method not in _ADDITIONS:
+                raise NotImplementedError(
+                    f"`{method}` does not work inside `strategy.run` on `{variable.name}`: with "
+                    "VariableAggregation.SUM, what the ranks write is added up, which here means "
+                    f"nothing. These work: {', '.join(_ADDITIONS)}, `assign`, `assign_add` and "
+                    "`assign_sub`; or make the variable with VariableAggregation.MEAN or "
+                    "ONLY_FIRST_REPLICA."
+                )
+            total = self._total(_scattered(variable, arguments))
+            _store(variable, _local(variable) + _ADDITIONS[method] * total)
+            return variable
+        old = _local(variable)
+        write()
+        return self._write(variable, _local(variable), old, read_value=True)
+
+    def _total(self, written):
+        written = self.examples.gate(written)
+        return self._reducer.all_reduce([written], name="sum of writes")[0]
+
+    def _note_change(self, variable, read_value):
+        if _graph() is self._graph:
+            self._changed[id(variable)] = variable
+        else:  # A function that is traced here may be called again.
+            self._add_up([variable])
+        return variable if read_value else None
+
+    def _write(self, variable, value, old, read_value):
+        value = self.examples.gate(value, old)
+        if variable.reconciliation is _Reconciliation.FIRST:
+            _store(variable, self._strategy.extended.collectives.broadcast(value))
+        elif _graph() is not self._graph:
+            _store(variable, self._average([variable], [value])[0])
+        else:
+            _store(variable, value)
+            self._written[id(variable)] = variable
+        return variable if read_value else None
+
+    def settle(self, variable) -> None:
+        """Before a sum is read: adds up all metrics that were written, if this one was."""
+        if id(variable) not in self._changed:
+            return
+        changed = list(self._changed.values())
+        self._changed.clear()
+        # In the step's own graph, where they were written: a branch that reads may not be taken.
+        outside = tf.init_scope() if self._graph is None else self._graph.as_default()
+        with outside:
+            self._add_up(changed)
+
+    def _add_up(self, changed) -> None:
+        own = [variable.own.read() for variable in changed]
+        for variable, total in zip(
+            changed, self._reducer.all_reduce(own, name="metrics"), strict=True
+        ):
+            _store(variable, total)
+
+    def finish(self) -> None:
+        """At the end of the step: reconciles what is left."""
+        if self._changed:
+            self.settle(next(iter(self._changed.values())))
+        if self._written:
+            written = list(self._written.values())
+            self._written.clear()
+            values = [_local(variable) for variable in written]
+            for variable, mean in zip(written, self._average(written, values), strict=True):
+                _store(variable, mean)
+
+    def _average(self, variables, values):
+        """See [Note: What all ranks write alike stays as it is]."""
+        weight = tf.constant(1.0, tf.float64)
+        if self.examples.count is not None:
+            counted = self._strategy.extended.weighs_examples
+            weight = self.examples.count if counted else self.examples.present
+            weight = tf.cast(weight, tf.float64)
+        terms = [exact_mean.terms(value, weight) for value in values]
+        flat = [*tf.nest.flatten(terms), weight]
+        *sums, total = self._reducer.all_reduce(flat, name="moving statistics")
+        means = []
+        for value, sums_of_it in zip(values, tf.nest.pack_sequence_as(terms, sums), strict=True):
+            mean = exact_mean.mean(sums_of_it, total, value.dtype)
+            # A rank without examples has what all had before; so has everybody if there are none.
+            means.append(tf.where(total > 0, mean, value))
+        return means
+
+
+# The writes of parts whose sum over the ranks means something, and their sign.
+_ADDITIONS = {"scatter_add": 1, "scatter_sub": -1, "scatter_nd_add": 1, "scatter_nd_sub": -1}
+
+
+def _is_same_on_all_ranks(value) -> bool:
+    """Whether a value comes from the program and not from a rank's examples."""
+    if isinstance(value, (int, float, np.ndarray, np.generic)):
+        return True
+    if isinstance(value, tf.Variable):
+        return False
+    if tf.executing_eagerly():
+        return not np.any(value)  # Nothing but a reset can be told from what was computed.
+    return tf.get_static_value(tf.convert_to_tensor(value)) is not None
+
+
+def _scattered(variable, arguments):
+    """What an addition adds to each element."""
+    delta = arguments.get("sparse_delta")
+    if delta is None:
+        indices, updates = tf.convert_to_tensor(arguments["indices"]), arguments["updates"]
+    else:
+        indices, updates = tf.expand_dims(delta.indices, -1), delta.values
+    updates = tf.convert_to_tensor(updates, variable.dtype)
+    return tf.scatter_nd(indices, updates, tf.constant(variable.shape.as_list(), indices.dtype))
+
+
+def _graph():
+    return None if tf.executing_eagerly() else _tf_private.ops.get_default_graph()
+
+
+def _local(variable):
+    """The variable's value as this rank sees it now."""
+    variable.await_updates()
+    with variable_module.raw_handles():
+        return tf.identity(variable.read_value())
+
+
+def _store(variable, value) -> None:
+    variable.await_updates()
+    with variable_module.raw_handles():
+        variable.assign(value, read_value=False)

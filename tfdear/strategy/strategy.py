@@ -1,0 +1,503 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""`DearStrategy`: data-parallel training whose communication hides behind computation."""
+
+import weakref
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from tfdear._private import keras as _keras_private
+from tfdear._private import seams
+from tfdear._private import tensorflow as _tf_private
+from tfdear.compression import compressor as compressor_module
+from tfdear.data import empty_batch
+from tfdear.engine import engine as engine_module
+from tfdear.engine import events as event_record
+from tfdear.engine import library as _ops
+from tfdear.fusion import planner as planner_module
+from tfdear.gradients import collectives as collectives_module
+from tfdear.integrations.keras import residuals as residual_files
+from tfdear.integrations.keras import saved_model
+from tfdear.integrations.keras import saving as keras_files
+from tfdear.integrations.keras import seams as keras_seams
+from tfdear.job import job as job_module
+from tfdear.job import options as options_module
+from tfdear.job import recorder as timeline_recorder
+from tfdear.job import report as strategy_statistics
+from tfdear.losses import loss_contract
+from tfdear.strategy import extended as extended_module
+from tfdear.strategy import ignored_options, unused_devices
+
+
+class DearStrategy(tf.distribute.MirroredStrategy):
+    """Trains one model on several processes, with gradients exchanged behind computation.
+
+    Use it in place of `tf.distribute.MultiWorkerMirroredStrategy`: create it before any other
+    TensorFlow object, build and compile the model in its `scope()`, and call `fit` with data sets
+    of the global batch size. Every process runs the same script; started alone, a process trains
+    by itself. Gradients are reduce-scattered while the backward pass runs and all-gathered while
+    the next forward pass runs; each variable's optimizer update happens as soon as its gradient is
+    there, and whatever reads the variable waits for it, so results are those of synchronous SGD.
+
+    What Keras itself prints (progress bars, `model.summary()`) is shown by rank 0 alone;
+    `keras.config.enable_interactive_logging()` brings it back on a rank.
+
+    Arguments that are None come from the environment variable `TFDEAR_<NAME>`, else the default.
+    Those that shape what the ranks do together are compared at the start, and must be equal.
+    With `TFDEAR_TIMELINE=FILE`, every rank writes a timeline when its script ends.
+
+    Args:
+        cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to None: the
+            launcher's environment, `TF_CONFIG`, torchrun, Open MPI or Slurm variables, else one
+            process.
+        backend: "gloo" (TCP) or "auto", the best this build has. Defaults to "auto".
+        schedule: "dear" as above, "wfbp" (all-reduce under the backward pass), "sequential"
+            (all-reduce after it) or "bytescheduler" (all-reduce of partitions, the earliest layer
+            first). They differ in time, not in the result. Defaults to "dear".
+        barrier: Whether "dear" gathers nothing before everything is reduced, as in the paper.
+            Defaults to False.
+        fusion: How gradients are fused into buckets, a planner of `tfdear.fusion`. Defaults to
+            `tfdear.fusion.Planned()`; the first steps, which it is measured in, have buckets of 25
+            MiB.
+        collective: How gradients are summed: "ring" (every rank sums its shard), "tree" (one rank
+            sums a bucket, the ranks in turns), "hierarchical" (in shards within each node, then
+            each shard between the nodes) or "torus2d" (the same along rows and columns of a grid,
+            in rings). The last two need as many ranks on every node. Defaults to "ring".
+        compression: How gradients are compressed between nodes, a compression of
+            `tfdear.compression`. Defaults to None: they are not.
+        weighting: "examples": a mean loss is the mean over the global batch, however its examples
+            are spread over the ranks; "replica": all ranks count alike, as in TensorFlow's own
+            strategies. Defaults to "examples".
+        timeout: Seconds any collective may take before every rank raises. Defaults to 300.
+        init_timeout: Seconds within which all ranks must have started. Defaults to 300.
+        heartbeat: Seconds of silence after which a rank counts as lost. Defaults to 10.
+        cleanup_timeout: Seconds for which the script may clean up when the job was given up: a rank
+            whose main thread does not move for so long is ended, with code 70. Writing a Keras
+            file or a `tf.train.Checkpoint` is waited for. Defaults to 60.
+        shared_memory: Whether ranks of one node exchange data through shared memory, where all of
+            them can; else by Gloo. Sums are the same bit for bit. Defaults to True.
+        connections: TCP connections to each peer, between which the data of gradients take turns;
+            for networks that give one connection less than the link has, such as those of clouds
+            and bundles of links. Equal on all ranks. Sums are the same bit for bit. Defaults to 1.
+        shared_seeds: Whether all ranks draw the same dropout masks. Defaults to False.
+        log_per_rank: Whether `TensorBoard` and `CSVLogger` write on every rank, each into a folder
+            `rank_0`, `rank_1`, ... beside where they would write. Defaults to False: rank 0 alone.
+        check_every: Steps after which variables are compared over the ranks again: steps of `fit`,
+            and calls of `run` from Python (not those in a loop inside a `tf.function`). They always
+            are when `fit`, `evaluate` and a script's own loop begin. Defaults to 0: only then.
+
+    Raises:
+        TypeError: There is no such argument.
+        ValueError: An argument or environment variable has a value that is not allowed, or the
+            nodes have different numbers of ranks and the collective works in two levels.
+        TfdearError: The ranks do not fit together, or did not all start in time.
+
+    Reference: Zhang et al., "DeAR: Accelerating Distributed Deep Learning with Fine-Grained
+    All-Reduce Pipelining", ICDCS 2023, section III.
+
+    Example:
+
+    ```python
+    import keras, tfdear
+
+    strategy = tfdear.DearStrategy()
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    ```
+    """
+
+    # A MirroredStrategy to isinstance checks only (tf_keras has some): none of its code is used.
+
+    def __init__(
+        self,
+        cluster_resolver=None,
+        *,
+        backend: str | None = None,
+        schedule: str | None = None,
+        barrier: bool | None = None,
+        fusion: planner_module.Planner | str | None = None,
+        collective: str | None = None,
+        compression: compressor_module.Compressor | str | None = None,
+        weighting: str | None = None,
+        timeout: float | None = None,
+        init_timeout: float | None = None,
+        heartbeat: float | None = None,
+        cleanup_timeout: float | None = None,
+        shared_memory: bool | None = None,
+        connections: int | None = None,
+        shared_seeds: bool | None = None,
+        log_per_rank: bool | None = None,
+        check_every: int | None = None,
+        **unknown,
+    ):
+        options = options_module.resolve(
+            {
+                "backend": backend,
+                "schedule": schedule,
+                "barrier": barrier,
+                "fusion": fusion,
+                "collective": collective,
+                "compression": compression,
+                "weighting": weighting,
+                "timeout": timeout,
+                "init_timeout": init_timeout,
+                "heartbeat": heartbeat,
+                "cleanup_timeout": cleanup_timeout,
+                "shared_memory": shared_memory,
+                "connections": connections,
+                "shared_seeds": shared_seeds,
+                "log_per_rank": log_per_rank,
+                "check_every": check_every,
+                **unknown,  # Refused, with a hint.
+            }
+        )
+        _ops.load()
+        _verify_seams()  # Before the ranks meet.
+        self._job = job_module.Job(options, cluster_resolver)
+        if self._job.rank > 0:
+            # All ranks would show the same progress bars and summaries.
+            keras.config.disable_interactive_logging()
+        unused_devices.warn(self._job.rank, tf.config.get_visible_devices())
+        self._events = engine_module.EventReader()
+        self._statistics = strategy_statistics.StrategyStatistics(self._job)
+        _install_seams(self._job.world_size)
+        device = tf.config.list_logical_devices("CPU")[0].name
+        self._graph_functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        extended = extended_module.DearExtended(self, self._job, device)
+        tf.distribute.Strategy.__init__(self, extended)
+        timeline_file = options_module.timeline_file()
+        if self.world_size == 1:
+            ignored_options.warn_of_records(
+                options_module.TIMELINE_VARIABLE, options_module.TRACE_VARIABLE
+            )
+        elif timeline_file:
+            self._timeline = timeline_recorder.TimelineRecorder(
+                self._job, timeline_file, self._gather_integers
+            )
+
+    def _gather_integers(self, values: list[int]) -> list[list[int]]:
+        """Everybody's values, in the order of the ranks."""
+        with tf.init_scope():
+            return self.all_gather(tf.constant([values], tf.int64)).numpy().tolist()
+
+    # This process's place in the job.
+
+    @property
+    def rank(self) -> int:
+        """Number of this process, from 0."""
+        return self._job.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        return self._job.world_size
+
+    @property
+    def local_rank(self) -> int:
+        """Number of this process on its node, from 0."""
+        return self._job.node.local_rank
+
+    @property
+    def local_size(self) -> int:
+        """Number of processes on this node."""
+        return self._job.node.local_size
+
+    @property
+    def node_rank(self) -> int:
+        """Number of this node, from 0."""
+        return self._job.node.node_rank
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return self._job.node.num_nodes
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this is rank 0, which writes what is written once."""
+        return self._job.rank == 0
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """The world size. A step that reads it is taken to scale its loss by itself."""
+        losses = loss_contract.current_losses()
+        if losses is not None:
+            losses.note_scaling()
+        return self._job.world_size
+
+    @property
+    def cluster_resolver(self):
+        """This process's place in the job, as a `tf.distribute.cluster_resolver.ClusterResolver`.
+
+        Use it in scripts written for `tf.distribute.MultiWorkerMirroredStrategy`, which ask for
+        `task_type`, `task_id` and `cluster_spec()`. It is the resolver that was passed in, else one
+        that says what was found in the environment: tasks are "worker"s, also "chief" where
+        `TF_CONFIG` says so. One process without any of that has the task type None, which by
+        TensorFlow's convention is a chief.
+        """
+        return self._job.cluster_resolver
+
+    # Steps.
+
+    def run(self, fn, args=(), kwargs=None, options=None):
+        """Calls `fn` on this rank's part of a step; see `tf.distribute.Strategy.run`."""
+        ignored_options.warn(options)
+        if self.world_size > 1 and loss_contract.current_step() is None:
+            self.extended.consistency.check_step()
+        compiled = isinstance(fn, tf.types.experimental.PolymorphicFunction)
+        if self.world_size > 1 and compiled and tf.executing_eagerly():
+            # The call is made from a graph, so that what belongs to this step (its number of
+            # examples) is an input of `fn`'s graph and not a constant of it.
+            if fn not in self._graph_functions:
+                run = super().run
+                # The dictionary must not keep its key alive.
+                reference = weakref.ref(fn)
+
+                # Shapes stay as they are: `fn` may need to know its batch size.
+                @tf.function(autograph=False)
+                def run_in_graph(args, kwargs):
+                    return run(reference(), args, kwargs)
+
+                self._graph_functions[fn] = run_in_graph
+            outputs = self._graph_functions[fn](args, kwargs or {})
+        else:
+            outputs = super().run(fn, args, kwargs, options)
+        if self.world_size > 1:
+            empty_batch.mark(outputs, self.extended.number_of_examples((args, kwargs)))
+        return outputs
+
+    def set_density(self, density: float | None) -> None:
+        """Switches compression on, off or to another density, from the next step on.
+
+        Use it between two steps, on all ranks alike; `tfdear.callbacks.CompressionSchedule` does
+        it at the begin of epochs. When it is switched off, the next step sends what was held back.
+
+        Args:
+            density: Fraction of the elements to send, above 0 and at most 1. None: all, dense.
+
+        Raises:
+            ValueError: The density is out of range, or the strategy was made without `compression`.
+        """
+        density = 1.0 if density is None else density
+        compressor_module.check_density(density)
+        if self._job.options.compression is None:
+            raise ValueError(
+                "The density belongs to a strategy with compression. Create it with "
+                "`compression=tfdear.compression.MSTopK(...)`."
+            )
+        if self._job.compresses:
+            self._job.engine.set_density(density)
+        elif density < 1 and self.num_nodes > 1:
+            logging.warning(
+                "tfdear: density %g has no effect: by the costs that were measured at the start, "
+                "no size of bucket gained by %s(density=%g). Start with the density that is to "
+                "be used, or say with `dense_below` from how many bytes buckets are compressed.",
+                density,
+                type(self._job.options.compression).__name__,
+                self._job.options.compression.density,
+            )
+
+    @property
+    def compression_state(self) -> tf.train.experimental.PythonState:
+        """What compression holds back on this rank, for `tf.train.Checkpoint`.
+
+        Use it in custom loops, in a checkpoint that every rank writes and restores under a path of
+        its own; Keras's own ways of saving do without. Restore before the first step, or between
+        two steps, on all ranks.
+
+        Example:
+
+        ```python
+        checkpoint = tf.train.Checkpoint(model=model, residual=strategy.compression_state)
+        checkpoint.write(f"checkpoints/rank_{strategy.rank}")
+        ```
+        """
+        return residual_files.CompressionState(self._job)
+
+    def broadcast_variables(self, variables, root: int = 0) -> None:
+        """Gives all ranks the values that one rank's variables have.
+
+        Use it on all ranks after weights were loaded or assigned on one of them, or where `fit`
+        found that ranks hold different values.
+
+        Args:
+            variables: A Keras model (whose optimizer's variables are included), a variable, or a
+                nested structure of variables; in the same order on all ranks.
+            root: The rank whose values all get. Defaults to 0.
+
+        Raises:
+            ValueError: There is no rank `root`.
+
+        Example:
+
+        ```python
+        if strategy.is_chief:
+            model.load_weights("pretrained.weights.h5")
+        strategy.broadcast_variables(model)
+        ```
+        """
+        if not isinstance(root, int) or not 0 <= root < self.world_size:
+            raise ValueError(
+                f"`root` must be a rank, from 0 to {self.world_size - 1}. Received: root={root!r}"
+            )
+        if self.world_size > 1:
+            self.extended.consistency.broadcast(variables, root)
+
+    def synchronize(self) -> None:
+        """Waits until no update is in flight.
+
+        Use it around a timed section. Reads of variables wait by themselves.
+
+        Raises:
+            TfdearError: Updates failed, or were still in flight after the strategy's timeout.
+        """
+        if self.world_size > 1:
+            self._job.engine.synchronize(self._job.options.timeout)
+
+    # Measurement.
+
+    def events(self) -> list[event_record.Event]:
+        """Takes the engine's latest events (at most 131072), oldest first.
+
+        Use it to check or draw a schedule; `statistics()` sums them up. A call returns what
+        happened since the last one.
+        """
+        return self._events.read() if self.world_size > 1 else []
+
+    def statistics(self) -> dict:
+        """Sums up what this rank's steps did since the last call.
+
+        Use it to see how much of the communication was hidden behind computation, and what is left
+        to gain. All values are this rank's.
+
+        Returns:
+            A dict. Sums over the time since the last call: `steps`, seconds of `reduce_scatter`,
+            `all_gather`, `all_reduce`, `sparse_gather`, `reduce`, `broadcast`, `update`,
+            `communication` and its `exposed` part; `overlap` (fraction hidden; None without
+            communication), `bytes` (payload of the gradients), `compressed_bytes` (what this rank
+            coded of them, with compression), `algbw` and `busbw` (bytes per
+            second, by phase), `lost_events`; `bytes_sent` (by this rank since the start).
+            `transports`: what carries each process group's messages, "gloo" or "shared_memory".
+            `per_step`: for each step that was completed, the same and `time`, `forward`,
+            `backward` and `other`; the two latest steps appear in the next call. `average`: their
+            means. `plan`: the latest step's buckets, with sizes in bytes, and its collectives; on
+            rank 0, for a plan from measured times, `predicted_time` of an iteration and the
+            `lower_bound` that no plan can beat in that model (`docs/fusion.md`). `costs`: `a`
+            (seconds) and `b` (seconds per byte) by phase, or None. `bounds`: the least time of a
+            step by schedule, `speedup` (DeAR's largest speedup) and where their communication times
+            come from; `fraction_of_bound`: how much of the bound of the schedule in use was reached
+            (1: all). These are None where nothing was measured.
+
+        Reference: Zhang et al., "DeAR", section VI-E, equations 6 to 8.
+        """
+        return self._statistics.take()
+
+    # Collectives.
+
+    def all_reduce(self, value, group: str = "world"):
+        """Sums tensors over the ranks of a group.
+
+        Use it for values of your own, outside or inside `run`. All ranks must call it, with the
+        same shapes. Gradients flow through it, as through `reduce_scatter`, `all_gather` and
+        `all_to_all`. In a step, a rank without examples contributes nothing to these.
+
+        Args:
+            value: A tensor or a nested structure of tensors (floating or int32/int64).
+            group: "world", "intra_node" or "inter_node". Defaults to "world".
+
+        Returns:
+            The sums, in the structure of `value`.
+
+        Raises:
+            TypeError: A tensor's type cannot be summed.
+            tf.errors.InvalidArgumentError: Ranks called different collectives.
+        """
+        collectives_module.lane(group)  # A wrong name is one for a rank alone, too.
+        if self.world_size == 1:
+            return value
+        sums = self.extended.step_collectives.all_reduce(tf.nest.flatten(value), group)
+        return tf.nest.pack_sequence_as(value, sums)
+
+    def reduce_scatter(self, value: tf.Tensor, group: str = "world") -> tf.Tensor:
+        """Sums a tensor over the ranks and returns this rank's rows.
+
+        Args:
+            value: A tensor with n rows, the same shape on all ranks.
+            group: "world", "intra_node" or "inter_node". Defaults to "world".
+
+        Returns:
+            Rows [rank * n // size, (rank + 1) * n // size) of the sum.
+        """
+        collectives_module.lane(group)  # A wrong name is one for a rank alone, too.
+        if self.world_size == 1:
+            return tf.convert_to_tensor(value)
+        return self.extended.step_collectives.reduce_scatter(value, group)
+
+    def all_gather(self, value: tf.Tensor, group: str = "world") -> tf.Tensor:
+        """Concatenates the ranks' tensors along the first dimension, in the order of the ranks.
+
+        Args:
+            value: A tensor; ranks may have different numbers of rows.
+            group: "world", "intra_node" or "inter_node". Defaults to "world".
+        """
+        collectives_module.lane(group)  # A wrong name is one for a rank alone, too.
+        if self.world_size == 1:
+            return tf.convert_to_tensor(value)
+        return self.extended.step_collectives.all_gather(value, group)
+
+    def all_to_all(self, value: tf.Tensor, splits, group: str = "world"):
+        """Sends `splits[r]` consecutive rows to every rank r.
+
+        Args:
+            value: A tensor whose rows are sorted by the rank that gets them.
+            splits: Number of rows for each rank.
+            group: "world", "intra_node" or "inter_node". Defaults to "world".
+
+        Returns:
+            The rows received, in the order of the ranks, and how many came from each.
+        """
+        collectives_module.lane(group)  # A wrong name is one for a rank alone, too.
+        if self.world_size == 1:
+            return tf.convert_to_tensor(value), tf.cast(splits, tf.int64)
+        return self.extended.step_collectives.all_to_all(value, splits, group)
+
+    def broadcast(self, value: tf.Tensor, root: int = 0, group: str = "world") -> tf.Tensor:
+        """Returns the tensor of one rank on all ranks.
+
+        Args:
+            value: A tensor, the same shape on all ranks.
+            root: The rank in the group whose tensor it is. Defaults to 0.
+            group: "world", "intra_node" or "inter_node". Defaults to "world".
+        """
+        collectives_module.lane(group)  # A wrong name is one for a rank alone, too.
+        if self.world_size == 1:
+            return tf.convert_to_tensor(value)
+        return self.extended.collectives.broadcast(value, root, group)
+
+    def barrier(self, group: str = "world") -> None:
+        """Returns when every rank has come here.
+
+        Args:
+            group: "world", "intra_node" or "inter_node". Defaults to "world".
+        """
+        collectives_module.lane(group)
+        if self.world_size > 1:
+            self.extended.collectives.barrier(group)
+
+
+def _verify_seams() -> None:
+    _tf_private.REGISTRY.verify()
+    if keras.backend.backend() == "tensorflow":
+        _keras_private.REGISTRY.verify()
+
+
+def _install_seams(world_size: int) -> None:
+    keras_runs_here = keras.backend.backend() == "tensorflow"
+    collections = [keras_seams.BUILDING] if keras_runs_here else []
+    if world_size > 1:
+        collections.append(saved_model.SEAMS)
+        if keras_runs_here:
+            collections += [keras_files.SEAMS, keras_seams.SEAMS]
+    seams.install(*collections)
