@@ -12,6 +12,8 @@ from tfdear.compression import compressor
 from tfdear.job import report as strategy_statistics
 from tfdear.measure import steps as statistics
 
+__all__ = ["CompressionSchedule", "StepStatistics"]
+
 _TIMES = ("time", "forward", "backward", "other", "communication", "exposed", "update")
 
 

@@ -1,6 +1,15 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Errors that tfdear raises by itself."""
 
+__all__ = [
+    "JobAbortedError",
+    "MismatchError",
+    "RendezvousError",
+    "RendezvousTimeoutError",
+    "StoreUnavailableError",
+    "TfdearError",
+]
+
 
 class TfdearError(RuntimeError):
     """Base class of every error that is specific to tfdear.

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+__all__ = ["consecutive_parts", "parallel_tensor_operator", "seconds_saved"]
+
 if TYPE_CHECKING:
     from tfdear.planning.cost_model import LinearCost
 

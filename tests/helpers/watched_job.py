@@ -17,7 +17,7 @@ import zlib
 
 import tensorflow as tf
 
-from tfdear.monitor import monitor
+from tfdear.monitor import exit_handlers, monitor
 from tfdear.rendezvous import cluster, rendezvous
 
 FACTS = {"tfdear": "1", "backend": "gloo", "device": "CPU"}
@@ -129,7 +129,7 @@ def start(**monitor_options):
     meeting = rendezvous.connect(cluster.discover(), timeout=60, facts=FACTS)
     engine = ByteEngine(meeting)
     watch = monitor.Monitor(meeting, engine, **monitor_options)
-    monitor.install_exit_handlers(watch)
+    exit_handlers.install(watch)
     watch.start()
     return meeting, engine, watch
 

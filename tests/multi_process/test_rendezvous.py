@@ -154,10 +154,9 @@ def test_rank_0_may_announce_itself_while_another_looks_around(tmp_path):
     script = (
         """
 import os, time
-from tfdear.rendezvous import coordination
-from tfdear.rendezvous import rendezvous
+from tfdear.rendezvous import coordination, start
 
-announce, directory = rendezvous._Meeting._announce, coordination.CoordinationClient.directory
+announce, directory = start.Meeting._announce, coordination.CoordinationClient.directory
 
 def announce_after_the_look(self, own):
     while not os.path.exists(os.environ["LOOKED"]):
@@ -173,7 +172,7 @@ def look_until_the_verdict(self, path, timeout):
     return entries
 
 if os.environ["TFDEAR_RANK"] == "0":
-    rendezvous._Meeting._announce = announce_after_the_look
+    start.Meeting._announce = announce_after_the_look
 else:
     coordination.CoordinationClient.directory = look_until_the_verdict
 """

@@ -18,7 +18,7 @@ from tfdear.measure import clock, timeline
 from tfdear.measure import drawing as timeline_drawing
 from tfdear.monitor import diagnosis
 from tfdear.planning.trace import Trace
-from tfdear.rendezvous import coordination, liveness, nodes, rank_names, rendezvous, store_records
+from tfdear.rendezvous import coordination, liveness, mismatch, nodes, rank_names, store_records
 
 _SECONDS_LONG = 600.0
 _ODD_VALUES = (
@@ -210,7 +210,7 @@ class WordsOfRanks:
     def _meet(self, text: str) -> None:
         entries = {"0": json.dumps(self.facts), "1": text}
         came = store_records.facts_of_rank(entries)
-        rendezvous._mismatch(came)
+        mismatch.mismatch(came)
         nodes.of_ranks([came[0], came[1]])
         assert "pid" in rank_names.describe(1, came[1])
 

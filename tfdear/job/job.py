@@ -10,6 +10,7 @@ from tfdear.fusion import planner
 from tfdear.job import compressed_buckets, groups, links, seeds
 from tfdear.job import options as options_module
 from tfdear.job import tuner as tuner_module
+from tfdear.monitor import exit_handlers
 from tfdear.monitor import monitor as monitor_module
 from tfdear.planning import cost_model
 from tfdear.rendezvous import cluster as cluster_module
@@ -94,7 +95,7 @@ class Job:
             cleanup_timeout=options.cleanup_timeout,
         )
         self.monitor.start()
-        monitor_module.install_exit_handlers(self.monitor, drain=self._drain)
+        exit_handlers.install(self.monitor, drain=self._drain)
         try:
             self._start(self.monitor)
         except Exception as error:

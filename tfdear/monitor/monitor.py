@@ -11,24 +11,19 @@ the reason.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import os
 import sys
 import threading
 import time
-import traceback
-import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from absl import logging
 
 from tfdear import errors
-from tfdear._private import keras as _keras_private
-from tfdear._private import tensorflow as _tf_private
-from tfdear.monitor import diagnosis
+from tfdear.monitor import diagnosis, stuck_script
 from tfdear.rendezvous import process_exit, store_records
 from tfdear.rendezvous.rendezvous import Rendezvous
 
@@ -38,10 +33,6 @@ _POLL_SECONDS = 1.0
 _HEALTH_SECONDS = 1.0  # between two questions for dead tasks
 _WARN_SECONDS = 30.0
 _LAST_WORDS_SECONDS = 10.0  # rank 0 keeps the store open so long after its own end
-# A write that has begun when the job is given up may take this long, whatever the script may.
-_WRITE_SECONDS = 3600.0
-# Where checkpoints are written: modules of functions that a thread is then in.
-_WRITERS = (*_keras_private.WRITERS, *_tf_private.WRITERS, "h5py")
 
 
 class WatchedEngine(Protocol):
@@ -240,7 +231,7 @@ class Monitor:
                     diagnosis.Cause("aborted", f"the monitor of rank {self._rank} failed: {error}")
                 )
         if self._cause is not None:
-            self._see_that_the_script_ends()
+            self._end_stuck_script()
 
     def _look(self) -> None:
         in_flight = self._engine.in_flight()
@@ -377,81 +368,21 @@ class Monitor:
             logging.error("tfdear: rank %d ends: %s", self._rank, cause.message)
         self._engine.abort(cause.kind, cause.message)
 
-    def _see_that_the_script_ends(self) -> None:
-        """Ends the process when the main thread stays in one call that no abort can reach."""
-        if hasattr(sys, "ps1") or "ipykernel" in sys.modules:
-            return  # Somebody sits there, and has seen the error.
-        main = threading.main_thread().ident
-        place, since = None, time.monotonic()
-        last_write = time.monotonic() + _WRITE_SECONDS
-        while True:
-            time.sleep(0.25)
-            now = time.monotonic()
-            frames = sys._current_frames()
-            if now < last_write and any(map(_writes_checkpoint, frames.values())):
-                since = now
-                continue
-            if self._closing_since is not None:
-                # Rank 0 waits for the others then.
-                longest = self._cleanup_timeout + _LAST_WORDS_SECONDS
-                if now - max(self._closing_since, since) < longest:
-                    continue
-            else:
-                frame = frames.get(main or 0)
-                here = (id(frame), frame.f_lasti) if frame is not None else None
-                if here != place:
-                    place, since = here, now
-                if now - since < self._cleanup_timeout:
-                    continue
-            message = self._cause.message if self._cause is not None else ""
-            print(
-                f"tfdear: rank {self._rank} did not react to the end of the job and ends itself "
-                f"with code {process_exit.EXIT_CODE_STUCK} (cleanup_timeout "
-                f"{self._cleanup_timeout:g} s). The job ended because {message}",
-                file=sys.stderr,
-                flush=True,
-            )
-            if self._closing_since is None:
-                left = json.dumps({"aborted": True, "failed": False})
-                self._publish(f"monitor/left/{self._rank}", left)
-            process_exit.leave_now(process_exit.EXIT_CODE_STUCK)
-
-
-def install_exit_handlers(monitor: Monitor, drain: Callable[[], None] | None = None) -> None:
-    """Makes sure that the others hear of this rank's end before its connections close.
-
-    An exception that ends the script is published at once, before its traceback is printed; the
-    end of the script when exit handlers run. Exit handlers that are registered after this call run
-    before the monitor is closed: register there what still needs the other ranks.
-
-    Args:
-        monitor: of this process.
-        drain: waits until this rank has no work in flight; called before the farewell of a rank
-            that ends without an error.
-    """
-    previous = sys.excepthook
-
-    def report(kind: Any, error: Any, trace: Any) -> None:
-        monitor.report_failure(f"{kind.__name__}: {error}"[:2000])
-        previous(kind, error, trace)
-
-    sys.excepthook = report
-
-    def say_goodbye() -> None:
-        if drain is not None and monitor.healthy:
-            try:
-                drain()
-            except Exception as error:  # the script has ended: nobody is left to catch it
-                traceback.print_exc()
-                monitor.report_failure(f"{type(error).__name__}: {error}"[:2000])
-        monitor.close()
-
-    atexit.register(say_goodbye)
-
-
-def _writes_checkpoint(frame: types.FrameType | None) -> bool:
-    while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith(_WRITERS):
-            return True
-        frame = frame.f_back
-    return False
+    def _end_stuck_script(self) -> None:
+        if stuck_script.is_interactive():
+            return
+        stuck_script.wait_until_stuck(
+            self._cleanup_timeout, _LAST_WORDS_SECONDS, lambda: self._closing_since
+        )
+        message = self._cause.message if self._cause is not None else ""
+        print(
+            f"tfdear: rank {self._rank} did not react to the end of the job and ends itself "
+            f"with code {process_exit.EXIT_CODE_STUCK} (cleanup_timeout "
+            f"{self._cleanup_timeout:g} s). The job ended because {message}",
+            file=sys.stderr,
+            flush=True,
+        )
+        if self._closing_since is None:
+            left = json.dumps({"aborted": True, "failed": False})
+            self._publish(f"monitor/left/{self._rank}", left)
+        process_exit.leave_now(process_exit.EXIT_CODE_STUCK)

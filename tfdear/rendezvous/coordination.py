@@ -93,6 +93,10 @@ def _text(pair: Any) -> str:
     return pair.value.decode(errors="replace")
 
 
+# One request to the store; callers ask again until their own deadline.
+CALL_SECONDS = 10.0
+
+
 class CoordinationClient:
     """Talks to the coordination service at one address. Any thread may use it.
 

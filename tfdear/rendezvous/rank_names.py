@@ -27,6 +27,13 @@ def numbers(ranks: Iterable[int]) -> str:
     return ", ".join(texts) or "none"
 
 
+def came(ranks_that_came: Iterable[int], world_size: int) -> str:
+    """ "Ranks that came: 0, 2; missing: 1, 3."."""
+    some = set(ranks_that_came)
+    missing = set(range(world_size)) - some
+    return f"Ranks that came: {numbers(some)}; missing: {numbers(missing)}."
+
+
 def ranks(listed: Iterable[int]) -> str:
     """ "rank 2" or "ranks 0, 2, 5-9"."""
     some = list(listed)

@@ -9,13 +9,13 @@ import time
 import tfdear
 from tfdear.engine import engine
 from tfdear.job import link_costs, seeds
-from tfdear.rendezvous import rendezvous, tf_server
+from tfdear.rendezvous import start, tf_server
 
 PHASE, VICTIM = sys.argv[1], int(sys.argv[2])
 # The call in which the victim dies.
 PLACES = {
     # It has announced itself; the meeting goes on.
-    "announced": (rendezvous._Meeting, "_agree"),
+    "announced": (start.Meeting, "_agree"),
     # All ranks have agreed to start, and TensorFlow connects them.
     "joining": (tf_server.ServerStart, "start"),
     # The others have this rank's addresses, and connect to it.

@@ -1,0 +1,42 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""What a rank tells the others when its script ends."""
+
+import atexit
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from tfdear.monitor.monitor import Monitor
+
+
+def install(monitor: Monitor, drain: Callable[[], None] | None = None) -> None:
+    """Makes sure that the others hear of this rank's end before its connections close.
+
+    An exception that ends the script is published at once, before its traceback is printed; the
+    end of the script when exit handlers run. Exit handlers that are registered after this call run
+    before the monitor is closed: register there what still needs the other ranks.
+
+    Args:
+        monitor: of this process.
+        drain: waits until this rank has no work in flight; called before the farewell of a rank
+            that ends without an error.
+    """
+    previous = sys.excepthook
+
+    def report(kind: Any, error: Any, trace: Any) -> None:
+        monitor.report_failure(f"{kind.__name__}: {error}"[:2000])
+        previous(kind, error, trace)
+
+    sys.excepthook = report
+
+    def say_goodbye() -> None:
+        if drain is not None and monitor.healthy:
+            try:
+                drain()
+            except Exception as error:  # the script has ended: nobody is left to catch it
+                traceback.print_exc()
+                monitor.report_failure(f"{type(error).__name__}: {error}"[:2000])
+        monitor.close()
+
+    atexit.register(say_goodbye)

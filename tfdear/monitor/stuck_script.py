@@ -1,0 +1,64 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""A script that does not end after its job was given up, in a call that no abort can reach."""
+
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable
+
+from tfdear._private import keras as _keras_private
+from tfdear._private import tensorflow as _tf_private
+
+_LOOK_SECONDS = 0.25
+# A write that has begun when the job is given up may take this long, whatever the script may.
+_WRITE_SECONDS = 3600.0
+# Where checkpoints are written: modules of functions that a thread is then in.
+_WRITERS = (*_keras_private.WRITERS, *_tf_private.WRITERS, "h5py")
+
+
+def is_interactive() -> bool:
+    """Whether somebody sits in front of this process, and has seen the error."""
+    return hasattr(sys, "ps1") or "ipykernel" in sys.modules
+
+
+def wait_until_stuck(
+    cleanup_timeout: float, goodbye_seconds: float, closing_since: Callable[[], float | None]
+) -> None:
+    """Returns when the script has not moved for as long as it may clean up.
+
+    Args:
+        cleanup_timeout: Seconds that the main thread may stay at one instruction, or that exit
+            handlers may take. Who writes a checkpoint may finish it.
+        goodbye_seconds: Seconds more that the exit handlers may take, to wait for other ranks.
+        closing_since: Time at which the exit handlers began, of `time.monotonic`, or None.
+    """
+    main = threading.main_thread().ident
+    position, since = None, time.monotonic()
+    last_write = time.monotonic() + _WRITE_SECONDS
+    while True:
+        time.sleep(_LOOK_SECONDS)
+        now = time.monotonic()
+        frames = sys._current_frames()
+        if now < last_write and any(map(_writes_checkpoint, frames.values())):
+            since = now
+            continue
+        closing = closing_since()
+        if closing is not None:
+            if now - max(closing, since) >= cleanup_timeout + goodbye_seconds:
+                return
+            continue
+        frame = frames.get(main or 0)
+        current = (id(frame), frame.f_lasti) if frame is not None else None
+        if current != position:
+            position, since = current, now
+        if now - since >= cleanup_timeout:
+            return
+
+
+def _writes_checkpoint(frame: types.FrameType | None) -> bool:
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith(_WRITERS):
+            return True
+        frame = frame.f_back
+    return False
