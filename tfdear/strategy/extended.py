@@ -66,7 +66,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
                 },
             )
 
-    # What Keras's functions ask (`keras_seams`), where isinstance would import in a circle.
+    # Lets `integrations` recognize the strategy without importing this module.
     is_dear = True
 
     @property

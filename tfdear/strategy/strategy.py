@@ -7,9 +7,6 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from tfdear._private import keras as _keras_private
-from tfdear._private import seams
-from tfdear._private import tensorflow as _tf_private
 from tfdear.compression import compressor as compressor_module
 from tfdear.data import empty_batch
 from tfdear.engine import engine as engine_module
@@ -18,8 +15,6 @@ from tfdear.engine import library as _ops
 from tfdear.fusion import planner as planner_module
 from tfdear.gradients import collectives as collectives_module
 from tfdear.integrations.keras import residuals as residual_files
-from tfdear.integrations.keras import saved_model
-from tfdear.integrations.keras import saving as keras_files
 from tfdear.integrations.keras import seams as keras_seams
 from tfdear.job import job as job_module
 from tfdear.job import options as options_module
@@ -154,7 +149,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             }
         )
         _ops.load()
-        _verify_seams()  # Before the ranks meet.
+        keras_seams.verify()  # Before the ranks meet.
         self._job = job_module.Job(options, cluster_resolver)
         if self._job.rank > 0:
             # All ranks would show the same progress bars and summaries.
@@ -162,7 +157,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         unused_devices.warn(self._job.rank, tf.config.get_visible_devices())
         self._events = engine_module.EventReader()
         self._statistics = strategy_statistics.StrategyStatistics(self._job)
-        _install_seams(self._job.world_size)
+        keras_seams.install(self._job.world_size)
         device = tf.config.list_logical_devices("CPU")[0].name
         self._graph_functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         extended = extended_module.DearExtended(self, self._job, device)
@@ -485,19 +480,3 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         collectives_module.lane(group)
         if self.world_size > 1:
             self.extended.collectives.barrier(group)
-
-
-def _verify_seams() -> None:
-    _tf_private.REGISTRY.verify()
-    if keras.backend.backend() == "tensorflow":
-        _keras_private.REGISTRY.verify()
-
-
-def _install_seams(world_size: int) -> None:
-    keras_runs_here = keras.backend.backend() == "tensorflow"
-    collections = [keras_seams.BUILDING] if keras_runs_here else []
-    if world_size > 1:
-        collections.append(saved_model.SEAMS)
-        if keras_runs_here:
-            collections += [keras_files.SEAMS, keras_seams.SEAMS]
-    seams.install(*collections)

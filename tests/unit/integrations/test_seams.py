@@ -14,8 +14,6 @@ import tfdear
 from tfdear._private import keras as _keras_private
 from tfdear._private import seams
 from tfdear._private import tensorflow as _tf_private
-from tfdear.integrations.keras import saved_model
-from tfdear.integrations.keras import saving as keras_files
 from tfdear.integrations.keras import seams as keras_seams
 
 _ROOT = pathlib.Path(tfdear.__file__).parent
@@ -36,7 +34,7 @@ def test_installed_version_fits(registry):
 
 
 def test_one_process_changes_only_how_models_are_built():
-    collections = (keras_seams.SEAMS, keras_files.SEAMS, saved_model.SEAMS)
+    collections = (*keras_seams.OF_KERAS, *keras_seams.OF_TENSORFLOW)
     names = [name for collection in collections for name, _ in collection.wrappers]
     assert len(names) > 20
     before = {str(name): name.get() for name in names}
@@ -49,7 +47,7 @@ def test_one_process_changes_only_how_models_are_built():
         assert name.get() is before[str(name)]
         assert name.get().__module__.startswith(("keras.", "tensorflow.")), name
         assert not hasattr(name.get(), "_tfdear_wraps"), name
-    assert [str(name) for name, _ in keras_seams.BUILDING.wrappers] == [
+    assert [str(name) for name, _ in keras_seams.IN_ONE_PROCESS[0].wrappers] == [
         str(_keras_private.MAYBE_SYMBOLIC_BUILD)
     ]
 

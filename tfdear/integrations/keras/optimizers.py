@@ -1,0 +1,124 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Optimizers: reductions of gradients, loss scaling, accumulation."""
+
+import keras
+import tensorflow as tf
+
+from tfdear._private import keras as _keras_private
+from tfdear._private import seams
+from tfdear.gradients import reducer as reductions
+from tfdear.integrations.keras import lookup
+from tfdear.losses import loss_contract
+
+SEAMS = seams.Seams()
+
+
+@SEAMS.wrap(_keras_private.ALL_REDUCE_SUM_GRADIENTS)
+def _all_reduce(original, optimizer, grads_and_vars):
+    losses = loss_contract.current_losses()
+    if losses is not None:
+        grads_and_vars = list(grads_and_vars)
+        _complete_shapes(grads_and_vars)
+        _warn_of_compression(optimizer, grads_and_vars)
+        with losses.reducing_gradients(), reductions.for_optimizer(_momentum_of(optimizer)):
+            return original(optimizer, grads_and_vars)
+    pairs = original(optimizer, grads_and_vars)
+    extended = next(filter(None, (lookup.extended_of(variable) for _, variable in pairs)), None)
+    if extended is None:
+        return pairs
+    given = [gradient for gradient, _ in pairs if gradient is not None]
+    means = iter(loss_contract.average_outside_of_run(extended, given))
+    return [
+        (gradient if gradient is None else next(means), variable) for gradient, variable in pairs
+    ]
+
+
+def _complete_shapes(grads_and_vars) -> None:
+    # Of a kernel that is applied to more than two dimensions TensorFlow does not know the shape of
+    # the gradient. Tensors of unknown size travel alone, and are not compressed.
+    for gradient, variable in grads_and_vars:
+        if isinstance(gradient, tf.Tensor) and not gradient.shape.is_fully_defined():
+            gradient.set_shape(variable.shape)
+
+
+def _momentum_of(optimizer) -> float:
+    """The factor `u` of an optimizer that computes `velocity = u * velocity + sum`, else 0."""
+    return float(optimizer.momentum) if _is_plain_sgd(optimizer) and optimizer.momentum < 1 else 0.0
+
+
+def _is_plain_sgd(optimizer) -> bool:
+    # A subclass may do something else.
+    return type(optimizer) is keras.optimizers.SGD and not optimizer.nesterov
+
+
+def _warn_of_compression(optimizer, grads_and_vars) -> None:
+    extended = next(
+        filter(None, (lookup.extended_of(variable) for _, variable in grads_and_vars)), None
+    )
+    if extended is None or not extended.corrects_momentum or _is_plain_sgd(optimizer):
+        return
+    extended.warn_once(
+        f"the gradients of {type(optimizer).__name__} are compressed without momentum correction, "
+        "which is for keras.optimizers.SGD without `nesterov`. Other optimizers learn worse from "
+        "gradients that come late: take that one, or compare with a training without compression."
+    )
+
+
+@SEAMS.wrap(_keras_private.CHECK_FINITE)
+def _agree_on_overflow(original, optimizer, grads):
+    # The loss scale optimizer looks for overflows in this replica's gradients, before the
+    # reduction. With an overflow on one rank only, ranks would take different branches, one of
+    # which holds the reduction.
+    finite = original(optimizer, grads)
+    if (losses := loss_contract.current_losses()) is not None:
+        losses.row_sums.note_applied(grads)  # Divided by the scale, they are other tensors.
+    strategy = lookup.dear_strategy()
+    context = tf.distribute.get_replica_context()
+    if strategy is None or context is None:
+        return finite
+    overflows = tf.cast(tf.logical_not(finite), tf.int32)
+    total = strategy.extended.reducer.all_reduce(
+        [overflows], name="overflow flag", active=context.examples.present
+    )
+    return total[0] < 1
+
+
+@SEAMS.wrap(_keras_private.HANDLE_FINITE_GRADS, _keras_private.HANDLE_NON_FINITE_GRADS)
+def _change_loss_scale(original, optimizer, *args, **kwargs):
+    # The scale is the same on all ranks: not a value to average.
+    context = tf.distribute.get_replica_context()
+    if lookup.dear_strategy() is None or context is None:
+        return original(optimizer, *args, **kwargs)
+    with context.updating():
+        return original(optimizer, *args, **kwargs)
+
+
+@SEAMS.wrap(_keras_private.APPLY)
+def _accumulate_all_gradients(original, optimizer, grads, trainable_variables=None):
+    # With gradient accumulation the reduction moves sums over several batches: a rank without
+    # examples in the last one still has those of the others. What a batch without examples adds is
+    # taken out where it comes in.
+    losses = loss_contract.current_losses()
+    if losses is None:
+        return original(optimizer, grads, trainable_variables)
+    grads = list(grads)
+    losses.row_sums.note_applied(grads)
+    if not optimizer.gradient_accumulation_steps:
+        return original(optimizer, grads, trainable_variables)
+    examples = tf.distribute.get_replica_context().examples
+    weight = losses.gradient_weight()
+    grads = [
+        gradient if gradient is None else examples.gate(_scaled(gradient, weight))
+        for gradient in grads
+    ]
+    with examples.disregarded(), losses.gradients_are_weighted():
+        return original(optimizer, grads, trainable_variables)
+
+
+def _scaled(gradient, weight):
+    if weight is None:
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        values = _scaled(gradient.values, weight)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient * tf.cast(weight, gradient.dtype)

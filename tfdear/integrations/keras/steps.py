@@ -1,0 +1,81 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Functions of a step: what they write to metrics, and whose variables they may use.
+
+What a step writes to a metric is the rank's own, and results are those of all ranks; see
+[Note: Own values].
+"""
+
+import keras
+import tensorflow as tf
+
+from tfdear._private import keras as _keras_private
+from tfdear._private import seams
+from tfdear.gradients import own_value
+from tfdear.gradients import variable as variable_module
+from tfdear.integrations.keras import lookup
+from tfdear.losses import loss_contract
+
+SEAMS = seams.Seams()
+
+
+@SEAMS.wrap(_keras_private.METRIC_INIT)
+def _take_results_of_sums(original, metric, *args, **kwargs):
+    original(metric, *args, **kwargs)
+    for kind in type(metric).__mro__:
+        if issubclass(kind, keras.metrics.Metric) and callable(vars(kind).get("result")):
+            seams.replace(kind, "result", _result_of_sums)
+
+
+def _result_of_sums(original, *args, **kwargs):
+    with own_value.sums_are_read():
+        return original(*args, **kwargs)
+
+
+# Keras's methods that make the functions of a step, and where they leave them.
+_FUNCTIONS = {"make_train_function": "train_function", "make_test_function": "test_function"}
+
+
+@SEAMS.wrap(_keras_private.MAKE_TRAIN_FUNCTION, _keras_private.MAKE_TEST_FUNCTION)
+def _make_step(original, model, *args, **kwargs):
+    result = original(model, *args, **kwargs)
+    function = getattr(model, attribute := _FUNCTIONS[original.__name__])
+    if lookup.dear_strategy(model.distribute_strategy) is not None and not isinstance(
+        function, loss_contract.KerasStep
+    ):
+        setattr(model, attribute, loss_contract.KerasStep(function, _is_own_step(model)))
+    return result
+
+
+def _is_own_step(model) -> bool:
+    kind = type(model)
+    return (
+        kind.train_step is not keras.Model.train_step
+        or kind.compute_loss is not keras.Model.compute_loss
+    )
+
+
+@SEAMS.wrap(
+    _keras_private.MAKE_TRAIN_FUNCTION,
+    _keras_private.MAKE_TEST_FUNCTION,
+    _keras_private.MAKE_PREDICT_FUNCTION,
+)
+def _require_variables_of_the_scope(original, model, *args, **kwargs):
+    # A variable from outside the scope would stay this rank's own: ranks would drift apart, and
+    # callbacks that look at a metric would decide differently on each.
+    if lookup.dear_strategy(model.distribute_strategy) is not None:
+        optimizer = getattr(model, "optimizer", None)
+        # What training writes. Constants, such as what `Normalization.adapt` found, may be from
+        # anywhere.
+        variables = [*model.trainable_variables, *model.metrics_variables]
+        variables += optimizer.variables if optimizer is not None else []
+        for variable in variables:
+            value = getattr(variable, "value", variable)
+            if isinstance(value, tf.Variable) and not isinstance(
+                value, variable_module.DearVariable
+            ):
+                raise ValueError(
+                    f"The variable `{variable.path}` of model `{model.name}` was created "
+                    "outside `strategy.scope()`, so it would have another value on every rank. "
+                    "Create the model, its metrics, losses and optimizer inside the scope."
+                )
+    return original(model, *args, **kwargs)
