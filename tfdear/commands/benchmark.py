@@ -4,20 +4,14 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import dataclasses
-import functools
 import math
 import signal
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from tfdear import fusion, simulator
 from tfdear.benchmarks import lab as netlab
-from tfdear.commands import output_file
-from tfdear.compression import compressor
-from tfdear.fusion import planner
+from tfdear.commands import benchmark_runs, output_file
 from tfdear.planning import schedules
 
 _DESCRIPTION = """\
@@ -62,7 +56,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     kinds = parser.add_subparsers(required=True, metavar="benchmark")
-    collectives = _add(kinds, "collectives", "time and bandwidth of the collectives", _collectives)
+    collectives = _add(
+        kinds, "collectives", "time and bandwidth of the collectives", benchmark_runs.collectives
+    )
     collectives.add_argument(
         "--sizes",
         type=_sizes,
@@ -78,7 +74,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     collectives.add_argument(
         "--paths", type=_positive(int), default=1, help="as of `tfdear netlab up` (default: 1)"
     )
-    replay = _add(kinds, "replay", "schedules and planners, with sleep as computation", _replay)
+    replay = _add(
+        kinds, "replay", "schedules and planners, with sleep as computation", benchmark_runs.replay
+    )
     replay.add_argument(
         "--trace",
         default="resnet-50",
@@ -106,7 +104,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     replay.add_argument(
         "--iterations", type=_positive(int), default=2, help="iterations per turn (default: 2)"
     )
-    overlap = _add(kinds, "overlap", "training of a real model", _overlap)
+    overlap = _add(kinds, "overlap", "training of a real model", benchmark_runs.overlap)
     overlap.add_argument(
         "--model",
         choices=("resnet-50", "densenet-201", "vgg-16", "bert-base"),
@@ -137,7 +135,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         action="store_true",
         help="all ranks on one node, as `tfdear run` starts them; --rate does not matter then",
     )
-    sparse = _add(kinds, "sparse", "sums of gradients, dense and compressed", _sparse)
+    sparse = _add(kinds, "sparse", "sums of gradients, dense and compressed", benchmark_runs.sparse)
     sparse.add_argument("--ranks-per-node", type=_positive(int), default=2, help="default: 2")
     sparse.add_argument("--density", type=float, default=0.01, help="default: 0.01")
     sparse.add_argument(
@@ -153,7 +151,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help='ways to sum, such as "dense ring" HiTopKComm (default: all)',
     )
     sparse.set_defaults(rate="100mbit")
-    training = _add(kinds, "training", "training with dense and compressed gradients", _training)
+    training = _add(
+        kinds, "training", "training with dense and compressed gradients", benchmark_runs.training
+    )
     training.add_argument(
         "--task",
         choices=("resnet-50", "transformer"),
@@ -188,7 +188,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="steps of a training whose result is told, on a line that is not shaped (default: "
         "none)",
     )
-    planners = _add(kinds, "fusion", "all planners on one workload, with sleep", _fusion)
+    planners = _add(
+        kinds, "fusion", "all planners on one workload, with sleep", benchmark_runs.fusion
+    )
     planners.add_argument("--trace", default="densenet-201", help="as of replay")
     planners.add_argument(
         "--ratio", type=_positive(float), default=1.0, help="communication / computation"
@@ -202,7 +204,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     planners.add_argument(
         "--iterations", type=_positive(int), default=2, help="iterations per turn (default: 2)"
     )
-    search = _add(kinds, "search", "searches for a bucket size in real training", _search)
+    search = _add(
+        kinds, "search", "searches for a bucket size in real training", benchmark_runs.search
+    )
     search.add_argument(
         "--models",
         nargs="+",
@@ -305,7 +309,7 @@ def _reporting(
             stolen = report.StolenTime()
             document = function(options)
             machine = report.machine(stolen.share())
-            _tell(f"Machine: {report.machine_line(machine)}")
+            benchmark_runs.tell(f"Machine: {report.machine_line(machine)}")
             if options.json is not None:
                 report.write(options.json, {"machine": machine, **document})
             return 0
@@ -332,167 +336,3 @@ def _sizes(text: str) -> list[int]:
     if min(sizes) < 1:
         raise argparse.ArgumentTypeError(f"sizes are written like 64K,4M. Received: {text!r}")
     return sizes
-
-
-def _tell(line: str) -> None:
-    print(line, flush=True)
-
-
-def _lab(options: argparse.Namespace, paths: int = 1):
-    _check_ranks(options.ranks)
-    rate = None if options.rate == "none" else options.rate
-    return netlab.temporary(options.ranks, rate, paths)
-
-
-def _check_ranks(ranks: int) -> None:
-    if ranks < 2:
-        raise ValueError(f"--ranks must be at least 2. Received: {ranks}")
-
-
-@contextlib.contextmanager
-def _one_node(ranks: int):
-    """A lab whose nodes are all the same one."""
-    _check_ranks(ranks)
-    with netlab.temporary(1, None) as lab:
-        yield dataclasses.replace(lab, nodes=lab.nodes * ranks)
-
-
-def _replay(options: argparse.Namespace) -> dict[str, Any]:
-    from tfdear.benchmarks import peers, replay
-
-    trace = simulator.load(options.trace)
-    with _lab(options) as lab:
-        return replay.measure(
-            lab,
-            [peers.tfdear(), peers.torch(options.torch_python)],
-            trace,
-            options.ratio,
-            options.schedules,
-            dict(zip(options.planners, map(fusion.parse, options.planners), strict=True)),
-            options.repeats,
-            options.iterations,
-            options.pin,
-            _tell,
-        )
-
-
-def _fusion(options: argparse.Namespace) -> dict[str, Any]:
-    from tfdear.benchmarks import fusion as fusion_benchmark
-
-    trace = simulator.load(options.trace)
-    for text in options.planners:
-        fusion.parse(text)
-    with _lab(options) as lab:
-        return fusion_benchmark.measure(
-            lab,
-            trace,
-            options.ratio,
-            options.schedules,
-            {text: functools.partial(fusion.parse, text) for text in options.planners},
-            options.repeats,
-            options.iterations,
-            options.pin,
-            _tell,
-        )
-
-
-def _search(options: argparse.Namespace) -> dict[str, Any]:
-    from tfdear.benchmarks import search
-
-    if not 0 <= options.noise < 1:
-        raise ValueError(f"--noise must be from 0 to 1. Received: {options.noise:g}")
-    if options.first_seed < 0:
-        raise ValueError(f"--first-seed must be 0 or more. Received: {options.first_seed}")
-    for text in options.searches:
-        if not isinstance(fusion.parse(text.replace("{seed}", "0")), planner.SearchingPlanner):
-            raise ValueError(f"--searches takes planners that search. Received: {text}")
-    with _lab(options) as lab:
-        return search.measure(
-            lab,
-            options.models,
-            options.searches,
-            range(options.first_seed, options.first_seed + options.seeds),
-            options.noise,
-            options.grid,
-            options.repeats,
-            options.steps,
-            options.pin,
-            _tell,
-        )
-
-
-def _sparse(options: argparse.Namespace) -> dict[str, Any]:
-    from tfdear.benchmarks import sparse
-
-    compressor.check_density(options.density)
-    with _lab(options) as lab:
-        return sparse.measure(
-            lab,
-            options.ranks_per_node,
-            options.elements,
-            options.density,
-            options.sums,
-            options.repeats,
-            options.pin,
-            _tell,
-        )
-
-
-def _training(options: argparse.Namespace) -> dict[str, Any]:
-    from tfdear.benchmarks import training
-
-    _check_ranks(options.ranks)
-    for name in options.sums:
-        training.variables(name)
-
-    def lab(rate: str):
-        return functools.partial(netlab.temporary, options.ranks, None if rate == "none" else rate)
-
-    rates = [*options.rates, *(["none"] if options.learning_steps > 0 else [])]
-    return training.measure(
-        {rate: lab(rate) for rate in rates},
-        options.ranks_per_node,
-        options.task,
-        options.batch_size,
-        options.sums,
-        options.steps,
-        options.repeats,
-        options.learning_steps,
-        options.pin,
-        _tell,
-    )
-
-
-def _overlap(options: argparse.Namespace) -> dict[str, Any]:
-    from tfdear.benchmarks import overlap, peers
-
-    with _one_node(options.ranks) if options.one_node else _lab(options) as lab:
-        return overlap.measure(
-            lab,
-            [
-                peers.torch(options.torch_python),
-                peers.horovod(options.horovod_python),
-                peers.mirrored(options.mirrored_python or options.horovod_python),
-            ],
-            options.model,
-            options.batch_size,
-            [(schedule, text) for schedule in options.schedules for text in options.planners],
-            options.repeats,
-            options.steps,
-            options.pin,
-            _tell,
-        )
-
-
-def _collectives(options: argparse.Namespace) -> dict[str, Any]:
-    from tfdear.benchmarks import collectives, peers
-
-    frameworks = [
-        *(peers.tfdear(count) for count in [1, *options.connections]),
-        peers.torch(options.torch_python),
-        peers.horovod(options.horovod_python),
-    ]
-    with _lab(options, options.paths) as lab:
-        return collectives.measure(
-            lab, frameworks, options.sizes, options.repeats, options.pin, _tell
-        )
