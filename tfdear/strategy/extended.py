@@ -1,8 +1,6 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """`strategy.extended`: what Keras and `tf.distribute` call while a model is built and trained."""
 
-import weakref
-
 import tensorflow as tf
 from absl import logging
 
@@ -11,7 +9,7 @@ from tfdear.data import empty_batch, first_batch, iterators
 from tfdear.data import examples as examples_module
 from tfdear.data import global_batches as data
 from tfdear.gradients import collectives as collectives_module
-from tfdear.gradients import consistency, sparse_rows, variable_names
+from tfdear.gradients import consistency, sparse_rows
 from tfdear.gradients import reducer as reductions
 from tfdear.gradients import variable as variable_module
 from tfdear.losses import loss_contract
@@ -20,12 +18,8 @@ from tfdear.strategy import (
     ignored_options,
     replica_context,
     step_collectives,
+    variable_creation,
 )
-
-_Reconciliation = variable_module.Reconciliation
-
-# Keeps the seeds of two ranks apart for longer than any training counts.
-_SEED_STRIDE = 1_000_003
 
 
 class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
@@ -48,13 +42,15 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         self._num_workers = job.world_size
         self.elements = examples_module.Elements()
         self._warnings: set[str] = set()
-        self._variables: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
         self.weighs_examples = job.options.weighting == "examples"
         if job.world_size > 1:
             self.reducer = reductions.Reducer(
                 job.engine, device, None if job.tuner is None else job.tuner.add_layout
             )
             self.collectives = collectives_module.Collectives(self.reducer)
+            self._variable_creator = variable_creation.VariableCreator(
+                job.engine, self.collectives, None if job.options.shared_seeds else job.rank
+            )
             self.consistency = consistency.Consistency(self, job.rank, job.options.check_every)
             self.step_collectives = step_collectives.StepCollectives(
                 self.reducer,
@@ -99,66 +95,11 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             if not self.is_distributed_dear:
                 return next_creator(**kwargs)
             hyperparameter_search.refuse(self._job.rank, self._job.world_size)
-            owner = owner if isinstance(owner, variable_module.DearVariable) else None
-            kept = (
-                "trainable",
-                "name",
-                "dtype",
-                "shape",
-                "synchronization",
-                "aggregation",
-                "validate_shape",
-                "constraint",
-                "caching_device",
-                "experimental_enable_variable_lifting",
-            )
-            arguments = {name: kwargs[name] for name in kept if kwargs.get(name) is not None}
-            path = variable_names.path(kwargs.get("name"), kwargs.get("initial_value"))
-            initial_value = self._initial_value(
-                kwargs.get("initial_value"), kwargs.get("dtype"), path, owner
-            )
-            number = self._job.engine.create_variable()
-            variable = variable_module.DearVariable(
-                initial_value,
-                creation_path=path,
-                number=number,
-                owner=owner,
-                # An optimizer's slots are written by updates, alike on all ranks.
-                reconciliation=(
-                    _Reconciliation.NONE
-                    if owner is not None
-                    else _reconciliation(arguments, initial_value)
-                ),
-                distribute_strategy=self._container_strategy(),
-                **arguments,
-            )
-            self._variables[number] = variable
-            return variable
+            return self._variable_creator.create(kwargs, owner, self._container_strategy())
 
     def variables(self) -> list[variable_module.DearVariable]:
         """The variables of this strategy that are still in use, in the order of their making."""
-        return [variable for _, variable in sorted(self._variables.items())]
-
-    def _initial_value(self, initial_value, dtype, path, owner):
-        """Rank 0's initial value, so that ranks need not draw the same random numbers."""
-        if isinstance(initial_value, _tf_private.trackable.CheckpointInitialValueCallable):
-            return initial_value  # Every rank reads the same checkpoint.
-        with tf.init_scope():
-            value = initial_value() if callable(initial_value) else initial_value
-            if value is None or isinstance(value, _tf_private.trackable.CheckpointInitialValue):
-                return value
-            value = tf.convert_to_tensor(value, dtype)
-            if value.dtype in (tf.string, tf.variant, tf.resource):
-                return value
-            # Ranks that make variables in different order must not get each other's values. A
-            # slot's name has its owner's whole path in it, of which the model's name may differ.
-            label = "" if owner is not None else variable_names.without_numbers(path)
-            value = self.collectives.broadcast(value, name=label)
-            if "seed_generator_state" in path and not self._job.options.shared_seeds:
-                # Ranks that started from the same seed would all draw the same dropout masks.
-                stride = tf.constant([_SEED_STRIDE * self._job.rank, 0], tf.int64)
-                value = tf.cast(tf.cast(value, tf.int64) + stride, value.dtype)
-            return value
+        return self._variable_creator.variables()
 
     def _validate_colocate_with_variable(self, colocate_with_variable):
         if not isinstance(colocate_with_variable, tf.Variable):
@@ -415,24 +356,6 @@ class _LocalReplicaContext(_tf_private.distribute_lib.ReplicaContext):
     @property
     def devices(self):
         return self._strategy.extended.worker_devices
-
-
-def _reconciliation(arguments, initial_value):
-    synchronization = arguments.get("synchronization")
-    aggregation = arguments.get("aggregation", tf.VariableAggregation.NONE)
-    if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
-        alike = variable_module.is_written_alike()
-        return _Reconciliation.NONE if alike else _Reconciliation.FIRST
-    if synchronization == tf.VariableSynchronization.ON_READ:
-        mean = aggregation == tf.VariableAggregation.MEAN
-        return _Reconciliation.MEAN if mean else _Reconciliation.SUM
-    if aggregation == tf.VariableAggregation.SUM:
-        return _Reconciliation.SUM_OF_WRITES
-    dtype = arguments.get("dtype") or getattr(initial_value, "dtype", tf.float32)
-    averaged = aggregation in (tf.VariableAggregation.NONE, tf.VariableAggregation.MEAN)
-    if arguments.get("trainable") is False and tf.as_dtype(dtype).is_floating and averaged:
-        return _Reconciliation.MEAN
-    return _Reconciliation.NONE
 
 
 def _divide(total, count):

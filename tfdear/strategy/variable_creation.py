@@ -1,0 +1,129 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Variables of a strategy: alike on all ranks when they are made, each with its reconciliation."""
+
+import weakref
+from typing import Any
+
+import tensorflow as tf
+
+from tfdear._private import tensorflow as _tf_private
+from tfdear.engine import engine as engine_module
+from tfdear.gradients import collectives as collectives_module
+from tfdear.gradients import variable as variable_module
+from tfdear.gradients import variable_names
+
+_Reconciliation = variable_module.Reconciliation
+
+# Keeps the seeds of two ranks apart for longer than any training counts.
+_SEED_STRIDE = 1_000_003
+
+
+class VariableCreator:
+    """Makes the variables of one strategy, and knows those that are still in use.
+
+    Args:
+        engine: The started engine.
+        collectives: Of the strategy.
+        seed_offset: By how many strides the states of seed generators differ from rank 0's. None:
+            not at all.
+    """
+
+    def __init__(
+        self,
+        engine: engine_module.Engine,
+        collectives: collectives_module.Collectives,
+        seed_offset: int | None,
+    ):
+        self._engine = engine
+        self._collectives = collectives
+        self._seed_offset = seed_offset
+        self._variables: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+
+    def variables(self) -> list[variable_module.DearVariable]:
+        """The variables that are still in use, in the order of their making."""
+        return [variable for _, variable in sorted(self._variables.items())]
+
+    def create(
+        self, given: dict[str, Any], owner: Any, strategy: tf.distribute.Strategy
+    ) -> variable_module.DearVariable:
+        """Makes a variable.
+
+        Args:
+            given: The arguments of `tf.Variable`.
+            owner: The variable that it is a slot of, or None.
+            strategy: The strategy.
+        """
+        owner = owner if isinstance(owner, variable_module.DearVariable) else None
+        kept = (
+            "trainable",
+            "name",
+            "dtype",
+            "shape",
+            "synchronization",
+            "aggregation",
+            "validate_shape",
+            "constraint",
+            "caching_device",
+            "experimental_enable_variable_lifting",
+        )
+        arguments = {name: given[name] for name in kept if given.get(name) is not None}
+        path = variable_names.path(given.get("name"), given.get("initial_value"))
+        initial_value = self._initial_value(
+            given.get("initial_value"), given.get("dtype"), path, owner
+        )
+        number = self._engine.create_variable()
+        variable = variable_module.DearVariable(
+            initial_value,
+            creation_path=path,
+            number=number,
+            owner=owner,
+            # An optimizer's slots are written by updates, alike on all ranks.
+            reconciliation=(
+                _Reconciliation.NONE
+                if owner is not None
+                else _reconciliation(arguments, initial_value)
+            ),
+            distribute_strategy=strategy,
+            **arguments,
+        )
+        self._variables[number] = variable
+        return variable
+
+    def _initial_value(self, initial_value, dtype, path, owner):
+        """Rank 0's initial value, so that ranks need not draw the same random numbers."""
+        if isinstance(initial_value, _tf_private.trackable.CheckpointInitialValueCallable):
+            return initial_value  # Every rank reads the same checkpoint.
+        with tf.init_scope():
+            value = initial_value() if callable(initial_value) else initial_value
+            if value is None or isinstance(value, _tf_private.trackable.CheckpointInitialValue):
+                return value
+            value = tf.convert_to_tensor(value, dtype)
+            if value.dtype in (tf.string, tf.variant, tf.resource):
+                return value
+            # Ranks that make variables in different order must not get each other's values. A
+            # slot's name has its owner's whole path in it, of which the model's name may differ.
+            label = "" if owner is not None else variable_names.without_numbers(path)
+            value = self._collectives.broadcast(value, name=label)
+            if "seed_generator_state" in path and self._seed_offset is not None:
+                # Ranks that started from the same seed would all draw the same dropout masks.
+                stride = tf.constant([_SEED_STRIDE * self._seed_offset, 0], tf.int64)
+                value = tf.cast(tf.cast(value, tf.int64) + stride, value.dtype)
+            return value
+
+
+def _reconciliation(arguments, initial_value):
+    synchronization = arguments.get("synchronization")
+    aggregation = arguments.get("aggregation", tf.VariableAggregation.NONE)
+    if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
+        alike = variable_module.is_written_alike()
+        return _Reconciliation.NONE if alike else _Reconciliation.FIRST
+    if synchronization == tf.VariableSynchronization.ON_READ:
+        mean = aggregation == tf.VariableAggregation.MEAN
+        return _Reconciliation.MEAN if mean else _Reconciliation.SUM
+    if aggregation == tf.VariableAggregation.SUM:
+        return _Reconciliation.SUM_OF_WRITES
+    dtype = arguments.get("dtype") or getattr(initial_value, "dtype", tf.float32)
+    averaged = aggregation in (tf.VariableAggregation.NONE, tf.VariableAggregation.MEAN)
+    if arguments.get("trainable") is False and tf.as_dtype(dtype).is_floating and averaged:
+        return _Reconciliation.MEAN
+    return _Reconciliation.NONE
