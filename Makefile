@@ -34,8 +34,8 @@ NVCC_FLAGS = -x cu -std=c++17 -O3 -I. -Xcompiler -Wall $(foreach a,$(CUDA_ARCHIT
     -gencode arch=compute_$(a),code=sm_$(a)) -gencode \
     arch=compute_$(lastword $(CUDA_ARCHITECTURES)),code=compute_$(lastword $(CUDA_ARCHITECTURES))
 
-.PHONY: install environment system system-tests system-fuzz train test test-cc test-python test-long lint format \
-    sanitize fuzz cuda cuda-ops nvcc clean help
+.PHONY: install environment system system-tests system-fuzz train test test-cc test-python test-long lint locks \
+    format sanitize fuzz cuda cuda-ops nvcc clean help
 
 install: system $(DEPENDENCIES)  ## set everything up: system packages, environment, library, package
 	$(BAZEL) build //...
@@ -96,9 +96,17 @@ test-long: install system-tests $(TOOLS)  ## run the sweeps that take too long f
 
 lint: $(DEPENDENCIES) $(TOOLS)  ## check format, style and types
 	$(VENV)/bin/clang-format --dry-run -Werror $(CC_FILES)
+	@if command -v clang++ >/dev/null; then echo '$(CHECK_LOCKS)'; $(CHECK_LOCKS); \
+	    else echo "make: there is no clang++, which checks locks (make locks installs it)"; fi
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+# Clang knows the annotations of thread_annotations.h; GCC, which builds the library, does not.
+CHECK_LOCKS = find custom_ops/engine -name "*.cc" | xargs -n 8 -P 2 clang++ -std=c++17 -I. \
+    $(TFDEAR_GLOO_ROOT:%=-isystem %/include) -fsyntax-only -Wthread-safety -Werror=thread-safety
+locks: system-fuzz  ## check that what a lock guards is used with the lock held (with Clang)
+	$(CHECK_LOCKS)
 
 format: $(TOOLS)  ## apply the formatters
 	$(VENV)/bin/clang-format -i $(CC_FILES)

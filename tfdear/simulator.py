@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfdear.fusion.planner import SearchingPlanner
+from tfdear.planning import bounds as bounds_module
 from tfdear.planning import cost_model, schedules
 from tfdear.planning.trace import Trace
 
@@ -217,14 +218,11 @@ def bounds(trace: Trace, costs: cost_model.CommunicationCosts) -> dict[str, floa
 
     Reference: Zhang et al., "DeAR", equations 6 to 8.
     """
-    reduce_scatter = costs.reduce_scatter.seconds(trace.bytes)
-    all_gather = costs.all_gather.seconds(trace.bytes)
-    all_reduce = costs.all_reduce.seconds(trace.bytes)
-    forward, backward = trace.forward, trace.backward
+    least = bounds_module.of_costs(trace.forward, trace.backward, [trace.bytes], costs)
     return {
-        "all_reduce": forward + max(backward, all_reduce),
-        "dear_barrier": max(backward, reduce_scatter) + max(forward, all_gather),
-        "dear": max(forward + backward, reduce_scatter + all_gather),
+        "all_reduce": least.all_reduce_overlap,
+        "dear_barrier": least.dear_barrier,
+        "dear": least.dear,
     }
 
 

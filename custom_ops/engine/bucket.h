@@ -38,12 +38,6 @@ struct Bucket {
   size_t count = 0;             // Elements of the whole bucket, gaps included; 0 if run-time sized.
 };
 
-// Cuts the tensors into buckets of at most `bucket_bytes` (a larger tensor travels alone), going
-// from the last tensor to the first, because the backward pass yields gradients in that order.
-// Sparse tensors and tensors of unknown size travel alone. A pure function of its arguments, so all
-// ranks get the same plan without a word between them.
-std::vector<Bucket> PlanFixedSize(const std::vector<TensorSpec>& tensors, size_t bucket_bytes);
-
 // The bucket of these tensors, with their slots in this order.
 Bucket MakeBucket(const std::vector<TensorSpec>& tensors, const std::vector<int>& members);
 

@@ -13,6 +13,7 @@
 #include "custom_ops/engine/c_text.h"
 #include "custom_ops/engine/engine.h"
 #include "custom_ops/engine/gloo_backend.h"
+#include "custom_ops/engine/names.h"
 #include "custom_ops/engine/shared_memory_backend.h"
 
 namespace {
@@ -28,6 +29,7 @@ using tfdear::Report;
 using tfdear::SharedMemoryBackend;
 using tfdear::Status;
 using tfdear::StatusCode;
+using tfdear::Transport;
 
 // Groups between their creation and the start of the engine, which takes them over. One thread
 // starts them; the mutex lets another one abort them meanwhile, also while Connect() waits for
@@ -48,8 +50,6 @@ std::mutex& StartingMutex() {
   return *mutex;
 }
 
-enum class Transport { kGloo, kSharedMemory };
-
 std::vector<std::string> Blobs(const char* const* blobs, const int* lengths, int count) {
   std::vector<std::string> result;
   for (int i = 0; i < count; ++i) result.emplace_back(blobs[i], lengths[i]);
@@ -63,6 +63,11 @@ ProcessGroup* GroupOf(int lane) {
 }
 
 }  // namespace
+
+const char* tfdear_names() {
+  static const auto* names = new std::string(tfdear::Names());
+  return names->c_str();
+}
 
 int tfdear_group_create(int lane, const char* name, const int* ranks, int size, int rank_in_group,
                         const char* bind_address, double timeout_seconds, int direct_ranks,
@@ -117,8 +122,7 @@ int tfdear_group_connect(int lane, const char* const* blobs, const int* lengths,
   return Report(backend->Connect(Blobs(blobs, lengths, count)), error, error_size);
 }
 
-int tfdear_start(int schedule, int algorithm, int64_t bucket_bytes, int max_delay_ms,
-                 int64_t first_agreement, char* error, int error_size) {
+int tfdear_start(int max_delay_ms, int64_t first_agreement, char* error, int error_size) {
   std::lock_guard<std::mutex> lock(StartingMutex());
   std::array<std::unique_ptr<ProcessGroup>, kNumLanes> groups;
   for (int i = 0; i < kNumLanes; ++i) {
@@ -128,9 +132,6 @@ int tfdear_start(int schedule, int algorithm, int64_t bucket_bytes, int max_dela
         std::make_unique<ProcessGroup>(starting.name, starting.ranks, std::move(starting.backend));
   }
   Engine::Options options;
-  options.schedule = static_cast<tfdear::Schedule>(schedule);
-  options.algorithm = static_cast<tfdear::Algorithm>(algorithm);
-  options.bucket_bytes = static_cast<size_t>(bucket_bytes);
   options.max_delay_ms = max_delay_ms;
   options.first_agreement = first_agreement;
   return Report(Engine::Get()->Start(options, std::move(groups)), error, error_size);
@@ -203,8 +204,8 @@ int64_t tfdear_variable_create() { return Engine::Get()->CreateVariable(); }
 
 int tfdear_compress(int exchange, int values, int error_feedback, double momentum,
                     int momentum_of_optimizer, int samplings, int64_t warm_up_steps,
-                    double first_density, int only_optimizers_warm_up, int64_t at_least,
-                    int hierarchical, char* error, int error_size) {
+                    double first_density, int only_optimizers_warm_up, int hierarchical,
+                    char* error, int error_size) {
   tfdear::Compression compression;
   compression.exchange.kind = static_cast<tfdear::ExchangeKind>(exchange);
   compression.exchange.values = static_cast<tfdear::ValueFormat>(values);
@@ -215,8 +216,7 @@ int tfdear_compress(int exchange, int values, int error_feedback, double momentu
   compression.warm_up_steps = warm_up_steps;
   compression.first_density = first_density;
   compression.only_optimizers_warm_up = only_optimizers_warm_up != 0;
-  compression.buckets.at_least = at_least;
-  compression.buckets.hierarchical = hierarchical != 0;
+  compression.hierarchical = hierarchical != 0;
   return Report(Engine::Get()->Compress(compression), error, error_size);
 }
 

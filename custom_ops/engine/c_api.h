@@ -9,9 +9,12 @@
 
 #include <stdint.h>
 
-#define TFDEAR_EXPORT __attribute__((visibility("default")))
+#include "custom_ops/engine/export.h"
 
 extern "C" {
+
+// Names(), names.h: what the numbers of this interface mean. The caller compares it with its own.
+TFDEAR_EXPORT const char* tfdear_names();
 
 // Start-up: create every lane's process group, listen, exchange the addresses (the caller does),
 // connect, start. `transport`: 0 for Gloo, 1 for shared memory, which uses no bind_address; a group
@@ -30,8 +33,8 @@ TFDEAR_EXPORT int tfdear_group_probe(int lane, const char* const* blobs, const i
 TFDEAR_EXPORT int tfdear_group_connect(int lane, const char* const* blobs, const int* lengths,
                                        int count, char* error, int error_size);
 // The arguments are the engine's options, engine.h.
-TFDEAR_EXPORT int tfdear_start(int schedule, int algorithm, int64_t bucket_bytes, int max_delay_ms,
-                               int64_t first_agreement, char* error, int error_size);
+TFDEAR_EXPORT int tfdear_start(int max_delay_ms, int64_t first_agreement, char* error,
+                               int error_size);
 
 TFDEAR_EXPORT int64_t tfdear_layout_create(const char* name, int lane);
 TFDEAR_EXPORT int tfdear_layout_add(int64_t layout, int data_type, int64_t count, int sparse,
@@ -66,7 +69,7 @@ TFDEAR_EXPORT int64_t tfdear_variable_create();
 TFDEAR_EXPORT int tfdear_compress(int exchange, int values, int error_feedback, double momentum,
                                   int momentum_of_optimizer, int samplings, int64_t warm_up_steps,
                                   double first_density, int only_optimizers_warm_up,
-                                  int64_t at_least, int hierarchical, char* error, int error_size);
+                                  int hierarchical, char* error, int error_size);
 TFDEAR_EXPORT int tfdear_set_density(double density, char* error, int error_size);
 // Engine::SaveCompression; `*state` stays valid until the next call.
 TFDEAR_EXPORT int tfdear_compression_save(const char** state, int64_t* size, char* error,

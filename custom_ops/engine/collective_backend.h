@@ -28,7 +28,8 @@ namespace tfdear {
 //   that did nothing wrong do not take this one for lost.
 // - Sums are the same bit for bit on all ranks, and ReduceScatter followed by AllGather gives the
 //   same bits as AllReduce.
-// - Pointers are to memory of the backend's device; they are free again when the call returns.
+// - Pointers are to memory of the backend's device, which the caller may use again when the call
+//   returns.
 class CollectiveBackend {
  public:
   virtual ~CollectiveBackend() = default;
@@ -78,9 +79,9 @@ class CollectiveBackend {
   // are done. Every other member then reads the host's memory, which is lent to it until it calls
   // GiveBack(), and may use its own data again.
   //
-  // With data of fusion_memory() on all members: the sum of this rank's shard is at `*sum`, which
-  // is where the host's data are. Else, whoever lacks it: `*sum` is null, and this was
-  // ReduceScatter(). Again and again for parts of the same data, with one host.
+  // If the data of all members are in fusion_memory(), `*sum` is the host's data, mapped here, in
+  // which this rank's shard is summed. Else `*sum` is null and this was ReduceScatter(), on all
+  // members. May be called for one part of the data after another, with the same host.
   virtual Status ReduceScatterShared(void* data, int host, const Shards& shards, DataType type,
                                      const Signature& signature, uint64_t sequence, char** sum) {
     (void)host;
@@ -108,7 +109,7 @@ class CollectiveBackend {
                         const Signature& signature, uint64_t sequence) = 0;
 
   // Output is the ranks' inputs in rank order; bytes_of_rank is equal on all ranks. Input may be
-  // this rank's place in output, else the two must not overlap.
+  // this rank's part of output, else the two must not overlap.
   virtual Status AllGatherV(const void* input, void* output,
                             const std::vector<size_t>& bytes_of_rank, const Signature& signature,
                             uint64_t sequence) = 0;

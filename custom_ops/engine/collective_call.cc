@@ -2,20 +2,9 @@
 
 #include "custom_ops/engine/collective_call.h"
 
-namespace tfdear {
+#include <string>
 
-Status CheckMembership(int rank, int size, std::chrono::milliseconds timeout) {
-  if (size < 1 || rank < 0 || rank >= size) {
-    return Status(StatusCode::kInvalidArgument, "expected 0 <= rank < size, received rank " +
-                                                    std::to_string(rank) + " of size " +
-                                                    std::to_string(size));
-  }
-  if (timeout.count() <= 0) {
-    return Status(StatusCode::kInvalidArgument, "expected a timeout above 0 ms, received " +
-                                                    std::to_string(timeout.count()) + " ms");
-  }
-  return Status();
-}
+namespace tfdear {
 
 Status CheckElements(const void* data, size_t count, DataType type) {
   if (SizeOf(type) == 0) {
@@ -79,24 +68,6 @@ size_t TotalOf(const std::vector<Range>& ranges) {
   size_t total = 0;
   for (const Range& range : ranges) total += range.size();
   return total;
-}
-
-std::string DescribeCall(const char* operation, const Signature& signature, uint64_t sequence) {
-  return std::string(operation) + " '" + signature.text() + "' (sequence " +
-         std::to_string(sequence) + ")";
-}
-
-uint64_t MixBits(uint64_t value) {
-  value += 0x9e3779b97f4a7c15ull;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
-  return value ^ (value >> 31);
-}
-
-uint64_t KeyOfCall(const char* operation, const Signature& signature, uint64_t sequence,
-                   uint64_t round) {
-  const uint64_t name = Signature(operation).hash();
-  return MixBits(MixBits(MixBits(signature.hash() ^ name) ^ sequence) ^ round);
 }
 
 }  // namespace tfdear

@@ -17,7 +17,7 @@ namespace tfdear {
 // How gradients are compressed.
 struct Compression {
   SparseExchangeOptions exchange;
-  SparseBuckets buckets;
+  bool hierarchical = true;  // Sums of nodes are exchanged between the nodes; else ranks' own.
   // Whether the momentum of `exchange` is that of the layout's optimizer.
   bool momentum_of_optimizer = false;
   // Executions of a layout in which the density falls exponentially from `first_density`.

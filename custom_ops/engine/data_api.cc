@@ -9,18 +9,16 @@
 #include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "custom_ops/engine/c_text.h"
 #include "custom_ops/engine/engine.h"
-#include "custom_ops/engine/sum_of_squares.h"
 
 namespace {
 
 using tfdear::CollectiveBackend;
 using tfdear::DataType;
 using tfdear::Engine;
-using tfdear::Phase;
+using tfdear::Operation;
 using tfdear::Reduced;
 using tfdear::Reduction;
 using tfdear::Report;
@@ -74,41 +72,34 @@ OpenReductions& Reductions() {
 
 const Status kNotOpen(StatusCode::kInvalidArgument, "this reduction is not open");
 
-Status RunPhase(CollectiveBackend* backend, Phase phase, void* data, size_t count, DataType type,
-                int root, const Signature& signature, uint64_t sequence) {
-  switch (phase) {
-    case Phase::kReduceScatter:
+Status RunDense(CollectiveBackend* backend, Operation operation, void* data, size_t count,
+                DataType type, int root, const Signature& signature, uint64_t sequence) {
+  switch (operation) {
+    case Operation::kReduceScatter:
       return backend->ReduceScatter(data, count, type, signature, sequence);
-    case Phase::kAllGather:
+    case Operation::kAllGather:
       return backend->AllGather(data, count, type, signature, sequence);
-    case Phase::kAllReduce:
+    case Operation::kAllReduce:
       return backend->AllReduce(data, count, type, signature, sequence);
-    case Phase::kReduce:
+    case Operation::kReduce:
       return backend->Reduce(data, count, type, root, signature, sequence);
-    case Phase::kBroadcast:
+    case Operation::kBroadcast:
       return backend->Broadcast(data, count * SizeOf(type), root, signature, sequence);
-    case Phase::kSparseGather:
-    case Phase::kIntraReduceScatter:
-    case Phase::kInterReduceScatter:
-    case Phase::kInterAllGather:
-    case Phase::kIntraAllGather:
-    case Phase::kSparseExchange:
-    case Phase::kSparseAllGather:
-      break;
   }
-  return Status(StatusCode::kInvalidArgument, "this collective cannot be run by itself");
+  return Status(StatusCode::kInvalidArgument, "there is no such collective");
 }
 
 }  // namespace
 
-int tfdear_collective_run(int lane, int phase, void* data, int64_t count, int data_type, int root,
-                          int warm_up, int repeats, double* seconds, char* error, int error_size) {
+int tfdear_collective_run(int lane, int operation, void* data, int64_t count, int data_type,
+                          int root, int warm_up, int repeats, double* seconds, char* error,
+                          int error_size) {
   auto* opened = Engine::Get()->lane(static_cast<tfdear::LaneKind>(lane));
   if (opened == nullptr) {
     return Report(Status(StatusCode::kInvalidArgument, "this rank alone has no process groups"),
                   error, error_size);
   }
-  const auto kind = static_cast<Phase>(phase);
+  const auto kind = static_cast<Operation>(operation);
   auto signature = std::make_shared<Signature>(std::string(Name(kind)) + " run " +
                                                std::to_string(warm_up + repeats) + " times on " +
                                                std::to_string(count) + " elements");
@@ -117,7 +108,7 @@ int tfdear_collective_run(int lane, int phase, void* data, int64_t count, int da
         auto begin = std::chrono::steady_clock::now();
         for (int i = 0; i < warm_up + repeats; ++i) {
           if (i == warm_up) begin = std::chrono::steady_clock::now();
-          TFDEAR_RETURN_IF_ERROR(RunPhase(backend, kind, data, static_cast<size_t>(count),
+          TFDEAR_RETURN_IF_ERROR(RunDense(backend, kind, data, static_cast<size_t>(count),
                                           static_cast<DataType>(data_type), root, *signature,
                                           sequence));
         }
@@ -182,23 +173,6 @@ int tfdear_reduction_wait(int64_t reduction, int tensor, void* out, int64_t byte
   }
   *since_us = result.second.since_us;
   return Report(result.first, error, error_size);
-}
-
-void tfdear_sums_of_squares(int lamb, const float* const* arrays, const int64_t* counts, int layers,
-                            double* sums) {
-  std::vector<tfdear::LayerPiece> pieces(layers);
-  for (int i = 0; i < layers; ++i) {
-    tfdear::LayerPiece& piece = pieces[i];
-    piece.count = static_cast<size_t>(counts[i]);
-    piece.gradient = *arrays++;
-    piece.weight = *arrays++;
-    if (!lamb) continue;
-    piece.kind = tfdear::NormKind::kLamb;
-    piece.mean = *arrays++;
-    piece.square = *arrays++;
-    piece.step = {0.1f, 0.001f, 0.1f, 0.001f, 1e-6f, 0.01f};
-  }
-  tfdear::SumOfSquares(pieces, sums);
 }
 
 void tfdear_reduction_close(int64_t reduction) {

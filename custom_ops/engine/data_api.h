@@ -7,14 +7,14 @@
 
 #include <stdint.h>
 
-#define TFDEAR_EXPORT __attribute__((visibility("default")))
+#include "custom_ops/engine/export.h"
 
 extern "C" {
 
 // Runs one collective `warm_up` + `repeats` times, back to back, on `count` elements at `data`.
-// `phase` as in plan.h; `root` for reduce and broadcast. `*seconds`: what the last `repeats` took.
-// There is no pause before them, in which a link could save up for a burst.
-TFDEAR_EXPORT int tfdear_collective_run(int lane, int phase, void* data, int64_t count,
+// `operation` as in step_kind.h; `root` for reduce and broadcast. `*seconds`: what the last
+// `repeats` took. There is no pause before them, in which a link could save up for a burst.
+TFDEAR_EXPORT int tfdear_collective_run(int lane, int operation, void* data, int64_t count,
                                         int data_type, int root, int warm_up, int repeats,
                                         double* seconds, char* error, int error_size);
 
@@ -29,12 +29,6 @@ TFDEAR_EXPORT int tfdear_reduction_wait(int64_t reduction, int tensor, void* out
                                         double timeout_seconds, int64_t* since_us, char* error,
                                         int error_size);
 TFDEAR_EXPORT void tfdear_reduction_close(int64_t reduction);
-
-// SumOfSquares() over whole layers, in the calling thread. `arrays`: of every layer its gradient,
-// its weights and, for LAMB, mean and square; `counts`: their elements; `sums`: two per layer.
-// LAMB's step is that of rates 0.1 and 0.001 after the first step.
-TFDEAR_EXPORT void tfdear_sums_of_squares(int lamb, const float* const* arrays,
-                                          const int64_t* counts, int layers, double* sums);
 
 }  // extern "C"
 

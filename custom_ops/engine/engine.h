@@ -3,11 +3,13 @@
 #define TFDEAR_ENGINE_ENGINE_H_
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "custom_ops/engine/compression_state.h"
@@ -16,54 +18,27 @@
 #include "custom_ops/engine/lane.h"
 #include "custom_ops/engine/pending_updates.h"
 #include "custom_ops/engine/reduction.h"
+#include "custom_ops/engine/single_collective.h"
 
 namespace tfdear {
 
-// A single collective with a place in a lane: opened in program order, issued once its input is
-// there.
-class SingleCollective : public Ticket {
- public:
-  using Body = std::function<Status(CollectiveBackend*, const Signature&, uint64_t sequence)>;
-
-  int group_size() const { return lane_->group()->size(); }
-  // Gives the collective its input; `done` is called when it ended. Both functions may outlive the
-  // caller.
-  void Start(std::shared_ptr<const Signature> signature, Body body,
-             std::function<void(const Status&)> done);
-
-  bool Issue(ProcessGroup* group, Reactions* reactions) override;
-  bool Untouched() const override { return !started_.load(); }
-  void Fail(const Status& cause) override;
-
- private:
-  friend class Engine;
-  Lane* lane_ = nullptr;
-  EventRecord* events_ = nullptr;
-  std::atomic<bool> started_{false};
-  std::mutex mutex_;
-  std::shared_ptr<const Signature> signature_;
-  Body body_;
-  std::function<void(const Status&)> done_;
-  Status failure_;
-};
-
 // What kernels talk to: takes gradients, keeps the order of collectives, knows which variables have
-// updates in flight, and turns the first failure into an error on everything that waits. One per
-// process, because TensorFlow's kernels have no other way to find it; started once, by the
-// strategy.
+// updates in flight, and turns the first failure into an error on everything that waits. Started
+// once, by the strategy.
 class Engine {
  public:
   struct Options {
-    Schedule schedule = Schedule::kDear;
-    Algorithm algorithm = Algorithm::kShards;
-    // Of the plan that every layout starts with; 0: a sixteenth of its bytes (Plan::Make).
-    size_t bucket_bytes = size_t{25} << 20;
     int max_delay_ms = 0;  // Injected before every collective and update (tests).
     // Executions of a layout of gradients before the ranks first agree on a plan; 0: never.
     int64_t first_agreement = 0;
   };
 
+  // The process's own, for callers that can be handed nothing: kernels and the C functions.
   static Engine* Get();
+
+  Engine() : pending_(&events_), pool_(std::make_shared<FusionBufferPool>()) {}
+  // Waits for the collectives that run. Nobody may wait for others: Abort() ends what does.
+  ~Engine();
 
   // Takes the lanes' process groups. Lanes may be null (a rank alone has none).
   Status Start(const Options& options, std::array<std::unique_ptr<ProcessGroup>, kNumLanes> groups);
@@ -99,7 +74,7 @@ class Engine {
   void GiveUp(Ticket* ticket, Lane* lane);
   void GiveUp(Reduction* reduction) { GiveUp(reduction, reduction->lane()); }
 
-  // Replaces the plan that a layout starts with; before its first use, on all ranks alike.
+  // Sets the plan that a layout starts with; before its first use, on all ranks alike.
   Status SetPlan(int64_t layout, const std::vector<int64_t>& plan);
   // See [Note: agreement on plans]. On rank 0: what the other ranks will hear at the next
   // agreement. `plan` empty: to keep the plan. `next_agreement`: executions until the one after.
@@ -120,8 +95,8 @@ class Engine {
   // and starts no step (`tfdear_synchronize`), since an exchange changes its state without a lock.
   Status SaveCompression(std::vector<char>* state);
   // Takes up a saved state: every layout gets, when it is opened next, the first state that was
-  // saved of one with the same tensors, with its plan if it has none yet; and else starts with
-  // nothing held back. Empty: all start with nothing.
+  // saved of one with the same tensors, with its plan if it was not used yet; and else starts
+  // with nothing held back. Empty: all start with nothing.
   Status LoadCompression(const std::vector<char>& state);
 
   int64_t CreateVariable() { return next_variable_++; }
@@ -135,26 +110,30 @@ class Engine {
   Status failure() const;
 
  private:
-  Engine() : pending_(&events_), pool_(std::make_shared<FusionBufferPool>()) {}
-
   struct LayoutEntry {
+    // What it is; fixed by its first use.
     std::string name;
     LaneKind lane;
     std::vector<TensorSpec> tensors;
     std::vector<int64_t> variables;  // Whose gradients the tensors are; -1: nobody said.
+    bool optimizer = false;          // Whether one gets the sums,
+    float momentum = 0;              // and its momentum.
     int64_t shared = -1;             // The layout whose plan this one follows, once it was used.
-    std::shared_ptr<const ReductionLayout> current;  // Null before the first use.
-    Plan plan;                                       // That `current` was made from.
+    // How it travels.
+    Plan plan;
+    std::shared_ptr<const ReductionLayout> current;  // Made from the plan; null before first use.
     int64_t executions = 0;
-    int64_t agreement = 0;  // The execution at which the ranks agree next.
-    // What rank 0 will say there; no interval: nothing yet.
-    std::vector<int64_t> proposal;
-    int64_t proposed_interval = 0;
-    std::shared_ptr<CompressionState> compression;
-    std::shared_ptr<const CompressionState> flushed;  // Goes into the next execution.
-    int64_t loads = 0;                                // Of saved states, that it has heard of.
-    bool optimizer = false;                           // Whether one gets the sums,
-    float momentum = 0;                               // and its momentum.
+    struct {
+      int64_t execution = 0;      // At which the ranks agree next.
+      std::vector<int64_t> plan;  // What rank 0 will say there,
+      int64_t interval = 0;       // if it has something to say: else 0.
+    } agreement;
+    // What sparse exchanges hold back.
+    struct {
+      std::shared_ptr<CompressionState> state;
+      std::shared_ptr<const CompressionState> flushed;  // Goes into the next execution.
+      int64_t loads = 0;                                // Of saved states, that it has heard of.
+    } held;
   };
 
   LevelGroups GroupsOfLevels();
@@ -166,6 +145,7 @@ class Engine {
   Status Find(int64_t layout, bool open_to_change, LayoutEntry** entry);
   static Status CheckTensor(const LayoutEntry& entry, int tensor);
   void FindShared(int64_t layout);
+  Status Fix(LayoutEntry* entry);
   void Agree(int64_t layout, Opened opened);
   Status Adopt(int64_t layout, const std::vector<int64_t>& words, int64_t interval);
   void OpenNow(int64_t layout, const Opened& opened);

@@ -10,14 +10,6 @@ const char* Name(EventKind kind) {
   switch (kind) {
     case EventKind::kContribute:
       return "contribute";
-    case EventKind::kReduceScatter:
-      return "reduce_scatter";
-    case EventKind::kAllGather:
-      return "all_gather";
-    case EventKind::kAllReduce:
-      return "all_reduce";
-    case EventKind::kSparseGather:
-      return "sparse_gather";
     case EventKind::kCollective:
       return "collective";
     case EventKind::kUpdate:
@@ -28,28 +20,19 @@ const char* Name(EventKind kind) {
       return "read";
     case EventKind::kStep:
       return "step";
-    case EventKind::kReduce:
-      return "reduce";
-    case EventKind::kBroadcast:
-      return "broadcast";
-    case EventKind::kIntraReduceScatter:
-      return "intra_reduce_scatter";
-    case EventKind::kInterReduceScatter:
-      return "inter_reduce_scatter";
-    case EventKind::kInterAllGather:
-      return "inter_all_gather";
-    case EventKind::kIntraAllGather:
-      return "intra_all_gather";
     case EventKind::kNorms:
       return "norms";
-    case EventKind::kSparseExchange:
-      return "sparse_exchange";
-    case EventKind::kSparseAllGather:
-      return "sparse_all_gather";
     case EventKind::kForward:
       return "forward";
+    case EventKind::kFirstOfPlans:
+      break;
   }
-  return "unknown";
+  const int step = static_cast<int>(kind) - static_cast<int>(EventKind::kFirstOfPlans);
+  return step < kNumStepKinds ? Name(StepKindOf(step)) : "unknown";
+}
+
+EventKind EventOf(const StepKind& kind) {
+  return static_cast<EventKind>(static_cast<int>(EventKind::kFirstOfPlans) + NumberOf(kind));
 }
 
 EventRecord::EventRecord(size_t capacity) : ring_(capacity) {}

@@ -8,31 +8,23 @@
 #include <string>
 #include <vector>
 
+#include "custom_ops/engine/step_kind.h"
+
 namespace tfdear {
 
 enum class EventKind : int {
-  kContribute,     // A gradient was copied into its bucket: progress of the backward pass.
-  kReduceScatter,  // A collective was on the line (begin to end).
-  kAllGather,
-  kAllReduce,
-  kSparseGather,
-  kCollective,  // Any collective outside the gradients' lane.
-  kUpdate,      // A deferred update function ran.
-  kAwait,       // A read was held back until the updates in flight on its variable were done.
-  kRead,        // A read passed: progress of the forward pass.
-  kStep,        // A reduction of gradients was opened: its step began. Instantaneous.
-  kReduce,      // The halves of an all-reduce along a tree.
-  kBroadcast,
-  kIntraReduceScatter,  // The steps of an all-reduce in two levels: within and between nodes.
-  kInterReduceScatter,
-  kInterAllGather,
-  kIntraAllGather,
-  kNorms,           // The norms of a bucket's layers were computed and exchanged.
-  kSparseExchange,  // Of selected elements, between nodes or among all ranks.
-  kSparseAllGather,
-  kForward,  // All that a variable's layer has as input was computed. Instantaneous.
+  kContribute,    // A gradient was copied into its bucket: progress of the backward pass.
+  kCollective,    // Any collective outside the gradients' lane.
+  kUpdate,        // A deferred update function ran.
+  kAwait,         // A read was held back until the updates in flight on its variable were done.
+  kRead,          // A read passed: progress of the forward pass.
+  kStep,          // A reduction of gradients was opened: its step began. Instantaneous.
+  kNorms,         // The norms of a bucket's layers were computed and exchanged.
+  kForward,       // All that a variable's layer has as input was computed. Instantaneous.
+  kFirstOfPlans,  // From here on: a step of a plan for gradients was on the line (begin to end).
 };
 
+EventKind EventOf(const StepKind& kind);
 const char* Name(EventKind kind);
 
 // One thing that happened. Meaning of `subject`: the bucket of a collective, the tensor of a

@@ -15,14 +15,6 @@
 
 namespace tfdear {
 
-// Start of every tensor inside a fusion buffer, in bytes: what vectorised kernels and TensorFlow's
-// allocator expect, so that a gathered slice can be handed on as a tensor without a copy.
-inline constexpr size_t kSlotAlignment = 64;
-
-inline size_t AlignUp(size_t bytes) {
-  return (bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
-}
-
 // The bytes of one bucket while it travels. Returned to its pool when the last reference goes: the
 // engine holds one until the bucket is gathered, every tensor that aliases a slot holds another.
 class FusionBuffer {

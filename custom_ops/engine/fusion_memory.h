@@ -6,6 +6,14 @@
 
 namespace tfdear {
 
+// Start of every tensor inside a fusion buffer, in bytes: what vectorised kernels and TensorFlow's
+// allocator expect, so that a gathered slice can be handed on as a tensor without a copy.
+inline constexpr size_t kSlotAlignment = 64;
+
+inline size_t AlignUp(size_t bytes) {
+  return (bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
+}
+
 // Where the bytes of fusion buffers come from: the heap, or memory that several ranks map. Thread
 // safe.
 class FusionMemory {

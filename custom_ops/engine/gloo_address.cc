@@ -154,24 +154,24 @@ std::string AddressBook::Serialize() const {
 }
 
 Status AddressBook::Parse(const std::string& blob, AddressBook* book) {
-  std::istringstream words(blob);
+  std::istringstream fields(blob);
   std::string magic;
-  words >> magic >> book->rank >> book->size;
-  if (!words || magic != kMagic) {
+  fields >> magic >> book->rank >> book->size;
+  if (!fields || magic != kMagic) {
     return Status(StatusCode::kInvalidArgument, "expected a gloo address blob that starts with '" +
                                                     std::string(kMagic) + "', received '" +
                                                     blob.substr(0, 64) +
                                                     "'; do all ranks run the same tfdear?");
   }
   book->addresses_for_peer.clear();
-  for (std::string word; words >> word;) {
+  for (std::string field; fields >> field;) {
     book->addresses_for_peer.emplace_back();
-    if (word == kNoAddress) continue;
-    std::istringstream list(word);
+    if (field == kNoAddress) continue;
+    std::istringstream list(field);
     for (std::string address; std::getline(list, address, ',');) {
       if (address.empty() || address == kNoAddress) {
         return Status(StatusCode::kInvalidArgument,
-                      "a gloo address blob holds an empty address: '" + word.substr(0, 64) + "'");
+                      "a gloo address blob holds an empty address: '" + field.substr(0, 64) + "'");
       }
       book->addresses_for_peer.back().push_back(address);
     }

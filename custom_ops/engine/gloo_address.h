@@ -14,9 +14,8 @@ namespace tfdear {
 // Refuses wildcard addresses: peers could not connect to them, and everybody else could.
 Status ResolveBindAddress(const std::string& bind_address, std::string* numeric);
 
-// gloo's opaque address of one listening socket as "127.0.0.1:40123" or "[::1]:40123", and back.
-// Text, so that any key-value store carries it; and without the uninitialised bytes that follow a
-// socket address inside gloo's form.
+// gloo's opaque address of one listening socket as text, "127.0.0.1:40123" or "[::1]:40123", and
+// back. Any key-value store carries text; and gloo's form holds uninitialised bytes.
 Status AddressToText(const std::vector<char>& gloo_address, std::string* text);
 Status AddressFromText(const std::string& text, std::vector<char>* gloo_address);
 

@@ -9,6 +9,7 @@
 
 #include "custom_ops/engine/collective_call.h"
 #include "custom_ops/engine/exchange.h"
+#include "custom_ops/engine/membership.h"
 #include "custom_ops/engine/reduce.h"
 
 namespace tfdear {
@@ -16,9 +17,6 @@ namespace {
 
 // Fastest of 64 KiB .. 1 MiB on the loopback device with two ranks on two cores and 16 MiB.
 constexpr size_t kDefaultSegmentBytes = 512 * 1024;
-
-// With fewer, one connection runs dry between segments.
-constexpr size_t kLeastReceivesAhead = 4;
 
 // A direct exchange has as many senders per receiver: more of them would collide in the switch.
 constexpr int kDefaultDirectRanks = 8;
@@ -53,9 +51,9 @@ Status GlooBackend::Create(int rank, int size, const std::string& bind_address,
 
 GlooBackend::GlooBackend(std::unique_ptr<GlooTransport> transport)
     : transport_(std::move(transport)),
-      receives_ahead_(std::max(kLeastReceivesAhead, size_t{2} * transport_->connections())),
       segment_bytes_(kDefaultSegmentBytes),
-      direct_ranks_(kDefaultDirectRanks) {}
+      direct_ranks_(kDefaultDirectRanks),
+      direct_(transport_->rank(), transport_->size()) {}
 
 GlooBackend::~GlooBackend() = default;
 
@@ -63,21 +61,12 @@ std::string GlooBackend::Listen() { return transport_->Listen(); }
 
 Status GlooBackend::Connect(const std::vector<std::string>& blob_of_rank) {
   TFDEAR_RETURN_IF_ERROR(transport_->Connect(blob_of_rank));
-  // All ranks must have been given the same addresses, and be connected, before anyone goes on.
-  std::string everybody = "connect";
-  for (const std::string& blob : blob_of_rank) everybody += "\n" + blob;
-  const Signature addresses(everybody);
-  return Barrier(Signature("connect " + std::to_string(addresses.hash())),
-                 std::numeric_limits<uint64_t>::max());
+  // All ranks must have been given the same addresses, and be connected, before any goes on.
+  return Barrier(SignatureOfBlobs(blob_of_rank), std::numeric_limits<uint64_t>::max());
 }
 
 void GlooBackend::set_segment_bytes(size_t bytes) {
   segment_bytes_ = std::max<size_t>(bytes, sizeof(double));
-}
-
-char* GlooBackend::Scratch(size_t bytes) {
-  if (scratch_.size() < bytes) scratch_.resize(bytes);
-  return scratch_.data();
 }
 
 Status GlooBackend::ReduceScatter(void* data, const Shards& shards, DataType type,
@@ -86,11 +75,7 @@ Status GlooBackend::ReduceScatter(void* data, const Shards& shards, DataType typ
   TFDEAR_RETURN_IF_ERROR(ToByteRanges(data, shards, type, size(), &ranges));
   Exchange exchange(transport_.get(), "reduce_scatter", signature, sequence,
                     rounds_.Next(sequence));
-  const size_t total = TotalOf(ranges);
-  if (size() == 1 || total == 0) return exchange.status();
-  char* bytes = static_cast<char*>(data);
-  return IsDirect(total) ? DirectReduceScatter(&exchange, bytes, ranges, type)
-                         : RingReduceScatter(&exchange, bytes, ranges, type);
+  return ScatterSums(&exchange, static_cast<char*>(data), ranges, type);
 }
 
 Status GlooBackend::AllGather(void* data, const Shards& shards, DataType type,
@@ -106,23 +91,12 @@ Status GlooBackend::AllReduce(void* data, const Shards& shards, DataType type,
   Shards ranges;
   TFDEAR_RETURN_IF_ERROR(ToByteRanges(data, shards, type, size(), &ranges));
   Exchange exchange(transport_.get(), "all_reduce", signature, sequence, rounds_.Next(sequence));
-  const size_t total = TotalOf(ranges);
-  if (size() == 1 || total == 0) return exchange.status();
-  char* bytes = static_cast<char*>(data);
-  if (IsSmall(total)) return DirectAllReduce(&exchange, bytes, ranges, type);
-  if (IsDirect(total)) {
-    TFDEAR_RETURN_IF_ERROR(DirectReduceScatter(&exchange, bytes, ranges, type));
-    return DirectAllGather(&exchange, bytes, ranges);
+  char* const bytes = static_cast<char*>(data);
+  if (DirectExchange::IsSmall(TotalOf(ranges), size())) {
+    return direct_.AllReduce(&exchange, bytes, ranges, type);
   }
-  TFDEAR_RETURN_IF_ERROR(RingReduceScatter(&exchange, bytes, ranges, type));
-  return RingAllGather(&exchange, bytes, ranges);
-}
-
-Status GlooBackend::Gather(Exchange* exchange, char* data, const Shards& shards) {
-  const size_t total = TotalOf(shards);
-  if (size() == 1 || total == 0) return exchange->status();
-  return IsDirect(total) ? DirectAllGather(exchange, data, shards)
-                         : RingAllGather(exchange, data, shards);
+  TFDEAR_RETURN_IF_ERROR(ScatterSums(&exchange, bytes, ranges, type));
+  return Gather(&exchange, bytes, ranges);
 }
 
 Status GlooBackend::AllGatherV(const void* input, void* output,
@@ -144,25 +118,10 @@ Status GlooBackend::AllToAllV(const void* input, const std::vector<size_t>& send
                               const Signature& signature, uint64_t sequence) {
   TFDEAR_RETURN_IF_ERROR(CheckExchange(send_bytes, recv_bytes, rank(), size()));
   Exchange exchange(transport_.get(), "all_to_all_v", signature, sequence, rounds_.Next(sequence));
-  if (!exchange.status().ok()) return exchange.status();
-  const char* const from = static_cast<const char*>(input);
-  char* const to = static_cast<char*>(output);
-  const std::vector<Range> sends = ConsecutiveRanges(send_bytes);
-  const std::vector<Range> receives = ConsecutiveRanges(recv_bytes);
-  std::vector<Exchange::Message*> arrivals;
-  // Everybody starts with another peer, so that no rank is everyone's first target.
-  for (int offset = 1; offset < size(); ++offset) {
-    const Range range = receives[Peer(-offset)];
-    arrivals.push_back(exchange.Receive(Peer(-offset), 0, to + range.begin, range.size()));
-  }
-  for (int offset = 1; offset < size(); ++offset) {
-    const Range range = sends[Peer(offset)];
-    exchange.Send(Peer(offset), 0, from + range.begin, range.size());
-  }
-  const Range mine = sends[rank()];
-  if (mine.size() > 0) std::memcpy(to + receives[rank()].begin, from + mine.begin, mine.size());
-  for (Exchange::Message* arrival : arrivals) TFDEAR_RETURN_IF_ERROR(exchange.Wait(arrival));
-  return exchange.WaitForSends();
+  // Whole ranges: a message for every peer.
+  return direct_.AllToAll(&exchange, static_cast<const char*>(input), ConsecutiveRanges(send_bytes),
+                          static_cast<char*>(output), ConsecutiveRanges(recv_bytes),
+                          std::numeric_limits<size_t>::max());
 }
 
 Status GlooBackend::Broadcast(void* data, size_t bytes, int root, const Signature& signature,
@@ -173,7 +132,7 @@ Status GlooBackend::Broadcast(void* data, size_t bytes, int root, const Signatur
   const size_t segment_count = (bytes + segment_bytes_ - 1) / segment_bytes_;
   char* const begin = static_cast<char*>(data);
   auto length = [&](size_t i) { return std::min(segment_bytes_, bytes - i * segment_bytes_); };
-  std::vector<Exchange::Message*> arrivals;
+  std::vector<Channel::Message*> arrivals;
   for (size_t i = 0; tree.parent >= 0 && i < segment_count; ++i) {
     arrivals.push_back(exchange.Receive(tree.parent, i, begin + i * segment_bytes_, length(i)));
   }
@@ -196,30 +155,27 @@ Status GlooBackend::Reduce(void* data, size_t count, DataType type, int root,
   const size_t segment_bytes = segment_bytes_ / element_bytes * element_bytes;
   const size_t bytes = count * element_bytes;
   const size_t segment_count = (bytes + segment_bytes - 1) / segment_bytes;
-  const size_t num_children = tree.children.size();
+  const size_t receives_ahead = exchange.ReceivesAhead();
   char* const begin = static_cast<char*>(data);
-  char* const scratch = Scratch(receives_ahead_ * num_children * segment_bytes);
   auto length = [&](size_t i) { return std::min(segment_bytes, bytes - i * segment_bytes); };
-  auto slot = [&](size_t i, size_t child) {
-    return scratch + (i % receives_ahead_ * num_children + child) * segment_bytes;
-  };
-  std::vector<std::vector<Exchange::Message*>> arrivals(receives_ahead_);
+  std::vector<std::vector<Channel::Message*>> arrivals(receives_ahead);
   auto receive = [&](size_t i) {
-    auto& messages = arrivals[i % receives_ahead_];
+    auto& messages = arrivals[i % receives_ahead];
     messages.clear();
-    for (size_t c = 0; c < num_children; ++c) {
-      messages.push_back(exchange.Receive(tree.children[c], i, slot(i, c), length(i)));
+    for (int child : tree.children) {
+      messages.push_back(exchange.Receive(child, i, nullptr, length(i)));
     }
   };
-  for (size_t i = 0; i < std::min(receives_ahead_, segment_count); ++i) receive(i);
+  for (size_t i = 0; i < std::min(receives_ahead, segment_count); ++i) receive(i);
   for (size_t i = 0; i < segment_count; ++i) {
     char* const target = begin + i * segment_bytes;
-    for (size_t c = 0; c < num_children; ++c) {
-      TFDEAR_RETURN_IF_ERROR(exchange.Wait(arrivals[i % receives_ahead_][c]));
-      SumInto(type, target, slot(i, c), length(i) / element_bytes);
+    for (Channel::Message* message : arrivals[i % receives_ahead]) {
+      TFDEAR_RETURN_IF_ERROR(exchange.Wait(message, [&](const char* values) {
+        SumInto(type, target, values, length(i) / element_bytes);
+      }));
     }
     if (tree.parent >= 0) exchange.Send(tree.parent, i, target, length(i));
-    if (i + receives_ahead_ < segment_count) receive(i + receives_ahead_);
+    if (i + receives_ahead < segment_count) receive(i + receives_ahead);
   }
   return exchange.WaitForSends();
 }
@@ -231,7 +187,7 @@ Status GlooBackend::Barrier(const Signature& signature, uint64_t sequence) {
   Exchange exchange(transport_.get(), "barrier", signature, sequence, rounds_.Next(sequence));
   // Dissemination: after round k every rank has heard, indirectly, of the 2^(k+1) - 1 before it.
   for (int distance = 1; distance < size(); distance *= 2) {
-    Exchange::Message* arrival = exchange.Receive(Peer(-distance), distance, &received, 1);
+    Channel::Message* arrival = exchange.Receive(Peer(-distance), distance, &received, 1);
     exchange.Send(Peer(distance), distance, &token, 1);
     TFDEAR_RETURN_IF_ERROR(exchange.Wait(arrival));
   }

@@ -11,20 +11,19 @@
 #include <vector>
 
 #include "custom_ops/engine/collective_backend.h"
-#include "custom_ops/engine/collective_call.h"
+#include "custom_ops/engine/direct_exchange.h"
 #include "custom_ops/engine/gloo_transport.h"
+#include "custom_ops/engine/signature.h"
 
 namespace tfdear {
-
-class Exchange;
 
 // Collectives for host memory over TCP, on gloo's connections.
 //
 // Algorithms of ReduceScatter and AllGather, of which a large AllReduce is made:
 //
-// [Note: direct exchange] For groups of up to `direct_ranks` members, and for payloads up to 8 KiB
-// among up to 16: everybody sends to the owner of a shard, or the owner to everybody. One latency,
-// and sums in the order of the ranks, so results do not depend on how values are put into buckets.
+// DirectExchange for groups of up to `direct_ranks` members, and for payloads up to 8 KiB among up
+// to 16: one latency, and sums in the order of the ranks, so results do not depend on how values
+// are put into buckets.
 //
 // [Note: ring] For the rest: as many bytes per rank, P - 1 latencies, but one neighbour each way,
 // so that between nodes with several ranks a byte crosses the network once. A shard is summed along
@@ -72,10 +71,10 @@ class GlooBackend : public CollectiveBackend {
   Status Barrier(const Signature& signature, uint64_t sequence) override;
   void Abort(const Status& cause) override { transport_->Abort(cause); }
   int waiting_for() const override { return transport_->waiting_for(); }
-  int failed_peer() const override { return transport_->failed_peer(); }
+  int failed_peer() const override { return transport_->failure()->failed_peer(); }
   uint64_t bytes_sent() const override { return transport_->bytes_sent(); }
   void NameRanks(const std::vector<int>& global_ranks) override {
-    transport_->NameRanks(global_ranks);
+    transport_->failure()->NameRanks(global_ranks);
   }
 
   // Length of a segment in bytes (default 512 KiB); equal on all ranks. For benchmarks.
@@ -87,25 +86,17 @@ class GlooBackend : public CollectiveBackend {
  private:
   explicit GlooBackend(std::unique_ptr<GlooTransport> transport);
 
-  bool IsSmall(size_t bytes) const;
   bool IsDirect(size_t bytes) const;
   int Peer(int offset) const { return ((rank() + offset) % size() + size()) % size(); }
-  char* Scratch(size_t bytes);
 
   // On ranges of bytes.
-  Status RingReduceScatter(Exchange* exchange, char* data, const Shards& shards, DataType type);
-  Status RingAllGather(Exchange* exchange, char* data, const Shards& shards);
-  Status DirectReduceScatter(Exchange* exchange, char* data, const Shards& shards, DataType type);
-  Status DirectAllGather(Exchange* exchange, char* data, const Shards& shards);
-  Status DirectAllReduce(Exchange* exchange, char* data, const Shards& shards, DataType type);
-  Status Gather(Exchange* exchange, char* data, const Shards& shards);
+  Status ScatterSums(Channel* channel, char* data, const Shards& shards, DataType type);
+  Status Gather(Channel* channel, char* data, const Shards& shards);
 
   const std::unique_ptr<GlooTransport> transport_;
-  // Posted ahead of the receive that is being waited for, so that no sender waits for us.
-  const size_t receives_ahead_;
   size_t segment_bytes_;
   int direct_ranks_;
-  std::vector<char> scratch_;  // kept between collectives
+  DirectExchange direct_;
   RoundCounter rounds_;
 };
 

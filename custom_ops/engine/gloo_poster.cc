@@ -32,7 +32,7 @@ GlooPoster::~GlooPoster() {
 void GlooPoster::Post(std::vector<Operation>* operations) {
   bool wake;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     wake = queue_.empty();
     queue_.insert(queue_.end(), operations->begin(), operations->end());
   }
@@ -48,11 +48,11 @@ void GlooPoster::Wake() {
 }
 
 void GlooPoster::Discard(std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>>* buffers) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   queue_.clear();
   to_discard_ = buffers;
   Wake();
-  discarded_.wait(lock, [this] { return to_discard_ == nullptr; });
+  while (to_discard_ != nullptr) lock.Wait(&discarded_);
 }
 
 void GlooPoster::handleEvents(int) {
@@ -61,7 +61,7 @@ void GlooPoster::handleEvents(int) {
   const ssize_t taken = read(event_fd_, &count, sizeof(count));
   (void)taken;  // nothing there: an earlier wake-up was enough
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (to_discard_ != nullptr) {
       to_discard_->clear();
       to_discard_ = nullptr;

@@ -11,9 +11,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
+
+#include "custom_ops/engine/thread_annotations.h"
 
 namespace gloo {
 namespace transport {
@@ -63,11 +64,11 @@ class GlooPoster : public gloo::transport::tcp::Handler {
   const ErrorHandler on_error_;
   int event_fd_ = -1;
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable discarded_;
-  // Guarded by mutex_.
-  std::vector<Operation> queue_;
-  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>>* to_discard_ = nullptr;
+  std::vector<Operation> queue_ TFDEAR_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>>* to_discard_
+      TFDEAR_GUARDED_BY(mutex_) = nullptr;
 
   std::vector<Operation> current_;  // the event thread's
 };

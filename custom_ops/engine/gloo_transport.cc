@@ -11,9 +11,9 @@
 #include <exception>
 #include <utility>
 
-#include "custom_ops/engine/collective_call.h"
 #include "custom_ops/engine/gloo_address.h"
 #include "custom_ops/engine/gloo_poster.h"
+#include "custom_ops/engine/membership.h"
 #include "custom_ops/engine/signal_mask.h"
 
 namespace tfdear {
@@ -70,7 +70,7 @@ GlooTransport::GlooTransport(int rank, int size, std::chrono::milliseconds timeo
 GlooTransport::~GlooTransport() {
   if (watchdog_.joinable()) {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       stopping_ = true;
     }
     watchdog_wakes_.notify_all();
@@ -92,7 +92,7 @@ std::string GlooTransport::Listen() {
     for (const auto& context : contexts_) {
       std::string text;
       const Status status = AddressToText(context->getPair(peer)->address().bytes(), &text);
-      // An address nobody can parse makes every Connect() fail with these words.
+      // Published in place of the addresses: peers cannot parse it, and their errors quote it.
       if (!status.ok()) return status.message();
       book.addresses_for_peer[peer].push_back(text);
     }
@@ -101,19 +101,15 @@ std::string GlooTransport::Listen() {
 }
 
 Status GlooTransport::Connect(const std::vector<std::string>& blob_of_rank) {
-  if (blob_of_rank.size() != static_cast<size_t>(size_)) {
-    return Status(StatusCode::kInvalidArgument, "expected the addresses of " +
-                                                    std::to_string(size_) + " ranks, received " +
-                                                    std::to_string(blob_of_rank.size()));
-  }
-  if (size_ == 1) return failure();
+  TFDEAR_RETURN_IF_ERROR(CheckBlobs(blob_of_rank, size_));
+  if (size_ == 1) return failure_.status();
   const Clock::time_point deadline = Clock::now() + timeout_;
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     AddressBook book;
     const Status parsed = AddressBook::Parse(blob_of_rank[peer], &book);
     if (!parsed.ok()) {
-      return Status(parsed.code(), "address of " + NameOf(peer) + ": " + parsed.message());
+      return Status(parsed.code(), "address of " + failure_.NameOf(peer) + ": " + parsed.message());
     }
     if (book.rank != peer || book.size != size_) {
       return Status(StatusCode::kInvalidArgument,
@@ -124,7 +120,7 @@ Status GlooTransport::Connect(const std::vector<std::string>& blob_of_rank) {
     }
     TFDEAR_RETURN_IF_ERROR(ConnectPeer(peer, book.addresses_for_peer[rank_], deadline));
   }
-  return failure();
+  return failure_.status();
 }
 
 Status GlooTransport::ConnectPeer(int peer, const std::vector<std::string>& addresses,
@@ -132,7 +128,7 @@ Status GlooTransport::ConnectPeer(int peer, const std::vector<std::string>& addr
   if (addresses.size() != contexts_.size()) {
     return Status(StatusCode::kInvalidArgument,
                   "expected " + std::to_string(contexts_.size()) + " connections to " +
-                      NameOf(peer) + ", which has " + std::to_string(addresses.size()) +
+                      failure_.NameOf(peer) + ", which has " + std::to_string(addresses.size()) +
                       "; give all ranks the same number");
   }
   for (size_t i = 0; i < contexts_.size(); ++i) {
@@ -140,24 +136,26 @@ Status GlooTransport::ConnectPeer(int peer, const std::vector<std::string>& addr
     TFDEAR_RETURN_IF_ERROR(AddressFromText(addresses[i], &bytes));
     const Clock::time_point start = Clock::now();
     if (start > deadline) {
-      return Fail(Status(StatusCode::kDeadlineExceeded,
-                         "connecting took longer than " + std::to_string(timeout_.count()) +
-                             " ms; connected " + std::to_string(i) + " of " +
-                             std::to_string(contexts_.size()) + " times to " + NameOf(peer) +
-                             ", not yet to later ranks; is the network slow, or a peer too busy?"),
-                  peer);
+      return failure_.Fail(
+          Status(StatusCode::kDeadlineExceeded,
+                 "connecting took longer than " + std::to_string(timeout_.count()) +
+                     " ms; connected " + std::to_string(i) + " of " +
+                     std::to_string(contexts_.size()) + " times to " + failure_.NameOf(peer) +
+                     ", not yet to later ranks; is the network slow, or a peer too busy?"),
+          peer);
     }
     try {
       contexts_[i]->getPair(peer)->connect(bytes);
     } catch (const std::exception& error) {
       // gloo has one exception for both. A refused connection fails at once, silence does not.
       const bool silent = Clock::now() - start >= timeout_;
-      return Fail(Status(silent ? StatusCode::kDeadlineExceeded : StatusCode::kUnavailable,
-                         "no connection to " + NameOf(peer) + " at " + addresses[i] +
-                             (silent ? " within " + std::to_string(timeout_.count()) + " ms" : "") +
-                             "; did it end, or does a firewall stand between? (gloo: " +
-                             error.what() + ")"),
-                  peer);
+      return failure_.Fail(
+          Status(silent ? StatusCode::kDeadlineExceeded : StatusCode::kUnavailable,
+                 "no connection to " + failure_.NameOf(peer) + " at " + addresses[i] +
+                     (silent ? " within " + std::to_string(timeout_.count()) + " ms" : "") +
+                     "; did it end, or does a firewall stand between? (gloo: " + error.what() +
+                     ")"),
+          peer);
     }
   }
   return Status();
@@ -166,10 +164,8 @@ Status GlooTransport::ConnectPeer(int peer, const std::vector<std::string>& addr
 void GlooTransport::Abort(const Status& cause) {
   bool close;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (cause_.ok()) {
-      cause_ = cause.ok() ? Status(StatusCode::kAborted, "aborted without a cause") : cause;
-    }
+    MutexLock lock(mutex_);
+    failure_.Abort(cause);
     WakeWaiterLocked();
     close = active_ == nullptr;  // else the exchange does, once nothing of it is under way
   }
@@ -177,9 +173,9 @@ void GlooTransport::Abort(const Status& cause) {
 }
 
 void GlooTransport::CloseConnections() {
-  std::lock_guard<std::mutex> closing(closing_mutex_);
+  MutexLock closing(closing_mutex_);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (connections_closed_) return;
     connections_closed_ = true;
   }
@@ -200,68 +196,37 @@ void GlooTransport::WakeWaiterLocked() {
   waiting_is_send_ ? waiting_buffer_->abortWaitSend() : waiting_buffer_->abortWaitRecv();
 }
 
+std::vector<char> GlooTransport::TakeMemory(size_t bytes) {
+  std::vector<char> memory;
+  if (!memory_.empty()) {
+    memory = std::move(memory_.back());
+    memory_.pop_back();
+  }
+  if (memory.size() < bytes) memory.resize(bytes);
+  return memory;
+}
+
 Status GlooTransport::PeerFailed(int peer, const std::string& what) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (error_.ok() && cause_.ok()) {
-    error_ = Status(StatusCode::kUnavailable,
-                    (active_ == nullptr ? "" : *active_ + ": ") + NameOf(peer) +
-                        " closed its connection; it ended, or failed first. See its own "
-                        "messages. (gloo: " +
-                        what + ")");
-    failed_peer_ = peer;
-  }
+  MutexLock lock(mutex_);
+  const Status status =
+      failure_.PeerClosed(active_ == nullptr ? "" : *active_, peer, "gloo: " + what);
   WakeWaiterLocked();
-  return FailureLocked();
-}
-
-Status GlooTransport::Fail(const Status& error, int peer) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (error_.ok() && cause_.ok()) {
-    error_ = error;
-    failed_peer_ = peer;
-  }
-  return FailureLocked();
-}
-
-Status GlooTransport::failure() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return FailureLocked();
-}
-
-int GlooTransport::failed_peer() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return failed_peer_;
-}
-
-void GlooTransport::NameRanks(const std::vector<int>& global_ranks) {
-  global_ranks_ = global_ranks;
-}
-
-std::string GlooTransport::NameOf(int peer) const {
-  const size_t index = static_cast<size_t>(peer);
-  return "rank " + std::to_string(index < global_ranks_.size() ? global_ranks_[index] : peer);
+  return status;
 }
 
 void GlooTransport::Watch() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
     const Clock::time_point now = Clock::now();
-    if (waiting_buffer_ != nullptr && now >= wait_deadline_ && error_.ok() && cause_.ok()) {
-      const int peer = waiting_for_.load(std::memory_order_relaxed);
-      error_ = Status(StatusCode::kDeadlineExceeded,
-                      *active_ + ": " + NameOf(peer) +
-                          (waiting_is_send_ ? " took no data for " : " sent nothing for ") +
-                          std::to_string(timeout_.count()) +
-                          " ms. It is stuck, or waits in a different collective; see its own "
-                          "messages, or raise the timeout if a step may take that long.");
-      failed_peer_ = peer;
+    if (waiting_buffer_ != nullptr && now >= wait_deadline_ && !failure_.failed()) {
+      failure_.PeerSilent(*active_, waiting_for_.load(std::memory_order_relaxed), waiting_is_send_,
+                          timeout_);
       WakeWaiterLocked();
     }
-    // A wait that starts while this thread sleeps ends its time no earlier than the sleep does, so
-    // waits need not wake the watchdog.
+    // Every wait lasts timeout_, so one that starts during this sleep cannot expire before it ends.
     Clock::time_point wake = now + timeout_;
     if (waiting_buffer_ != nullptr && wait_deadline_ > now) wake = std::min(wake, wait_deadline_);
-    watchdog_wakes_.wait_until(lock, wake);
+    lock.WaitUntil(&watchdog_wakes_, wake);
   }
 }
 

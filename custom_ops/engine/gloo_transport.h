@@ -8,12 +8,14 @@
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "custom_ops/engine/failure_state.h"
 #include "custom_ops/engine/status.h"
+#include "custom_ops/engine/thread_annotations.h"
 
 namespace gloo {
 namespace transport {
@@ -58,11 +60,8 @@ class GlooTransport {
   int size() const { return size_; }
   int connections() const { return connections_; }
   int waiting_for() const { return waiting_for_.load(std::memory_order_relaxed); }
-  int failed_peer() const;
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
-  Status failure() const;  // what ended this transport, ok while it works
-  void NameRanks(const std::vector<int>& global_ranks);
-  std::string NameOf(int peer) const;  // "rank 3"
+  FailureState* failure() { return &failure_; }
 
  private:
   friend class Exchange;
@@ -72,38 +71,40 @@ class GlooTransport {
   Status ConnectPeer(int peer, const std::vector<std::string>& addresses,
                      std::chrono::steady_clock::time_point deadline);
   void Watch();
-  void CloseConnections();
-  // Records the first error and returns what the caller is to report: that, or Abort()'s cause.
-  Status Fail(const Status& error, int peer);
-  // The same for an exception of gloo, which almost always means a closed connection. Wakes the
-  // waiting thread if that is another one.
-  Status PeerFailed(int peer, const std::string& what);
-  void WakeWaiterLocked();
-  Status FailureLocked() const { return cause_.ok() ? error_ : cause_; }
+  void CloseConnections() TFDEAR_EXCLUDES(mutex_);
+  // Records an exception of gloo, which almost always means a closed connection, and returns what
+  // the caller is to report. Wakes the waiting thread if that is another one.
+  Status PeerFailed(int peer, const std::string& what) TFDEAR_EXCLUDES(mutex_);
+  void WakeWaiterLocked() TFDEAR_REQUIRES(mutex_);
+  // Memory for messages that arrive nowhere else, kept between collectives; of at least so many
+  // bytes. For the thread that runs collectives.
+  std::vector<char> TakeMemory(size_t bytes);
+  void GiveBackMemory(std::vector<char> memory) { memory_.push_back(std::move(memory)); }
 
   const int rank_;
   const int size_;
   const std::chrono::milliseconds timeout_;
   const int connections_;
-  std::vector<int> global_ranks_;
-  // One for each connection to a peer; gloo's word for a connection to every peer.
+  // What gloo calls a context is one connection to every peer.
   std::vector<std::shared_ptr<gloo::transport::Context>> contexts_;
   std::unique_ptr<GlooPoster> poster_;
+  std::vector<std::vector<char>> memory_;
 
-  mutable std::mutex mutex_;
-  // All below: guarded by mutex_.
-  Status error_;  // first error of a wait
-  Status cause_;  // given by Abort()
-  int failed_peer_ = -1;
-  const std::string* active_ = nullptr;  // running collective: "all_reduce 'text' (sequence 3)"
-  bool connections_closed_ = false;
-  bool stopping_ = false;
-  gloo::transport::UnboundBuffer* waiting_buffer_ = nullptr;
-  bool waiting_is_send_ = false;
-  std::chrono::steady_clock::time_point wait_deadline_;
+  // Has a lock of its own, but changes with mutex_ held: no wait begins between a failure and the
+  // wake-up of whoever waits.
+  FailureState failure_;
+
+  Mutex mutex_;
+  // The running collective: "all_reduce 'text' (sequence 3)".
+  const std::string* active_ TFDEAR_GUARDED_BY(mutex_) = nullptr;
+  bool connections_closed_ TFDEAR_GUARDED_BY(mutex_) = false;
+  bool stopping_ TFDEAR_GUARDED_BY(mutex_) = false;
+  gloo::transport::UnboundBuffer* waiting_buffer_ TFDEAR_GUARDED_BY(mutex_) = nullptr;
+  bool waiting_is_send_ TFDEAR_GUARDED_BY(mutex_) = false;
+  std::chrono::steady_clock::time_point wait_deadline_ TFDEAR_GUARDED_BY(mutex_);
   std::condition_variable watchdog_wakes_;
 
-  std::mutex closing_mutex_;  // held while connections are closed; taken without mutex_
+  Mutex closing_mutex_;  // Held while connections are closed; taken without mutex_.
   std::atomic<int> waiting_for_{-1};
   std::atomic<uint64_t> bytes_sent_{0};
   std::thread watchdog_;

@@ -133,7 +133,7 @@ int ChangeLibrary(dl_phdr_info* library, size_t, void* count_pointer) {
 }  // namespace
 }  // namespace tfdear
 
-extern "C" __attribute__((visibility("default"))) int tfdear_bind_to_loopback(int enable) {
+int tfdear_bind_to_loopback(int enable) {
   static std::mutex mutex;
   std::lock_guard<std::mutex> lock(mutex);
   tfdear::enabled.store(enable != 0);

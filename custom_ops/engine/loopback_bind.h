@@ -5,6 +5,8 @@
 #ifndef TFDEAR_ENGINE_LOOPBACK_BIND_H_
 #define TFDEAR_ENGINE_LOOPBACK_BIND_H_
 
+#include "custom_ops/engine/export.h"
+
 // [Note: loopback only]
 // TensorFlow's gRPC server always listens on every interface of the machine ("0.0.0.0:port"), has
 // no authentication and runs the graphs it is sent; there is no setting for the address. A job
@@ -17,6 +19,6 @@
 // entries that lead through this function, 0 when TensorFlow's library was not found (or was built
 // in a way that has no such entry), -1 when an entry could not be made writable. Safe from any
 // thread; calls are serialised.
-extern "C" int tfdear_bind_to_loopback(int enable);
+extern "C" TFDEAR_EXPORT int tfdear_bind_to_loopback(int enable);
 
 #endif  // TFDEAR_ENGINE_LOOPBACK_BIND_H_

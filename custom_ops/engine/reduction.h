@@ -10,46 +10,15 @@
 #include <string>
 #include <vector>
 
-#include "custom_ops/engine/bucket.h"
 #include "custom_ops/engine/compression_state.h"
 #include "custom_ops/engine/event_record.h"
 #include "custom_ops/engine/fusion_buffer.h"
 #include "custom_ops/engine/lane.h"
 #include "custom_ops/engine/layer_norms.h"
-#include "custom_ops/engine/plan.h"
+#include "custom_ops/engine/reduction_layout.h"
 #include "custom_ops/engine/signature.h"
 
 namespace tfdear {
-
-// What one traced all-reduce moves, under one plan: shared by the executions that follow the plan.
-struct ReductionLayout {
-  std::string name;
-  std::vector<TensorSpec> tensors;
-  std::vector<Bucket> buckets;
-  struct Place {
-    int bucket;
-    int slot;
-  };
-  std::vector<Place> place_of_tensor;
-  struct Step : Plan::Step {
-    std::shared_ptr<const Signature> signature;  // Null for buckets sized at run time.
-    int after = -1;           // The step before it in its chain, if that runs in another group.
-    bool first = false;       // Whether it is the first step of its bucket.
-    bool last = false;        // Whether it is of the phase that ends its chain.
-    bool with_norms = false;  // The last of its bucket, and some of its tensors want norms.
-  };
-  std::vector<Step> steps;  // The order in which the collectives are issued, the same on all ranks.
-  std::vector<std::shared_ptr<const std::string>> details;  // Of each bucket, for signatures.
-  std::vector<int> last_steps;  // Of each bucket: how many steps bring its sum.
-  // Of each bucket: whether all phases are cut into the same number of chunks. Each chunk then has
-  // a chain of its own, and the shards between the nodes are shards of the chunk.
-  std::vector<bool> chunks_alike;
-  bool wait_for_all = false;
-
-  // The plan must hold for the tensors (Plan::Check).
-  static std::shared_ptr<const ReductionLayout> Make(std::string name,
-                                                     std::vector<TensorSpec> tensors, Plan plan);
-};
 
 // The sum of one tensor over the ranks. `data` aliases the fusion buffer; `owner` keeps it.
 struct Reduced {
@@ -138,8 +107,10 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   Status Accept(int tensor, double weight);
   void Arrived(int tensor);
   std::shared_ptr<Work> Submit(ProcessGroup* world, const ReductionLayout::Step& step);
-  Status ExchangeSparse(CollectiveBackend* backend, const ReductionLayout::Step& step,
-                        const Signature& signature, uint64_t sequence, size_t* bytes);
+  Status ExchangeSelected(CollectiveBackend* backend, const ReductionLayout::Step& step,
+                          const Signature& signature, uint64_t sequence, size_t* bytes);
+  Status RunDense(CollectiveBackend* backend, const ReductionLayout::Step& step,
+                  const Signature& signature, uint64_t sequence, size_t* bytes);
   std::vector<Range> ShardsOfStep(const ReductionLayout::Step& step) const;
   Status RunStep(CollectiveBackend* backend, const ReductionLayout::Step& step,
                  const Signature& signature, uint64_t sequence, size_t* bytes);

@@ -4,17 +4,20 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "custom_ops/engine/collective_backend.h"
+#include "custom_ops/engine/data_type.h"
 #include "custom_ops/engine/signature.h"
 #include "custom_ops/engine/status.h"
 
 namespace tfdear {
 
-// Before rows are exchanged, members tell each other how many they bring. What a peer announces is
-// checked before memory is sized or offsets are computed by it.
+// Collectives on rows: tensors whose first dimension may differ between the ranks. Before rows are
+// exchanged, members tell each other how many they bring. What a peer announces is checked before
+// memory is sized or offsets are computed by it.
 
 // No machine can address more, so no honest peer announces it, and sums stay far from 2^64.
 inline constexpr size_t kMostAnnouncedBytes = size_t{1} << 46;
@@ -24,25 +27,36 @@ inline constexpr size_t kMostAnnouncedBytes = size_t{1} << 46;
 Status CheckedTotal(const std::vector<int64_t>& counts, size_t item_bytes, const std::string& what,
                     size_t* total, size_t most_bytes = kMostAnnouncedBytes);
 
-// The rows that each member gives to this one.
-struct ArrivingRows {
-  std::vector<int64_t> of_member;
-  std::vector<size_t> bytes_of_member;
-  size_t total = 0;
+// This rank's rows, one after another.
+struct Rows {
+  const void* data = nullptr;
+  int64_t count = 0;
+  size_t row_bytes = 0;  // Equal on all ranks.
 };
 
-// For a gather: every member gives its rows to all.
-Status AnnounceRows(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
-                    int64_t rows, size_t row_bytes, ArrivingRows* arriving);
+// Gives memory for the result, once its rows are counted.
+using AllocateRows = std::function<Status(size_t rows, void** memory)>;
 
-// For an exchange: this rank gives splits[r] rows to member r.
-Status AnnounceSplits(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
-                      const std::vector<int64_t>& splits, size_t row_bytes, ArrivingRows* arriving);
+// The result is the rows of all ranks, in the order of the ranks.
+Status AllGatherRows(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                     const Rows& rows, const AllocateRows& allocate);
 
-// For rows whose length is known at run time only, and must be that of rank 0 everywhere.
-Status AnnounceRowsOfLength(CollectiveBackend* backend, const Signature& signature,
-                            uint64_t sequence, int64_t rows, size_t row_bytes,
-                            ArrivingRows* arriving);
+// All ranks bring equally many rows. The result is this rank's part, by ShardOf(), of their sum.
+Status ReduceScatterRows(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                         const Rows& rows, DataType type, const AllocateRows& allocate);
+
+// splits[r] rows go to rank r, in the order of the ranks; the splits add up to the rows. The result
+// is what the ranks sent to this one, received_splits[r] rows from rank r.
+Status AllToAllRows(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                    const Rows& rows, const std::vector<int64_t>& splits,
+                    std::vector<int64_t>* received_splits, const AllocateRows& allocate);
+
+// AllGatherRows() for a sparse gradient, each row with an index. The length of a row is compared:
+// it is known at run time only, and rows of two lengths must not be put together.
+using AllocateIndexedRows = std::function<Status(size_t rows, void** indices, void** values)>;
+Status AllGatherIndexedRows(CollectiveBackend* backend, const Signature& signature,
+                            uint64_t sequence, const void* indices, const Rows& values,
+                            const AllocateIndexedRows& allocate);
 
 }  // namespace tfdear
 

@@ -4,8 +4,6 @@
 
 #include <atomic>
 
-#include "custom_ops/engine/fusion_buffer.h"
-
 namespace tfdear {
 
 // Before the bytes of a block; fresh memory is zeros.
@@ -13,29 +11,23 @@ struct alignas(kSlotAlignment) SharedMemoryArena::Head {
   std::atomic<uint32_t> readers;  // Other ranks that have not given it back.
 };
 
-namespace {
-
 static_assert(std::atomic<uint32_t>::is_always_lock_free, "atomics are shared among processes");
 
-// Blocks are whole pages, of which no system has larger ones.
-constexpr size_t kUnitBytes = 64 * 1024;
-
-size_t RoundUp(size_t bytes) { return (bytes + kUnitBytes - 1) / kUnitBytes * kUnitBytes; }
-
-}  // namespace
+size_t SharedMemoryArena::BlockBytes(size_t bytes) {
+  return (sizeof(Head) + bytes + kUnitBytes - 1) / kUnitBytes * kUnitBytes;
+}
 
 Status SharedMemoryArena::Create(int rank, int size, size_t bytes,
                                  std::shared_ptr<SharedMemoryArena>* result) {
   std::shared_ptr<SharedMemoryArena> arena(new SharedMemoryArena(rank, size, bytes));
   TFDEAR_RETURN_IF_ERROR(SharedMemorySegment::Create(bytes, SharedMemorySegment::Pages::kSparse,
                                                      &arena->segments_[rank]));
-  arena->end_ = kUnitBytes;  // What the segment keeps for itself.
   *result = std::move(arena);
   return Status();
 }
 
 Status SharedMemoryArena::Map(int peer, const std::string& address) {
-  if (segments_[peer] != nullptr) return Status();  // The own one, or mapped before.
+  if (segments_[peer] != nullptr) return Status();  // This rank's, or mapped before.
   return SharedMemorySegment::Map(address, bytes_, SharedMemorySegment::Access::kReadAndWrite,
                                   &segments_[peer]);
 }
@@ -46,10 +38,10 @@ SharedMemoryArena::Head* SharedMemoryArena::HeadOf(const char* data) {
 
 char* SharedMemoryArena::Allocate(size_t bytes) {
   if (bytes > bytes_) return nullptr;
-  const size_t block = RoundUp(sizeof(Head) + bytes);
+  const size_t block = BlockBytes(bytes);
   size_t offset = 0;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = free_.find(block);
     if (found != free_.end()) {
       offset = found->second;
@@ -63,7 +55,7 @@ char* SharedMemoryArena::Allocate(size_t bytes) {
   }
   if (!segments_[rank_]->Populate(offset, block)) {
     segments_[rank_]->Release(offset, block);
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     free_.emplace(block, offset);
     return nullptr;
   }
@@ -72,9 +64,9 @@ char* SharedMemoryArena::Allocate(size_t bytes) {
 
 void SharedMemoryArena::Free(char* data, size_t bytes) {
   const size_t offset = OffsetOf(data) - sizeof(Head);
-  const size_t block = RoundUp(sizeof(Head) + bytes);
+  const size_t block = BlockBytes(bytes);
   segments_[rank_]->Release(offset, block);
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   free_.emplace(block, offset);
 }
 

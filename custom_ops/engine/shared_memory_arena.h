@@ -7,13 +7,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "custom_ops/engine/fusion_memory.h"
 #include "custom_ops/engine/shared_memory_segment.h"
 #include "custom_ops/engine/status.h"
+#include "custom_ops/engine/thread_annotations.h"
 
 namespace tfdear {
 
@@ -51,17 +51,22 @@ class SharedMemoryArena : public FusionMemory {
 
  private:
   struct Head;
+  // Blocks are whole pages, of which no system has larger ones.
+  static constexpr size_t kUnitBytes = 64 * 1024;
 
   SharedMemoryArena(int rank, int size, size_t bytes)
       : rank_(rank), bytes_(bytes), segments_(size) {}
   static Head* HeadOf(const char* data);
+  static size_t BlockBytes(size_t bytes);
 
   const int rank_;
   const size_t bytes_;
   std::vector<std::unique_ptr<SharedMemorySegment>> segments_;  // By rank.
-  std::mutex mutex_;
-  size_t end_ = 0;                      // Of the blocks allocated so far; these two: guarded.
-  std::multimap<size_t, size_t> free_;  // Offsets of free blocks, without memory, by their sizes.
+  Mutex mutex_;
+  // Of the blocks allocated so far, behind what the segment keeps for itself.
+  size_t end_ TFDEAR_GUARDED_BY(mutex_) = kUnitBytes;
+  // Offsets of free blocks, without memory, by their sizes.
+  std::multimap<size_t, size_t> free_ TFDEAR_GUARDED_BY(mutex_);
 };
 
 }  // namespace tfdear

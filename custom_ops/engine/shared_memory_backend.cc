@@ -4,17 +4,16 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <utility>
 
+#include "custom_ops/engine/collective_call.h"
+#include "custom_ops/engine/membership.h"
 #include "custom_ops/engine/reduce.h"
 
 namespace tfdear {
 namespace {
-
-// Up to here a sum of everything on all ranks is faster than two steps on shards.
-constexpr size_t kSmallBytes = 8 * 1024;
-constexpr int kSmallRanks = 16;
 
 // In blobs, before the address of the arena.
 const std::string kArenaMark = " arena ";
@@ -22,21 +21,49 @@ const std::string kArenaMark = " arena ";
 // Summed at once from all ranks: stays in the fastest cache.
 constexpr size_t kBlockBytes = 8 * 1024;
 
-// Segment `index` of a range; empty behind its end.
-Range SegmentOf(Range range, size_t index, size_t segment_bytes) {
-  const size_t begin = std::min(range.begin + index * segment_bytes, range.end);
-  return Range{begin, std::min(begin + segment_bytes, range.end)};
-}
+// The messages of a collective through the rings of a transport: all to one peer each, or all to
+// all peers. Sending copies; what is received is read where its sender put it.
+class RingChannel : public Channel {
+ public:
+  RingChannel(SharedMemoryTransport* transport, bool to_all)
+      : transport_(transport), to_all_(to_all) {}
 
-size_t SegmentsOf(size_t bytes, size_t segment_bytes) {
-  return (bytes + segment_bytes - 1) / segment_bytes;
-}
+  Message* Send(int peer, uint64_t, const void* data, size_t bytes) override {
+    if (status_.ok() && bytes > 0) status_ = transport_->Publish(peer, data, bytes);
+    return nullptr;
+  }
+  Message* Receive(int peer, uint64_t, void* target, size_t bytes) override {
+    messages_.push_back({peer, bytes, static_cast<char*>(target)});
+    return &messages_.back();
+  }
+  Status Wait(Message* message, const Use& use) override {
+    if (!status_.ok() || message == nullptr || message->bytes == 0) return status_;
+    const char* values = nullptr;
+    status_ = transport_->Receive(message->peer, to_all_, message->bytes, &values);
+    if (!status_.ok()) return status_;
+    if (message->target != nullptr) {
+      std::memcpy(message->target, values, message->bytes);
+      values = message->target;
+    }
+    if (use) use(values);
+    transport_->Release(message->peer, to_all_);
+    return status_;
+  }
+  Status WaitForSends() override { return status_; }
+  bool SendsToAll() const override { return to_all_; }
+  size_t ReceivesAhead() const override { return 1; }
+  // As much as the ring holds, together with what is sent next.
+  size_t SendsAhead(size_t messages) const override {
+    return transport_->slots() / std::max<size_t>(messages, 1) - 1;
+  }
 
-size_t MostSegments(const std::vector<Range>& ranges, size_t segment_bytes) {
-  size_t most = 0;
-  for (const Range& range : ranges) most = std::max(most, SegmentsOf(range.size(), segment_bytes));
-  return most;
-}
+ private:
+  static_assert(kAll == SharedMemoryTransport::kAll);
+  SharedMemoryTransport* const transport_;
+  const bool to_all_;
+  Status status_;
+  std::deque<Message> messages_;
+};
 
 }  // namespace
 
@@ -57,7 +84,8 @@ SharedMemoryBackend::SharedMemoryBackend(std::unique_ptr<SharedMemoryTransport> 
                                          std::shared_ptr<SharedMemoryArena> arena)
     : transport_(std::move(transport)),
       arena_(std::move(arena)),
-      segment_bytes_(transport_->slot_bytes()) {}
+      segment_bytes_(transport_->slot_bytes()),
+      direct_(transport_->rank(), transport_->size()) {}
 
 std::string SharedMemoryBackend::Listen() {
   return transport_->Listen() + (arena_ == nullptr ? "" : kArenaMark + arena_->address());
@@ -81,12 +109,9 @@ Status SharedMemoryBackend::Probe(const std::vector<std::string>& blob_of_rank) 
 
 Status SharedMemoryBackend::Connect(const std::vector<std::string>& blob_of_rank) {
   TFDEAR_RETURN_IF_ERROR(Probe(blob_of_rank));
-  // All ranks must have been given the same addresses, and have mapped them, before anyone goes on.
-  std::string everybody = "connect";
-  for (const std::string& blob : blob_of_rank) everybody += "\n" + blob;
-  const Signature addresses(everybody);
-  TFDEAR_RETURN_IF_ERROR(Barrier(Signature("connect " + std::to_string(addresses.hash())),
-                                 std::numeric_limits<uint64_t>::max()));
+  // All ranks must have been given the same addresses, and have mapped them, before any goes on.
+  TFDEAR_RETURN_IF_ERROR(
+      Barrier(SignatureOfBlobs(blob_of_rank), std::numeric_limits<uint64_t>::max()));
   transport_->Unpublish();
   if (!wants_arena_) return Status();
   // Some ranks may have been given no addresses, or none for the arenas of others.
@@ -111,18 +136,6 @@ Status SharedMemoryBackend::Begin(const char* operation, const Signature& signat
                            KeyOfCall(operation, signature, sequence, round));
 }
 
-Status SharedMemoryBackend::RunRounds(size_t rounds, size_t per_round,
-                                      const std::function<Status(size_t)>& publish,
-                                      const std::function<Status(size_t)>& read) {
-  const size_t ahead = std::min(rounds, transport_->slots() / per_round);
-  for (size_t i = 0; i < ahead; ++i) TFDEAR_RETURN_IF_ERROR(publish(i));
-  for (size_t i = 0; i < rounds; ++i) {
-    TFDEAR_RETURN_IF_ERROR(read(i));
-    if (i + ahead < rounds) TFDEAR_RETURN_IF_ERROR(publish(i + ahead));
-  }
-  return Status();
-}
-
 Status SharedMemoryBackend::ReduceScatter(void* data, const Shards& shards, DataType type,
                                           const Signature& signature, uint64_t sequence) {
   Shards ranges;
@@ -145,8 +158,10 @@ Status SharedMemoryBackend::AllReduce(void* data, const Shards& shards, DataType
   TFDEAR_RETURN_IF_ERROR(ToByteRanges(data, shards, type, size(), &ranges));
   TFDEAR_RETURN_IF_ERROR(Begin("all_reduce", signature, sequence));
   char* const bytes = static_cast<char*>(data);
-  if (TotalOf(ranges) <= std::min(kSmallBytes, segment_bytes_) && size() <= kSmallRanks) {
-    return SmallAllReduce(bytes, ranges, type);
+  const size_t total = TotalOf(ranges);
+  if (total <= segment_bytes_ && DirectExchange::IsSmall(total, size())) {
+    RingChannel channel(transport_.get(), /*to_all=*/true);
+    return direct_.AllReduce(&channel, bytes, ranges, type);
   }
   TFDEAR_RETURN_IF_ERROR(ScatterSums(bytes, ranges, type));
   return Gather(bytes, ranges);
@@ -158,53 +173,31 @@ Status SharedMemoryBackend::Reduce(void* data, size_t count, DataType type, int 
   Shards ranges;
   TFDEAR_RETURN_IF_ERROR(ToByteRanges(data, ShardsOf(count, size()), type, size(), &ranges));
   TFDEAR_RETURN_IF_ERROR(Begin("reduce", signature, sequence));
-  TFDEAR_RETURN_IF_ERROR(ScatterSums(static_cast<char*>(data), ranges, type));
-  return GatherOnRoot(static_cast<char*>(data), ranges, root);
+  char* const bytes = static_cast<char*>(data);
+  TFDEAR_RETURN_IF_ERROR(ScatterSums(bytes, ranges, type));
+  Shards sends(size()), receives(size());
+  if (rank() == root) {
+    receives = ranges;
+  } else {
+    sends[root] = ranges[rank()];
+  }
+  return AllToAll(bytes, sends, bytes, receives);
 }
 
 Status SharedMemoryBackend::ScatterSums(char* data, const Shards& shards, DataType type) {
-  if (size() == 1) return Status();
-  const Range mine = shards[rank()];
-  auto publish = [&](size_t i) {
-    // Everybody starts with another owner.
-    for (int offset = 1; offset < size(); ++offset) {
-      const Range segment = SegmentOf(shards[Peer(offset)], i, segment_bytes_);
-      if (segment.size() == 0) continue;
-      TFDEAR_RETURN_IF_ERROR(
-          transport_->Publish(Peer(offset), data + segment.begin, segment.size()));
-    }
-    return Status();
-  };
-  auto read = [&](size_t i) {
-    const Range segment = SegmentOf(mine, i, segment_bytes_);
-    return segment.size() == 0 ? Status() : SumSegment(data + segment.begin, segment.size(), type);
-  };
-  return RunRounds(MostSegments(shards, segment_bytes_), size() - 1, publish, read);
+  RingChannel channel(transport_.get(), /*to_all=*/false);
+  return direct_.ReduceScatter(&channel, data, shards, type, segment_bytes_);
 }
 
-Status SharedMemoryBackend::SumSegment(char* target, size_t bytes, DataType type) {
-  const size_t count = bytes / SizeOf(type);
-  // In the order of the ranks: the own values on top of the sum of those before this rank (two
-  // summands may change places), then those after.
-  const bool many_before = rank() > 1;
-  if (many_before && scratch_.size() < bytes) scratch_.resize(bytes);
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) {
-      if (many_before) SumInto(type, target, scratch_.data(), count);
-      continue;
-    }
-    const char* values = nullptr;
-    TFDEAR_RETURN_IF_ERROR(transport_->Receive(peer, /*to_all=*/false, bytes, &values));
-    if (peer > rank() || !many_before) {
-      SumInto(type, target, values, count);
-    } else if (peer == 0) {
-      std::memcpy(scratch_.data(), values, bytes);
-    } else {
-      SumInto(type, scratch_.data(), values, count);
-    }
-    transport_->Release(peer, /*to_all=*/false);
-  }
-  return Status();
+Status SharedMemoryBackend::Gather(char* data, const Shards& shards) {
+  RingChannel channel(transport_.get(), /*to_all=*/true);
+  return direct_.AllGather(&channel, data, shards, segment_bytes_);
+}
+
+Status SharedMemoryBackend::AllToAll(const char* from, const Shards& sends, char* to,
+                                     const Shards& receives) {
+  RingChannel channel(transport_.get(), /*to_all=*/false);
+  return direct_.AllToAll(&channel, from, sends, to, receives, segment_bytes_);
 }
 
 Status SharedMemoryBackend::ReduceScatterShared(void* data, int host, const Shards& shards,
@@ -219,7 +212,7 @@ Status SharedMemoryBackend::ReduceScatterShared(void* data, int host, const Shar
   size_t bytes = 0;
   for (const Range& range : ranges) bytes = std::max(bytes, range.end);
   std::vector<char*> data_of_rank;
-  // Before anybody can read it, so that nobody gives it back earlier.
+  // Counted before any peer can read it, and so before any can give it back.
   const bool lends = rank() == host && arena_->OffsetOf(data) != 0;
   if (lends) arena_->Lend(static_cast<char*>(data), size() - 1);
   TFDEAR_RETURN_IF_ERROR(FindData(data, bytes, &data_of_rank));
@@ -228,39 +221,32 @@ Status SharedMemoryBackend::ReduceScatterShared(void* data, int host, const Shar
     return ScatterSums(static_cast<char*>(data), ranges, type);
   }
   SumInPlace(data_of_rank, host, ranges[rank()], type);
-  // The others take their shards, and then the sum of this one.
+  // Peers read their shards of it, and then this rank's sum.
   transport_->CountSent(TotalOf(ranges));
   *sum = data_of_rank[host];
   return Status();
 }
 
-// Where the data of all ranks are mapped here; empty if some rank's cannot be.
+// Where the data of every rank are mapped here; nothing if those of some rank are not in its arena.
 Status SharedMemoryBackend::FindData(void* data, size_t bytes, std::vector<char*>* data_of_rank) {
-  const uint64_t own = arena_->OffsetOf(data);
-  TFDEAR_RETURN_IF_ERROR(transport_->Publish(SharedMemoryTransport::kAll, &own, sizeof(own)));
-  bool all = own != 0;
+  std::vector<uint64_t> offsets(size());
+  offsets[rank()] = arena_->OffsetOf(data);
+  TFDEAR_RETURN_IF_ERROR(Gather(reinterpret_cast<char*>(offsets.data()),
+                                ShardsOf(offsets.size() * sizeof(uint64_t), size())));
   data_of_rank->assign(size(), static_cast<char*>(data));
-  for (int offset = 1; offset < size(); ++offset) {
-    const int peer = Peer(offset);
-    const char* message = nullptr;
-    TFDEAR_RETURN_IF_ERROR(transport_->Receive(peer, /*to_all=*/true, sizeof(uint64_t), &message));
-    uint64_t place;
-    std::memcpy(&place, message, sizeof(place));
-    transport_->Release(peer, /*to_all=*/true);
-    if (place == 0) {
-      all = false;
-      continue;
-    }
-    (*data_of_rank)[peer] = arena_->At(peer, place, bytes);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank() || offsets[peer] == 0) continue;
+    (*data_of_rank)[peer] = arena_->At(peer, offsets[peer], bytes);
     if ((*data_of_rank)[peer] == nullptr) {
-      return transport_->Fail(
-          Status(StatusCode::kInternal, transport_->NameOf(peer) + " announced data of " +
-                                            std::to_string(bytes) + " bytes at " +
-                                            std::to_string(place) + ", outside of its memory"),
+      FailureState* const failure = transport_->failure();
+      return failure->Fail(
+          Status(StatusCode::kInternal,
+                 failure->NameOf(peer) + " announced data of " + std::to_string(bytes) +
+                     " bytes at " + std::to_string(offsets[peer]) + ", outside of its memory"),
           peer);
     }
   }
-  if (!all) data_of_rank->clear();
+  if (std::count(offsets.begin(), offsets.end(), 0) > 0) data_of_rank->clear();
   return Status();
 }
 
@@ -283,83 +269,6 @@ void SharedMemoryBackend::SumInPlace(const std::vector<char*>& data_of_rank, int
   }
 }
 
-Status SharedMemoryBackend::Gather(char* data, const Shards& shards) {
-  if (size() == 1) return Status();
-  auto publish = [&](size_t i) {
-    const Range segment = SegmentOf(shards[rank()], i, segment_bytes_);
-    if (segment.size() == 0) return Status();
-    return transport_->Publish(SharedMemoryTransport::kAll, data + segment.begin, segment.size());
-  };
-  auto read = [&](size_t i) {
-    for (int offset = 1; offset < size(); ++offset) {
-      const int peer = Peer(-offset);
-      const Range segment = SegmentOf(shards[peer], i, segment_bytes_);
-      if (segment.size() == 0) continue;
-      const char* values = nullptr;
-      TFDEAR_RETURN_IF_ERROR(transport_->Receive(peer, /*to_all=*/true, segment.size(), &values));
-      std::memcpy(data + segment.begin, values, segment.size());
-      transport_->Release(peer, /*to_all=*/true);
-    }
-    return Status();
-  };
-  return RunRounds(MostSegments(shards, segment_bytes_), 1, publish, read);
-}
-
-Status SharedMemoryBackend::GatherOnRoot(char* data, const Shards& shards, int root) {
-  if (size() == 1) return Status();
-  auto publish = [&](size_t i) {
-    const Range segment = SegmentOf(shards[rank()], i, segment_bytes_);
-    if (rank() == root || segment.size() == 0) return Status();
-    return transport_->Publish(root, data + segment.begin, segment.size());
-  };
-  auto read = [&](size_t i) {
-    for (int peer = 0; peer < size() && rank() == root; ++peer) {
-      const Range segment = SegmentOf(shards[peer], i, segment_bytes_);
-      if (peer == root || segment.size() == 0) continue;
-      const char* values = nullptr;
-      TFDEAR_RETURN_IF_ERROR(transport_->Receive(peer, /*to_all=*/false, segment.size(), &values));
-      std::memcpy(data + segment.begin, values, segment.size());
-      transport_->Release(peer, /*to_all=*/false);
-    }
-    return Status();
-  };
-  return RunRounds(MostSegments(shards, segment_bytes_), 1, publish, read);
-}
-
-Status SharedMemoryBackend::SmallAllReduce(char* data, const Shards& shards, DataType type) {
-  const size_t bytes = TotalOf(shards);
-  if (size() == 1 || bytes == 0) return Status();
-  if (scratch_.size() < 2 * bytes) scratch_.resize(2 * bytes);
-  char* const own = scratch_.data();
-  char* const sum = own + bytes;
-  // The shards may be pieces of the data: they travel side by side.
-  auto each_shard = [&](auto move) {
-    size_t offset = 0;
-    for (const Range& shard : shards) {
-      if (shard.size() > 0) move(offset, data + shard.begin, shard.size());
-      offset += shard.size();
-    }
-  };
-  each_shard(
-      [&](size_t offset, char* shard, size_t size) { std::memcpy(own + offset, shard, size); });
-  TFDEAR_RETURN_IF_ERROR(transport_->Publish(SharedMemoryTransport::kAll, own, bytes));
-  for (int peer = 0; peer < size(); ++peer) {
-    const char* values = own;
-    if (peer != rank()) {
-      TFDEAR_RETURN_IF_ERROR(transport_->Receive(peer, /*to_all=*/true, bytes, &values));
-    }
-    if (peer == 0) {
-      std::memcpy(sum, values, bytes);
-    } else {
-      SumInto(type, sum, values, bytes / SizeOf(type));
-    }
-    if (peer != rank()) transport_->Release(peer, /*to_all=*/true);
-  }
-  each_shard(
-      [&](size_t offset, char* shard, size_t size) { std::memcpy(shard, sum + offset, size); });
-  return Status();
-}
-
 Status SharedMemoryBackend::AllGatherV(const void* input, void* output,
                                        const std::vector<size_t>& bytes_of_rank,
                                        const Signature& signature, uint64_t sequence) {
@@ -379,39 +288,8 @@ Status SharedMemoryBackend::AllToAllV(const void* input, const std::vector<size_
                                       const Signature& signature, uint64_t sequence) {
   TFDEAR_RETURN_IF_ERROR(CheckExchange(send_bytes, recv_bytes, rank(), size()));
   TFDEAR_RETURN_IF_ERROR(Begin("all_to_all_v", signature, sequence));
-  const char* const from = static_cast<const char*>(input);
-  char* const to = static_cast<char*>(output);
-  const std::vector<Range> sends = ConsecutiveRanges(send_bytes);
-  const std::vector<Range> receives = ConsecutiveRanges(recv_bytes);
-  const Range mine = sends[rank()];
-  if (mine.size() > 0) std::memcpy(to + receives[rank()].begin, from + mine.begin, mine.size());
-  if (size() == 1) return Status();
-  auto publish = [&](size_t i) {
-    for (int offset = 1; offset < size(); ++offset) {
-      const Range segment = SegmentOf(sends[Peer(offset)], i, segment_bytes_);
-      if (segment.size() == 0) continue;
-      TFDEAR_RETURN_IF_ERROR(
-          transport_->Publish(Peer(offset), from + segment.begin, segment.size()));
-    }
-    return Status();
-  };
-  auto read = [&](size_t i) {
-    for (int offset = 1; offset < size(); ++offset) {
-      const int peer = Peer(-offset);
-      const Range segment = SegmentOf(receives[peer], i, segment_bytes_);
-      if (segment.size() == 0) continue;
-      const char* values = nullptr;
-      TFDEAR_RETURN_IF_ERROR(transport_->Receive(peer, /*to_all=*/false, segment.size(), &values));
-      std::memcpy(to + segment.begin, values, segment.size());
-      transport_->Release(peer, /*to_all=*/false);
-    }
-    return Status();
-  };
-  // Rounds differ in number between ranks, since ranks do not know what others exchange; a rank
-  // takes part in all that concern it.
-  const size_t rounds =
-      std::max(MostSegments(sends, segment_bytes_), MostSegments(receives, segment_bytes_));
-  return RunRounds(rounds, size() - 1, publish, read);
+  return AllToAll(static_cast<const char*>(input), ConsecutiveRanges(send_bytes),
+                  static_cast<char*>(output), ConsecutiveRanges(recv_bytes));
 }
 
 Status SharedMemoryBackend::Broadcast(void* data, size_t bytes, int root,

@@ -6,31 +6,23 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "custom_ops/engine/collective_backend.h"
-#include "custom_ops/engine/collective_call.h"
+#include "custom_ops/engine/direct_exchange.h"
 #include "custom_ops/engine/shared_memory_arena.h"
 #include "custom_ops/engine/shared_memory_transport.h"
+#include "custom_ops/engine/signature.h"
 
 namespace tfdear {
 
 // Collectives for host memory among ranks of one node, through shared memory.
 //
-// Everybody hands to the owner of a shard what it has for it, and the owner sums in the order of
-// the ranks, straight from the others' memory; so results are those of GlooBackend's direct
-// exchange, bit for bit, and do not depend on how values are put into buckets. What goes to all is
-// published once. A small AllReduce is one exchange among all; Reduce is a reduce-scatter whose
-// shards are then handed to the root, so that all ranks take part in the sum.
-//
-// [Note: rounds]
-// Data pass through rings of a few MiB, in segments. In round i a rank publishes segment i of
-// everything it has to give, then reads segment i of everything it is to get; it publishes some
-// rounds ahead of what it reads, at most as many as its ring holds. So the rank that is furthest
-// behind never waits for a slot that only a later round of another rank would free: no deadlock.
+// All of them are direct exchanges, bit for bit those of GlooBackend; so results do not depend on
+// how values are put into buckets. Reduce is a reduce-scatter whose shards are then handed to the
+// root, so that all ranks take part in the sum. See also [Note: sums without copies].
 class SharedMemoryBackend : public CollectiveBackend {
  public:
   // `timeout`: how long Connect() and any wait for a peer may take. kUnavailable where the system
@@ -74,11 +66,11 @@ class SharedMemoryBackend : public CollectiveBackend {
   Status Barrier(const Signature& signature, uint64_t sequence) override;
   void Abort(const Status& cause) override { transport_->Abort(cause); }
   int waiting_for() const override { return transport_->waiting_for(); }
-  int failed_peer() const override { return transport_->failed_peer(); }
+  int failed_peer() const override { return transport_->failure()->failed_peer(); }
   // What goes to all is published, and counted, once.
   uint64_t bytes_sent() const override { return transport_->bytes_sent(); }
   void NameRanks(const std::vector<int>& global_ranks) override {
-    transport_->NameRanks(global_ranks);
+    transport_->failure()->NameRanks(global_ranks);
   }
 
   // Length of a segment in bytes (default and most: a slot of the ring); equal on all ranks.
@@ -89,26 +81,19 @@ class SharedMemoryBackend : public CollectiveBackend {
                       std::shared_ptr<SharedMemoryArena> arena);
 
   Status Begin(const char* operation, const Signature& signature, uint64_t sequence);
-  int Peer(int offset) const { return (rank() + offset + size()) % size(); }
-
-  // See [Note: rounds]. `per_round`: messages that a rank publishes in a round at most.
-  Status RunRounds(size_t rounds, size_t per_round, const std::function<Status(size_t)>& publish,
-                   const std::function<Status(size_t)>& read);
 
   // On ranges of bytes.
   Status ScatterSums(char* data, const Shards& shards, DataType type);
-  Status SumSegment(char* target, size_t bytes, DataType type);
   Status Gather(char* data, const Shards& shards);
-  Status GatherOnRoot(char* data, const Shards& shards, int root);
+  Status AllToAll(const char* from, const Shards& sends, char* to, const Shards& receives);
   Status FindData(void* data, size_t bytes, std::vector<char*>* data_of_rank);
   void SumInPlace(const std::vector<char*>& data_of_rank, int host, Range shard, DataType type);
-  Status SmallAllReduce(char* data, const Shards& shards, DataType type);
 
   const std::unique_ptr<SharedMemoryTransport> transport_;
   std::shared_ptr<SharedMemoryArena> arena_;  // Null also where it could not be had.
   bool wants_arena_ = false;                  // The same on all ranks.
   size_t segment_bytes_;
-  std::vector<char> scratch_;  // kept between collectives
+  DirectExchange direct_;
   RoundCounter rounds_;
 };
 

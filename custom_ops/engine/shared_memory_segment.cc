@@ -141,10 +141,10 @@ Status SharedMemorySegment::Map(const std::string& address, size_t bytes, Access
   const int fd = open(path.c_str(), (writes ? O_RDWR : O_RDONLY) | O_CLOEXEC);
   if (fd < 0) return SystemError("cannot open its shared memory, " + path);
   segment->memory_fd_ = fd;
-  struct stat facts;
-  if (fstat(fd, &facts) != 0) return SystemError("cannot read the size of " + path);
+  struct stat info;
+  if (fstat(fd, &info) != 0) return SystemError("cannot read the size of " + path);
   const int seals = fcntl(fd, F_GET_SEALS);
-  if (static_cast<size_t>(facts.st_size) != bytes || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+  if (static_cast<size_t>(info.st_size) != bytes || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return Status(StatusCode::kUnavailable, path + " is not the expected shared memory of " +
                                                 std::to_string(bytes) + " bytes");
   }

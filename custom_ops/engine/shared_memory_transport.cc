@@ -16,7 +16,7 @@
 #include <thread>
 #include <utility>
 
-#include "custom_ops/engine/collective_call.h"
+#include "custom_ops/engine/membership.h"
 
 namespace tfdear {
 
@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 // What lies in a segment; all of it starts as zeros. Only the segment's rank writes it.
 struct SharedMemoryTransport::Header {
   char reserved[SharedMemorySegment::kReservedBytes];
-  // A line each: they are written at different times and by every peer looked at.
+  // A cache line each: they are written at different times, and all peers read them.
   alignas(64) std::atomic<uint32_t> data_bell;  // rung when a message was published
   alignas(64) std::atomic<uint32_t> read_bell;  // rung when a message was read
   alignas(64) std::atomic<uint32_t> parked;     // what this rank sleeps for: ParkedCode(), or 0
@@ -84,8 +84,8 @@ void Pause() {
 #endif
 }
 
-// The kernel finds sleepers and callers by the memory behind the word, so both may have mapped it
-// at different places, and to read only.
+// The kernel knows a futex by the physical memory behind it, so ranks may map it at different
+// addresses, and read only.
 void SleepOn(const std::atomic<uint32_t>& word, uint32_t expected, Clock::time_point until,
              uint32_t bits) {
   // steady_clock is CLOCK_MONOTONIC, which is the clock of absolute times here.
@@ -173,11 +173,7 @@ std::string SharedMemoryTransport::Listen() const {
 }
 
 Status SharedMemoryTransport::Map(const std::vector<std::string>& blob_of_rank) {
-  if (blob_of_rank.size() != static_cast<size_t>(size_)) {
-    return Status(StatusCode::kInvalidArgument, "expected the addresses of " +
-                                                    std::to_string(size_) + " ranks, received " +
-                                                    std::to_string(blob_of_rank.size()));
-  }
+  TFDEAR_RETURN_IF_ERROR(CheckBlobs(blob_of_rank, size_));
   for (int peer = 0; peer < size_; ++peer) {
     std::istringstream fields(blob_of_rank[peer]);
     std::string name, address;
@@ -188,17 +184,17 @@ Status SharedMemoryTransport::Map(const std::vector<std::string>& blob_of_rank) 
                         std::to_string(size_) + ", received '" + blob_of_rank[peer] +
                         "'; is this a leftover of an earlier start?");
     }
-    if (segments_[peer] != nullptr) continue;  // the own one, or mapped before
+    if (segments_[peer] != nullptr) continue;  // this rank's, or mapped before
     std::getline(fields >> std::ws, address);
     const Status mapped = SharedMemorySegment::Map(
         address, layout_.total, SharedMemorySegment::Access::kRead, &segments_[peer]);
     if (!mapped.ok()) {
-      return Fail(
-          Status(mapped.code(), "no shared memory with " + NameOf(peer) + ": " + mapped.message()),
-          peer);
+      return failure_.Fail(Status(mapped.code(), "no shared memory with " + failure_.NameOf(peer) +
+                                                     ": " + mapped.message()),
+                           peer);
     }
   }
-  return failure();
+  return failure_.status();
 }
 
 void SharedMemoryTransport::Unpublish() { segments_[rank_]->Unpublish(); }
@@ -206,7 +202,7 @@ void SharedMemoryTransport::Unpublish() { segments_[rank_]->Unpublish(); }
 Status SharedMemoryTransport::Begin(std::string name, uint64_t key) {
   name_ = std::move(name);
   key_ = key;
-  return failure();
+  return failure_.status();
 }
 
 uint64_t SharedMemoryTransport::ReadBy(int reader, bool to_all) const {
@@ -226,8 +222,8 @@ Status SharedMemoryTransport::Publish(int reader, const void* data, size_t bytes
       TFDEAR_RETURN_IF_ERROR(
           Await(peer, /*for_data=*/false, [&] { return ReadBy(peer, to_all) >= use.end; }));
     }
-  } else if (failed_.load(std::memory_order_relaxed)) {
-    return failure();
+  } else if (failure_.failed()) {
+    return failure_.status();
   }
   if (bytes > 0) std::memcpy(DataOf(rank_, index), data, bytes);
   Slot* const slot = SlotOf(rank_, index);
@@ -284,8 +280,8 @@ Status SharedMemoryTransport::AwaitReaders() {
 }
 
 void SharedMemoryTransport::Wake(int reader, bool for_data) {
-  Header* const own = HeaderOf(rank_);
-  std::atomic<uint32_t>& bell = for_data ? own->data_bell : own->read_bell;
+  Header* const header = HeaderOf(rank_);
+  std::atomic<uint32_t>& bell = for_data ? header->data_bell : header->read_bell;
   bell.fetch_add(1);
   uint32_t bits = 0;
   for (int peer = reader == kAll ? 0 : reader; peer <= (reader == kAll ? size_ - 1 : reader);
@@ -299,7 +295,7 @@ void SharedMemoryTransport::Wake(int reader, bool for_data) {
 
 template <typename Ready>
 Status SharedMemoryTransport::Await(int peer, bool for_data, const Ready& ready) {
-  if (failed_.load(std::memory_order_relaxed)) return failure();
+  if (failure_.failed()) return failure_.status();
   if (ready()) return Status();
   waiting_for_.store(peer, std::memory_order_relaxed);
   const Clock::time_point start = Clock::now();
@@ -318,8 +314,8 @@ Status SharedMemoryTransport::Await(int peer, bool for_data, const Ready& ready)
   while (!done) {
     parked.store(ParkedCode(peer, for_data));
     const uint32_t seen = bell.load();
-    if (failed_.load()) {
-      status = failure();
+    if (failure_.failed()) {
+      status = failure_.status();
       break;
     }
     // Asked before ready(): what the peer did before its end still counts.
@@ -328,7 +324,7 @@ Status SharedMemoryTransport::Await(int peer, bool for_data, const Ready& ready)
     if (ready()) break;
     const Clock::time_point now = Clock::now();
     if (ended) {
-      status = PeerClosed(peer);
+      status = failure_.PeerClosed(name_, peer, "shared memory");
     } else if (now - start >= timeout_) {
       status = Silent(peer, for_data);
     }
@@ -343,64 +339,20 @@ Status SharedMemoryTransport::Await(int peer, bool for_data, const Ready& ready)
 }
 
 Status SharedMemoryTransport::Silent(int peer, bool for_data) {
-  std::string text = name_ + ": " + NameOf(peer) +
-                     (for_data ? " sent nothing for " : " took no data for ") +
-                     std::to_string(timeout_.count()) + " ms";
+  std::string instead;
   for (bool to_all : {false, true}) {
     const Slot* const other = for_data ? MessageOf(peer, to_all) : nullptr;
     if (other != nullptr && other->key != key_) {
-      text += " but " + std::to_string(other->bytes) + " bytes of " +
-              std::string(other->name, strnlen(other->name, sizeof(other->name)));
+      instead = " but " + std::to_string(other->bytes) + " bytes of " +
+                std::string(other->name, strnlen(other->name, sizeof(other->name)));
       break;
     }
   }
-  return Fail(Status(StatusCode::kDeadlineExceeded,
-                     text + ". It is stuck, or waits in a different collective; see its own "
-                            "messages, or raise the timeout if a step may take that long."),
-              peer);
-}
-
-Status SharedMemoryTransport::PeerClosed(int peer) {
-  return Fail(Status(StatusCode::kUnavailable,
-                     (name_.empty() ? "" : name_ + ": ") + NameOf(peer) +
-                         " closed its connection; it ended, or failed first. See its own "
-                         "messages. (shared memory)"),
-              peer);
-}
-
-Status SharedMemoryTransport::Fail(const Status& error, int peer) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (error_.ok() && cause_.ok()) {
-    error_ = error;
-    failed_peer_ = peer;
-    failed_.store(true);
-  }
-  return cause_.ok() ? error_ : cause_;
-}
-
-Status SharedMemoryTransport::failure() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return cause_.ok() ? error_ : cause_;
-}
-
-int SharedMemoryTransport::failed_peer() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return failed_peer_;
-}
-
-std::string SharedMemoryTransport::NameOf(int peer) const {
-  const size_t index = static_cast<size_t>(peer);
-  return "rank " + std::to_string(index < global_ranks_.size() ? global_ranks_[index] : peer);
+  return failure_.PeerSilent(name_, peer, /*sending=*/!for_data, timeout_, instead);
 }
 
 void SharedMemoryTransport::Abort(const Status& cause) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (cause_.ok()) {
-      cause_ = cause.ok() ? Status(StatusCode::kAborted, "aborted without a cause") : cause;
-    }
-    failed_.store(true);
-  }
+  failure_.Abort(cause);
   Close();
   // This rank's own thread may be about to sleep on a bell that nobody rings any more.
   while (const uint32_t code = HeaderOf(rank_)->parked.load()) {

@@ -8,10 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "custom_ops/engine/failure_state.h"
 #include "custom_ops/engine/shared_memory_segment.h"
 #include "custom_ops/engine/signature.h"
 #include "custom_ops/engine/status.h"
@@ -78,15 +78,10 @@ class SharedMemoryTransport {
   int rank() const { return rank_; }
   int size() const { return size_; }
   int waiting_for() const { return waiting_for_.load(std::memory_order_relaxed); }
-  int failed_peer() const;
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
   // Counts what others take straight from this rank's memory.
   void CountSent(size_t bytes) { bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
-  // Ends this transport, for what `peer` did.
-  Status Fail(const Status& error, int peer);
-  Status failure() const;  // what ended this transport, ok while it works
-  void NameRanks(const std::vector<int>& global_ranks) { global_ranks_ = global_ranks; }
-  std::string NameOf(int peer) const;  // "rank 3"
+  FailureState* failure() { return &failure_; }
 
  private:
   struct Header;
@@ -121,14 +116,12 @@ class SharedMemoryTransport {
   template <typename Ready>
   Status Await(int peer, bool for_data, const Ready& ready);
   Status Silent(int peer, bool for_data);
-  Status PeerClosed(int peer);
   void Wake(int reader, bool for_data);
   void Close();
 
   const int rank_;
   const int size_;
   const std::chrono::milliseconds timeout_;
-  std::vector<int> global_ranks_;
   const Layout layout_;
   std::vector<std::unique_ptr<SharedMemorySegment>> segments_;  // by rank
 
@@ -139,12 +132,7 @@ class SharedMemoryTransport {
   std::vector<Use> uses_;                      // by slot
   std::vector<uint64_t> read_, read_for_all_;  // messages read so far, by publisher
 
-  mutable std::mutex mutex_;
-  Status error_;  // first error of a wait; these three: guarded by mutex_
-  Status cause_;  // given by Abort()
-  int failed_peer_ = -1;
-
-  std::atomic<bool> failed_{false};  // error_ or cause_ is set
+  FailureState failure_;
   std::atomic<int> waiting_for_{-1};
   std::atomic<uint64_t> bytes_sent_{0};
 };

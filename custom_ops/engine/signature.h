@@ -4,6 +4,7 @@
 #define TFDEAR_ENGINE_SIGNATURE_H_
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -34,6 +35,30 @@ class Signature {
   std::string text_;
   uint64_t hash_;
   std::shared_ptr<const std::string> details_;
+};
+
+// "all_reduce 'text' (sequence 3)", for messages.
+std::string DescribeCall(const char* operation, const Signature& signature, uint64_t sequence);
+
+// Finaliser of splitmix64: every bit of the input changes half of the output's.
+uint64_t MixBits(uint64_t value);
+
+// The same on all ranks for the same call, another for any other call. `round` as in RoundCounter.
+uint64_t KeyOfCall(const char* operation, const Signature& signature, uint64_t sequence,
+                   uint64_t round);
+
+// Tells calls with equal signature and sequence apart: counts those in a row with one sequence.
+class RoundCounter {
+ public:
+  uint64_t Next(uint64_t sequence) {
+    round_ = sequence == last_sequence_ ? round_ + 1 : 0;
+    last_sequence_ = sequence;
+    return round_;
+  }
+
+ private:
+  uint64_t last_sequence_ = std::numeric_limits<uint64_t>::max();
+  uint64_t round_ = 0;
 };
 
 }  // namespace tfdear

@@ -1,4 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -6,7 +7,6 @@
 
 #include "custom_ops/engine/engine.h"
 #include "custom_ops/engine/row_exchange.h"
-#include "custom_ops/engine/shard.h"
 #include "custom_ops/kernels/cancellable.h"
 #include "custom_ops/kernels/conversions.h"
 #include "custom_ops/kernels/ticket.h"
@@ -38,11 +38,10 @@ class OpenCollectiveOp : public tensorflow::OpKernel {
   int lane_;
 };
 
-// Bytes of one row (everything but the first dimension).
-size_t RowBytes(const Tensor& tensor) {
-  size_t bytes = tensorflow::DataTypeSize(tensor.dtype());
-  for (int d = 1; d < tensor.dims(); ++d) bytes *= tensor.dim_size(d);
-  return bytes;
+Rows RowsOf(const Tensor& tensor) {
+  size_t row_bytes = tensorflow::DataTypeSize(tensor.dtype());
+  for (int d = 1; d < tensor.dims(); ++d) row_bytes *= tensor.dim_size(d);
+  return {tensor.tensor_data().data(), tensor.dim_size(0), row_bytes};
 }
 
 // Memory that a peer's input decides about: TensorFlow says by an empty tensor that there is none.
@@ -54,17 +53,10 @@ Status MakeTensor(const Tensor& like, const TensorShape& shape, Tensor* made) {
                                                     tensorflow::DataTypeString(like.dtype()));
 }
 
-// A tensor like the given one, with another number of rows.
-Status MakeRows(const Tensor& like, size_t rows, Tensor* made) {
-  TensorShape shape = like.shape();
-  shape.set_dim(0, static_cast<int64_t>(rows));
-  return MakeTensor(like, shape, made);
-}
-
 char* Bytes(Tensor* tensor) { return const_cast<char*>(tensor->tensor_data().data()); }
 
-// What must agree on all ranks, in words: the type and every dimension but the first.
-std::string RowWords(const char* collective, const Tensor& tensor) {
+// What must agree on all ranks: the type and every dimension but the first.
+std::string DescribeRows(const char* collective, const Tensor& tensor) {
   std::string text =
       std::string(collective) + " " + tensorflow::DataTypeString(tensor.dtype()) + "[?";
   for (int d = 1; d < tensor.dims(); ++d) text += "," + std::to_string(tensor.dim_size(d));
@@ -82,6 +74,19 @@ struct Call {
   std::vector<Tensor> outputs;
 };
 
+// Makes the first output: like the input, with another number of rows.
+AllocateRows OutputAllocator(Call* call) {
+  return [call](size_t rows, void** memory) {
+    TensorShape shape = call->input.shape();
+    shape.set_dim(0, static_cast<int64_t>(rows));
+    Tensor output;
+    TFDEAR_RETURN_IF_ERROR(MakeTensor(call->input, shape, &output));
+    *memory = Bytes(&output);
+    call->outputs = {output};
+    return Status();
+  };
+}
+
 absl::Status CheckType(const Call& call) {
   if (tensorflow::DataTypeCanUseMemcpy(call.input.dtype())) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -98,7 +103,8 @@ absl::Status CheckRows(const Call& call) {
   return CheckType(call);
 }
 
-// A kernel that runs one collective. `Collective` says in words what it sends, and sends it.
+// A kernel that runs one collective. `Collective` checks its inputs, describes what ranks have to
+// agree on, for the signature, and runs it.
 template <typename Collective>
 class CollectiveOp : public tensorflow::AsyncOpKernel {
  public:
@@ -119,7 +125,7 @@ class CollectiveOp : public tensorflow::AsyncOpKernel {
     OP_REQUIRES_OK_ASYNC(context, Collective::Check(*call), done);
     auto op = Cancellable::Start(context, std::move(done));
     collective->Start(
-        std::make_shared<Signature>(Collective::Words(*call)),
+        std::make_shared<Signature>(Collective::Describe(*call)),
         [call](CollectiveBackend* backend, const Signature& signature, uint64_t sequence) {
           return Collective::Run(backend, signature, sequence, call.get());
         },
@@ -140,56 +146,25 @@ class CollectiveOp : public tensorflow::AsyncOpKernel {
 
 struct AllGather {
   static absl::Status Check(const Call& call) { return CheckRows(call); }
-  static std::string Words(const Call& call) { return RowWords("all_gather", call.input); }
+  static std::string Describe(const Call& call) { return DescribeRows("all_gather", call.input); }
 
   static Status Run(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
                     Call* call) {
-    const size_t row_bytes = RowBytes(call->input);
-    ArrivingRows rows;
-    TFDEAR_RETURN_IF_ERROR(
-        AnnounceRows(backend, signature, sequence, call->input.dim_size(0), row_bytes, &rows));
-    Tensor output;
-    TFDEAR_RETURN_IF_ERROR(MakeRows(call->input, rows.total, &output));
-    const Status status = backend->AllGatherV(call->input.tensor_data().data(), Bytes(&output),
-                                              rows.bytes_of_member, signature, sequence);
-    call->outputs = {output};
-    return status;
+    return AllGatherRows(backend, signature, sequence, RowsOf(call->input), OutputAllocator(call));
   }
 };
 
 struct ReduceScatter {
   static absl::Status Check(const Call& call) { return CheckRows(call); }
-  static std::string Words(const Call& call) {
+  static std::string Describe(const Call& call) {
     return std::string("reduce_scatter ") + tensorflow::DataTypeString(call.input.dtype()) +
            call.input.shape().DebugString();
   }
 
   static Status Run(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
                     Call* call) {
-    // Blocks of equal size, so that the backend's shards are whole rows: block r holds the rows
-    // that rank r gets.
-    const int size = backend->size();
-    const size_t rows = call->input.dim_size(0);
-    const size_t row_bytes = RowBytes(call->input);
-    const size_t element = tensorflow::DataTypeSize(call->input.dtype());
-    const size_t block_bytes = (rows + size - 1) / size * row_bytes;
-    std::vector<char> blocks(block_bytes * size, 0);
-    const char* input = call->input.tensor_data().data();
-    for (int r = 0; r < size; ++r) {
-      const Range range = ShardOf(rows, r, size);
-      std::copy(input + range.begin * row_bytes, input + range.end * row_bytes,
-                blocks.begin() + r * block_bytes);
-    }
-    Status status = backend->ReduceScatter(blocks.data(), blocks.size() / element,
-                                           ToEngine(call->input.dtype()), signature, sequence);
-    if (!status.ok()) return status;
-    const Range mine = ShardOf(rows, backend->rank(), size);
-    Tensor output;
-    TFDEAR_RETURN_IF_ERROR(MakeRows(call->input, mine.size(), &output));
-    std::copy_n(blocks.begin() + backend->rank() * block_bytes, mine.size() * row_bytes,
-                Bytes(&output));
-    call->outputs = {output};
-    return status;
+    return ReduceScatterRows(backend, signature, sequence, RowsOf(call->input),
+                             ToEngine(call->input.dtype()), OutputAllocator(call));
   }
 };
 
@@ -212,36 +187,27 @@ struct AllToAll {
     return absl::OkStatus();
   }
 
-  static std::string Words(const Call& call) { return RowWords("all_to_all", call.input); }
+  static std::string Describe(const Call& call) { return DescribeRows("all_to_all", call.input); }
 
   static Status Run(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
                     Call* call) {
-    const int size = backend->size();
     const auto splits = call->splits.flat<int64_t>();
-    const size_t row_bytes = RowBytes(call->input);
-    ArrivingRows rows;
-    TFDEAR_RETURN_IF_ERROR(AnnounceSplits(backend, signature, sequence,
-                                          std::vector<int64_t>(splits.data(), splits.data() + size),
-                                          row_bytes, &rows));
-    std::vector<size_t> send(size);
-    Tensor received_splits(tensorflow::DT_INT64, TensorShape({size}));
-    for (int r = 0; r < size; ++r) {
-      received_splits.flat<int64_t>()(r) = rows.of_member[r];
-      send[r] = splits(r) * row_bytes;
-    }
-    Tensor output;
-    TFDEAR_RETURN_IF_ERROR(MakeRows(call->input, rows.total, &output));
-    const Status status = backend->AllToAllV(call->input.tensor_data().data(), send, Bytes(&output),
-                                             rows.bytes_of_member, signature, sequence);
-    call->outputs = {output, received_splits};
-    return status;
+    std::vector<int64_t> received;
+    TFDEAR_RETURN_IF_ERROR(
+        AllToAllRows(backend, signature, sequence, RowsOf(call->input),
+                     std::vector<int64_t>(splits.data(), splits.data() + splits.size()), &received,
+                     OutputAllocator(call)));
+    Tensor received_splits(tensorflow::DT_INT64, TensorShape({backend->size()}));
+    std::copy(received.begin(), received.end(), received_splits.flat<int64_t>().data());
+    call->outputs.push_back(received_splits);
+    return Status();
   }
 };
 
 struct Broadcast {
   static absl::Status Check(const Call& call) { return CheckType(call); }
 
-  static std::string Words(const Call& call) {
+  static std::string Describe(const Call& call) {
     return std::string("broadcast ") + tensorflow::DataTypeString(call.input.dtype()) +
            call.input.shape().DebugString() +
            (call.label.empty() ? "" : " of '" + call.label + "'") + " from rank " +
@@ -263,7 +229,7 @@ struct Broadcast {
 
 struct Barrier {
   static absl::Status Check(const Call& call) { return absl::OkStatus(); }
-  static std::string Words(const Call& call) { return "barrier"; }
+  static std::string Describe(const Call& call) { return "barrier"; }
   static Status Run(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
                     Call* call) {
     return backend->Barrier(signature, sequence);

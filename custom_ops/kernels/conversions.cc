@@ -34,8 +34,8 @@ absl::Status ToAbsl(const Status& status) {
       return absl::InvalidArgumentError(status.message());
     case StatusCode::kDeadlineExceeded:
       return absl::DeadlineExceededError(status.message());
-    // TensorFlow rewrites "unavailable" of ops that it does not know as communication into an
-    // internal error with words of its own; "aborted" arrives as it is.
+    // TensorFlow turns "unavailable", from ops that it does not know as communication, into an
+    // internal error with another message; "aborted" arrives as it is.
     case StatusCode::kUnavailable:
       return absl::AbortedError(status.message());
     case StatusCode::kAborted:

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "custom_ops/engine/data_type.h"
+#include "tests/cc/plan_testing.h"
 
 namespace tfdear {
 namespace {
@@ -21,7 +22,7 @@ Plan PlanOf(std::vector<std::vector<int>> buckets) {
   Plan plan;
   plan.buckets = std::move(buckets);
   for (int b = 0; b < static_cast<int>(plan.buckets.size()); ++b) {
-    plan.steps.push_back({Phase::kAllReduce, b});
+    plan.steps.push_back({kAllReduce, b});
   }
   return plan;
 }

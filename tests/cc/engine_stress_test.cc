@@ -270,8 +270,8 @@ class StressedRank {
       if (event.kind == EventKind::kRead && !plan_.aborts) {
         EXPECT_GE(event.detail, event.ticket) << "a read passed before an update it had to see";
       }
-      if (event.kind == EventKind::kReduceScatter || event.kind == EventKind::kAllGather ||
-          event.kind == EventKind::kAllReduce || event.kind == EventKind::kSparseGather) {
+      if (event.kind == EventOf(kReduceScatter) || event.kind == EventOf(kAllGather) ||
+          event.kind == EventOf(kAllReduce) || event.kind == EventOf(kSparseGather)) {
         line_.push_back({event.ticket, event.subject, static_cast<int64_t>(event.kind)});
       }
     }

@@ -32,18 +32,18 @@ std::array<std::unique_ptr<ProcessGroup>, kNumLanes> LonelyGroups() {
   return groups;
 }
 
-void StartAlone(Schedule schedule = Schedule::kDear, size_t bucket_bytes = 1) {
-  Engine::Options options;
-  options.schedule = schedule;
-  options.bucket_bytes = bucket_bytes;
-  TFDEAR_EXPECT_OK(Engine::Get()->Start(options, LonelyGroups()));
-}
+void StartAlone() { TFDEAR_EXPECT_OK(Engine::Get()->Start(Engine::Options(), LonelyGroups())); }
 
-int64_t LayoutOf(LaneKind lane, std::vector<int64_t> counts) {
+// Of a bucket for each tensor, unless more fit.
+int64_t LayoutOf(LaneKind lane, std::vector<int64_t> counts, size_t bucket_bytes = 1) {
   const int64_t layout = Engine::Get()->CreateLayout("gradients", lane);
+  std::vector<TensorSpec> tensors;
   for (int64_t count : counts) {
-    TFDEAR_EXPECT_OK(Engine::Get()->AddTensor(layout, {DataType::kFloat32, count, false}));
+    tensors.push_back({DataType::kFloat32, count, false});
+    TFDEAR_EXPECT_OK(Engine::Get()->AddTensor(layout, tensors.back()));
   }
+  const Plan plan = PlanFor(tensors, bucket_bytes, Schedule::kDear);
+  TFDEAR_EXPECT_OK(Engine::Get()->SetPlan(layout, plan.Encode()));
   return layout;
 }
 
@@ -86,10 +86,10 @@ TEST(Engine, RefusesUseBeforeItsStartAndASecondStart) {
 
 TEST(Engine, LayoutsAreFixedByTheirFirstUse) {
   InItsOwnProcess([] {
-    StartAlone(Schedule::kDear, 256);
+    StartAlone();
     Engine* engine = Engine::Get();
-    const int64_t layout = LayoutOf(LaneKind::kControl, {64, 1, 16});
-    EXPECT_TRUE(engine->BucketBytes(layout).empty()) << "no plan yet";
+    const int64_t layout = LayoutOf(LaneKind::kControl, {64, 1, 16}, 256);
+    EXPECT_TRUE(engine->BucketBytes(layout).empty()) << "not used yet";
     TFDEAR_EXPECT_OK(engine->SetLane(layout, LaneKind::kGradients));
     std::shared_ptr<Reduction> reduction;
     Lane* lane = nullptr;
@@ -99,6 +99,7 @@ TEST(Engine, LayoutsAreFixedByTheirFirstUse) {
     EXPECT_EQ(engine->AddTensor(layout, {DataType::kFloat32, 8, false}).code(),
               StatusCode::kInternal);
     EXPECT_EQ(engine->SetLane(layout, LaneKind::kControl).code(), StatusCode::kInternal);
+    EXPECT_EQ(engine->SetPlan(layout, {}).code(), StatusCode::kInternal);
     TFDEAR_EXPECT_OK(engine->SetLane(layout, LaneKind::kGradients));
     for (int64_t unknown : {int64_t{-1}, layout + 1}) {
       EXPECT_EQ(engine->Open(unknown, &reduction, &lane).code(), StatusCode::kInvalidArgument);
@@ -107,18 +108,27 @@ TEST(Engine, LayoutsAreFixedByTheirFirstUse) {
   });
 }
 
-TEST(Engine, OnlyGradientsAreSplitInTwoPhases) {
+TEST(Engine, LayoutsAreUsedWithThePlanThatWasSetLast) {
   InItsOwnProcess([] {
-    StartAlone(Schedule::kDear);
-    for (LaneKind kind : {LaneKind::kGradients, LaneKind::kControl}) {
-      std::shared_ptr<Reduction> reduction;
-      Lane* lane = nullptr;
-      TFDEAR_EXPECT_OK(Engine::Get()->Open(LayoutOf(kind, {8, 8}), &reduction, &lane));
-      const bool gradients = kind == LaneKind::kGradients;
-      EXPECT_EQ(reduction->layout().steps.size(), gradients ? 4u : 2u);
-      EXPECT_EQ(reduction->layout().steps[0].phase,
-                gradients ? Phase::kReduceScatter : Phase::kAllReduce);
-    }
+    StartAlone();
+    Engine* engine = Engine::Get();
+    const int64_t layout = engine->CreateLayout("gradients", LaneKind::kGradients);
+    const std::vector<TensorSpec> tensors(2, {DataType::kFloat32, 8, false});
+    for (const TensorSpec& tensor : tensors) TFDEAR_EXPECT_OK(engine->AddTensor(layout, tensor));
+    std::shared_ptr<Reduction> reduction;
+    Lane* lane = nullptr;
+    const Status without = engine->Open(layout, &reduction, &lane);
+    EXPECT_EQ(without.code(), StatusCode::kInternal);
+    EXPECT_NE(without.message().find("before it had a plan"), std::string::npos);
+    EXPECT_EQ(engine->SetPlan(layout, {0, 0, 0}).code(), StatusCode::kInvalidArgument);
+    TFDEAR_EXPECT_OK(engine->SetPlan(layout, PlanFor(tensors, 1, Schedule::kWfbp).Encode()));
+    TFDEAR_EXPECT_OK(engine->SetPlan(layout, PlanFor(tensors, 1, Schedule::kDear).Encode()));
+    TFDEAR_EXPECT_OK(engine->Open(layout, &reduction, &lane));
+    ASSERT_EQ(reduction->layout().steps.size(), 4u);
+    EXPECT_EQ(reduction->layout().steps[0].kind, kReduceScatter);
+    int64_t executions = 0;
+    engine->PlanOf(layout, &executions);
+    EXPECT_EQ(executions, 1);
   });
 }
 
@@ -181,7 +191,7 @@ TEST(Engine, SingleCollectivesRunInTheirTurn) {
 // Through the functions that Python calls.
 TEST(Engine, AReductionThatIsClosedEarlyHoldsUpNothing) {
   InItsOwnProcess([] {
-    StartAlone(Schedule::kDear, 32);  // A bucket for each tensor.
+    StartAlone();
     const int64_t layout = LayoutOf(LaneKind::kGradients, {8, 8});
     char error[1000] = "";
     auto open = [&] {

@@ -12,16 +12,17 @@
 
 #include "custom_ops/engine/lane.h"
 #include "custom_ops/engine/reduction.h"
+#include "tests/cc/plan_testing.h"
 #include "tests/cc/testing.h"
 
 namespace tfdear {
 
-// A layout under the plan that the engine starts with.
+// A layout under a plan of PlanFor().
 inline std::shared_ptr<const ReductionLayout> FixedSizeLayout(
     const std::string& name, const std::vector<TensorSpec>& tensors, size_t bucket_bytes,
     Schedule schedule, Algorithm algorithm = Algorithm::kShards, Levels levels = {}) {
   return ReductionLayout::Make(name, tensors,
-                               Plan::Make(tensors, bucket_bytes, schedule, algorithm, levels));
+                               PlanFor(tensors, bucket_bytes, schedule, algorithm, levels));
 }
 
 // What a rank needs to reduce gradients: the parts of an Engine, which is one per process, so that

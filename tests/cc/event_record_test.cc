@@ -7,6 +7,7 @@
 #include <atomic>
 #include <set>
 
+#include "tests/cc/plan_testing.h"
 #include "tests/cc/testing.h"
 
 namespace tfdear {
@@ -26,11 +27,11 @@ TEST(EventRecord, EveryReaderSeesEveryEventOnce) {
   EventRecord record(4);
   uint64_t position = 0;
   EXPECT_TRUE(record.Read(&position).empty());
-  record.Add({EventKind::kAllGather, 7, 3, 4096, 100, 250});
+  record.Add({EventOf(kAllGather), 7, 3, 4096, 100, 250});
   record.Add(Numbered(8));
   const auto events = record.Read(&position);
   ASSERT_EQ(Tickets(events), (std::vector<int64_t>{7, 8}));
-  EXPECT_EQ(events[0].kind, EventKind::kAllGather);
+  EXPECT_EQ(events[0].kind, EventOf(kAllGather));
   EXPECT_EQ(events[0].subject, 3);
   EXPECT_EQ(events[0].detail, 4096);
   EXPECT_EQ(events[0].begin_us, 100);
@@ -115,11 +116,12 @@ TEST(EventRecord, ClockDoesNotGoBack) {
 
 TEST(EventRecord, EveryKindHasANameOfItsOwn) {
   std::set<std::string> names;
-  for (int kind = 0; kind <= static_cast<int>(EventKind::kIntraAllGather); ++kind) {
-    names.insert(Name(static_cast<EventKind>(kind)));
-  }
-  EXPECT_EQ(names.size(), static_cast<size_t>(EventKind::kIntraAllGather) + 1);
+  const int count = static_cast<int>(EventKind::kFirstOfPlans) + kNumStepKinds;
+  for (int kind = 0; kind < count; ++kind) names.insert(Name(static_cast<EventKind>(kind)));
+  EXPECT_EQ(names.size(), static_cast<size_t>(count));
   EXPECT_EQ(names.count("unknown"), 0u);
+  EXPECT_STREQ(Name(static_cast<EventKind>(count)), "unknown");
+  EXPECT_STREQ(Name(EventOf(kSparseExchange)), "sparse_exchange");
 }
 
 }  // namespace

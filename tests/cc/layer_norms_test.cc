@@ -136,11 +136,11 @@ TEST(LayerNormsOrderTest, ABucketIsSummedButNotSpreadBeforeItsLayersAreThere) {
       }
       return false;
     };
-    while (!has(EventKind::kReduceScatter) && std::chrono::steady_clock::now() < deadline) {
+    while (!has(EventOf(kReduceScatter)) && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::yield();
     }
-    EXPECT_TRUE(has(EventKind::kReduceScatter));
-    EXPECT_FALSE(has(EventKind::kAllGather));
+    EXPECT_TRUE(has(EventOf(kReduceScatter)));
+    EXPECT_FALSE(has(EventOf(kAllGather)));
     EXPECT_EQ(received.calls(), 0);
     for (size_t t = 0; t < kCounts.size(); ++t) {
       if (t != kWithout) TFDEAR_EXPECT_OK(reduction->AddLayer(t, Operands(weights, t)));

@@ -167,11 +167,11 @@ TEST_P(LevelReductionTest, SumsAreThoseOfTheGrid) {
     for (Schedule schedule : kSchedules) {
       for (size_t bucket_bytes : {size_t{1}, size_t{4096}, kHuge}) {
         ExpectSums(rank, tensors,
-                   Plan::Make(tensors, bucket_bytes, schedule, Algorithm::kLevels, rank->levels()));
+                   PlanFor(tensors, bucket_bytes, schedule, Algorithm::kLevels, rank->levels()));
       }
     }
     ExpectSums(rank, tensors,
-               Plan::Make(tensors, 4096, Schedule::kDear, Algorithm::kLevels, rank->levels()),
+               PlanFor(tensors, 4096, Schedule::kDear, Algorithm::kLevels, rank->levels()),
                /*max_delay_ms=*/2);
   });
 }
@@ -183,28 +183,28 @@ INSTANTIATE_TEST_SUITE_P(Grids, LevelReductionTest,
 TEST(LevelReduction, ChunksOfHalvesAndOfWholes) {
   const std::vector<TensorSpec> tensors = {Dense(5), Dense(3001), Dense(1), Dense(40003)};
   const std::vector<std::vector<int>> buckets = {{3, 0}, {1, 2}};
-  const Plan halves = PlanOf(buckets, {{Phase::kIntraReduceScatter, 0, 0, 2},
-                                       {Phase::kIntraReduceScatter, 1},
-                                       {Phase::kIntraReduceScatter, 0, 1, 2},
-                                       {Phase::kInterReduceScatter, 0},
-                                       {Phase::kInterReduceScatter, 1, 0, 2},
-                                       {Phase::kInterAllGather, 0, 1, 3},
-                                       {Phase::kInterReduceScatter, 1, 1, 2},
-                                       {Phase::kInterAllGather, 1, 0, 1},
-                                       {Phase::kInterAllGather, 0, 0, 3},
-                                       {Phase::kInterAllGather, 0, 2, 3},
-                                       {Phase::kIntraAllGather, 1, 0, 1},
-                                       {Phase::kIntraAllGather, 0, 0, 4},
-                                       {Phase::kIntraAllGather, 0, 3, 4},
-                                       {Phase::kIntraAllGather, 0, 2, 4},
-                                       {Phase::kIntraAllGather, 0, 1, 4}});
+  const Plan halves = PlanOf(buckets, {{kIntraReduceScatter, 0, 0, 2},
+                                       {kIntraReduceScatter, 1},
+                                       {kIntraReduceScatter, 0, 1, 2},
+                                       {kInterReduceScatter, 0},
+                                       {kInterReduceScatter, 1, 0, 2},
+                                       {kInterAllGather, 0, 1, 3},
+                                       {kInterReduceScatter, 1, 1, 2},
+                                       {kInterAllGather, 1, 0, 1},
+                                       {kInterAllGather, 0, 0, 3},
+                                       {kInterAllGather, 0, 2, 3},
+                                       {kIntraAllGather, 1, 0, 1},
+                                       {kIntraAllGather, 0, 0, 4},
+                                       {kIntraAllGather, 0, 3, 4},
+                                       {kIntraAllGather, 0, 2, 4},
+                                       {kIntraAllGather, 0, 1, 4}});
   // Every chunk has a chain of its own.
   std::vector<Plan::Step> steps;
   for (int chunk : {2, 0, 1}) {
     for (int bucket : {0, 1}) {
-      for (Phase phase : {Phase::kIntraReduceScatter, Phase::kInterReduceScatter,
-                          Phase::kInterAllGather, Phase::kIntraAllGather}) {
-        steps.push_back({phase, bucket, chunk, 3});
+      for (const StepKind& kind :
+           {kIntraReduceScatter, kInterReduceScatter, kInterAllGather, kIntraAllGather}) {
+        steps.push_back({kind, bucket, chunk, 3});
       }
     }
   }
@@ -259,10 +259,10 @@ TEST(LevelReduction, LevelsWorkAtOnce) {
     for (const Event& event : steps) of_bucket[event.subject].push_back(event);
     for (const auto& chain : of_bucket) {
       ASSERT_EQ(chain.size(), 4u);
-      EXPECT_EQ(chain[0].kind, EventKind::kIntraReduceScatter);
-      EXPECT_EQ(chain[1].kind, EventKind::kInterReduceScatter);
-      EXPECT_EQ(chain[2].kind, EventKind::kInterAllGather);
-      EXPECT_EQ(chain[3].kind, EventKind::kIntraAllGather);
+      EXPECT_EQ(chain[0].kind, EventOf(kIntraReduceScatter));
+      EXPECT_EQ(chain[1].kind, EventOf(kInterReduceScatter));
+      EXPECT_EQ(chain[2].kind, EventOf(kInterAllGather));
+      EXPECT_EQ(chain[3].kind, EventOf(kIntraAllGather));
       for (int i = 1; i < 4; ++i) EXPECT_LE(chain[i - 1].end_us, chain[i].begin_us);
       // Between the nodes travels half of the bucket.
       EXPECT_EQ(chain[0].detail, 4 << 18);
@@ -270,12 +270,12 @@ TEST(LevelReduction, LevelsWorkAtOnce) {
     }
     int at_once = 0;
     for (const Event& a : steps) {
-      if (a.kind != EventKind::kInterReduceScatter && a.kind != EventKind::kInterAllGather) {
+      if (a.kind != EventOf(kInterReduceScatter) && a.kind != EventOf(kInterAllGather)) {
         continue;
       }
       for (const Event& b : steps) {
         const bool intra =
-            b.kind == EventKind::kIntraReduceScatter || b.kind == EventKind::kIntraAllGather;
+            b.kind == EventOf(kIntraReduceScatter) || b.kind == EventOf(kIntraAllGather);
         if (intra && b.begin_us < a.end_us && a.begin_us < b.end_us) {
           EXPECT_NE(a.subject, b.subject);
           ++at_once;

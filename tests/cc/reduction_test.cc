@@ -49,24 +49,12 @@ std::vector<Event> OfKinds(const std::vector<Event>& events, std::vector<EventKi
 
 // Collectives in words, "rs2" for the reduce-scatter of bucket 2, in the order they ran.
 std::vector<std::string> LineOf(const std::vector<Event>& events) {
+  const std::pair<StepKind, std::string> words[] = {
+      {kReduceScatter, "rs"}, {kAllGather, "ag"}, {kAllReduce, "ar"}, {kSparseGather, "sg"}};
   std::vector<std::string> line;
   for (const Event& event : events) {
-    const std::string bucket = std::to_string(event.subject);
-    switch (event.kind) {
-      case EventKind::kReduceScatter:
-        line.push_back("rs" + bucket);
-        break;
-      case EventKind::kAllGather:
-        line.push_back("ag" + bucket);
-        break;
-      case EventKind::kAllReduce:
-        line.push_back("ar" + bucket);
-        break;
-      case EventKind::kSparseGather:
-        line.push_back("sg" + bucket);
-        break;
-      default:
-        break;
+    for (const auto& [kind, word] : words) {
+      if (event.kind == EventOf(kind)) line.push_back(word + std::to_string(event.subject));
     }
   }
   return line;
@@ -153,18 +141,14 @@ TEST_P(ReductionTest, PlansWithChunksAndTrees) {
   const std::vector<TensorSpec> tensors = {Dense(5), Dense(3000), Dense(1), Dense(40000)};
   Plan chunks;
   chunks.buckets = {{3, 0}, {1, 2}};
-  chunks.steps = {{Phase::kReduceScatter, 0},   {Phase::kAllGather, 0, 1, 3},
-                  {Phase::kReduceScatter, 1},   {Phase::kAllGather, 1},
-                  {Phase::kAllGather, 0, 0, 3}, {Phase::kAllGather, 0, 2, 3}};
+  chunks.steps = {{kReduceScatter, 0}, {kAllGather, 0, 1, 3}, {kReduceScatter, 1},
+                  {kAllGather, 1},     {kAllGather, 0, 0, 3}, {kAllGather, 0, 2, 3}};
   Plan partitions;
   partitions.buckets = {{3}, {2, 1, 0}};
-  partitions.steps = {{Phase::kAllReduce, 1, 0, 2},
-                      {Phase::kAllReduce, 0, 0, 2},
-                      {Phase::kAllReduce, 1, 1, 2},
-                      {Phase::kAllReduce, 0, 1, 2}};
-  const Plan plans[] = {chunks, partitions,
-                        Plan::Make(tensors, 1, Schedule::kDear, Algorithm::kTree),
-                        Plan::Make(tensors, 4096, Schedule::kWfbp, Algorithm::kTree)};
+  partitions.steps = {
+      {kAllReduce, 1, 0, 2}, {kAllReduce, 0, 0, 2}, {kAllReduce, 1, 1, 2}, {kAllReduce, 0, 1, 2}};
+  const Plan plans[] = {chunks, partitions, PlanFor(tensors, 1, Schedule::kDear, Algorithm::kTree),
+                        PlanFor(tensors, 4096, Schedule::kWfbp, Algorithm::kTree)};
   for (const Plan& plan : plans) {
     TFDEAR_EXPECT_OK(plan.Check(tensors));
     const auto layout = ReductionLayout::Make("gradients", tensors, plan);
@@ -281,8 +265,7 @@ TEST_P(ReductionTest, SeveralTicketsAtOnce) {
       EXPECT_EQ(static_cast<float*>(from_a.Get(1).sum.data)[199], size() * (step + 1.0f));
       EXPECT_EQ(static_cast<float*>(from_b.Get(0).sum.data)[299], size() * (step + 100.0f));
     }
-    const auto line =
-        OfKinds(rank->NewEvents(), {EventKind::kReduceScatter, EventKind::kAllGather});
+    const auto line = OfKinds(rank->NewEvents(), {EventOf(kReduceScatter), EventOf(kAllGather)});
     ASSERT_EQ(line.size(), 5u * (2 * 2 + 2));
     for (size_t i = 1; i < line.size(); ++i) EXPECT_GE(line[i].ticket, line[i - 1].ticket);
   });

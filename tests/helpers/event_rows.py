@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from tfdear.base import names
 from tfdear.engine import events as event_record
 
 
 def row(kind, ticket, subject, detail, begin, end, computation=0.0):
     """An event; times in milliseconds."""
     times = [round(value * 1000) for value in (begin, end, computation)]
-    return (event_record.EVENT_KINDS.index(kind), ticket, subject, detail, *times)
+    return (names.EVENT_KINDS.index(kind), ticket, subject, detail, *times)
 
 
 def record(*events) -> np.ndarray:

@@ -9,12 +9,12 @@ _JOB = """
 import numpy as np
 import tensorflow as tf
 import tfdear
-from tfdear.engine import engine
+from tfdear.base import names
 
 strategy = tfdear.DearStrategy()
 
 def layouts():
-    return strategy._job.engine.create_layout("count", engine.Lane.CONTROL)
+    return strategy._job.engine.create_layout("count", names.Lane.CONTROL)
 
 def sum_of(count):
     mine = tf.range(count, dtype=tf.float32) + strategy.rank

@@ -15,6 +15,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tfdear.base import names
 from tfdear.benchmarks import lab as netlab
 from tfdear.benchmarks import link, report
 from tfdear.benchmarks.group import Group
@@ -25,7 +26,6 @@ from tfdear.planning import schedules
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.trace import Trace
 
-_FLOAT32 = 2
 _TIMEOUT = 600.0
 
 
@@ -253,8 +253,11 @@ def _work(trace: Trace) -> dict[str, Any]:
 
 def encode(plan: schedules.Plan, counts: Sequence[int]) -> list[int]:
     """A plan over float32 gradients as the engine takes it."""
-    tensors = [engine_plan.TensorSpec(_FLOAT32, count, False, 4 * count) for count in counts]
-    return engine_plan.encode(plan, tensors, range(len(counts)))
+    tensors = [
+        engine_plan.TensorSpec(names.data_type("float32"), count, False, 4 * count)
+        for count in counts
+    ]
+    return engine_plan.encode(plan, tensors, range(len(counts)), engine_plan.PlanFormat())
 
 
 def _print(

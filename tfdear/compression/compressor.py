@@ -53,13 +53,12 @@ class Compressor(Protocol):
             members: Number of nodes.
         """
 
-    def configure(self, engine: Any, *, members: int, smallest_bucket: int | None) -> None:
+    def configure(self, engine: Any, *, members: int) -> None:
         """Tells the engine how to compress, before the first use of a layout, on all ranks alike.
 
         Args:
             engine: The started `tfdear.engine.engine.Engine`.
             members: Number of nodes.
-            smallest_bucket: In bytes; smaller ones travel dense. None: all do.
         """
 
 

@@ -5,7 +5,8 @@ import dataclasses
 import math
 from typing import Any
 
-from tfdear.compression.compressor import check_density, elements_of
+from tfdear.base import names
+from tfdear.compression.compressor import check_density
 from tfdear.planning.cost_model import CommunicationCosts, LinearCost
 
 __all__ = ["MSTopK"]
@@ -14,8 +15,7 @@ __all__ = ["MSTopK"]
 # volumes are 2 k (m - 1) / m and (m - 1) k pairs, and their quotient is m / 2.
 REDUCE_FROM_MEMBERS = 4
 
-_VALUES = ("float32", "bfloat16")
-_EXCHANGES = ("auto", "all_gather", "reduce")
+_EXCHANGES = ("auto", *names.EXCHANGES)
 # Bytes of a coded pair at densities about 0.01, over the 4 bytes of an element.
 _CODED = {"float32": 1.1, "bfloat16": 0.6}
 _FIRST_DENSITY = 0.25
@@ -126,7 +126,7 @@ class MSTopK:
                     f"`{name}` must be a whole number of at least {minimum}. "
                     f"Received: {name}={value!r}"
                 )
-        for name, choices in (("values", _VALUES), ("exchange", _EXCHANGES)):
+        for name, choices in (("values", names.VALUE_FORMATS), ("exchange", _EXCHANGES)):
             if getattr(self, name) not in choices:
                 raise ValueError(
                     f"`{name}` must be one of {choices}. Received: {name}={getattr(self, name)!r}"
@@ -158,7 +158,7 @@ class MSTopK:
         """Whether what is kept allows for the momentum of the optimizer that gets the sums."""
         return self.error_feedback and self.momentum is None
 
-    def configure(self, engine: Any, *, members: int, smallest_bucket: int | None) -> None:
+    def configure(self, engine: Any, *, members: int) -> None:
         """Tells the engine how to compress; see `Compressor.configure`."""
         warm_up = self.warm_up()
         engine.compress(
@@ -170,7 +170,6 @@ class MSTopK:
             warm_up_steps=warm_up.steps,
             first_density=warm_up.first_density,
             only_optimizers_warm_up=self.warm_up_steps is None,
-            at_least=-1 if smallest_bucket is None else elements_of(smallest_bucket),
             hierarchical=self.hierarchical,
         )
         engine.set_density(self.density)

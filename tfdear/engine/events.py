@@ -5,29 +5,7 @@ import dataclasses
 
 import numpy as np
 
-# In the order of the engine's EventKind.
-EVENT_KINDS = (
-    "contribute",
-    "reduce_scatter",
-    "all_gather",
-    "all_reduce",
-    "sparse_gather",
-    "collective",
-    "update",
-    "await",
-    "read",
-    "step",
-    "reduce",
-    "broadcast",
-    "intra_reduce_scatter",
-    "inter_reduce_scatter",
-    "inter_all_gather",
-    "intra_all_gather",
-    "norms",
-    "sparse_exchange",
-    "sparse_all_gather",
-    "forward",
-)
+from tfdear.base import names
 
 _SECONDS = 1e-6
 # A row of the record as the engine hands it out; times in microseconds of the steady clock.
@@ -55,6 +33,12 @@ class Event:
 def to_events(rows: np.ndarray) -> list[Event]:
     """Rows of the record as objects, with times in seconds."""
     return [
-        Event(EVENT_KINDS[kind], ticket, subject, detail, *(micros * _SECONDS for micros in times))
+        Event(
+            names.EVENT_KINDS[kind],
+            ticket,
+            subject,
+            detail,
+            *(micros * _SECONDS for micros in times),
+        )
         for kind, ticket, subject, detail, *times in rows.tolist()
     ]

@@ -4,25 +4,14 @@
 import dataclasses
 from collections.abc import Sequence
 
+from tfdear.base import names
+from tfdear.base.names import Group, Operation, WireFormat
 from tfdear.planning import schedules
+from tfdear.planning.line import Step
 
-# The engine's Phase, by name (`tfdear.engine.engine.Phase`).
-_PHASES = (
-    "reduce_scatter",
-    "all_gather",
-    "all_reduce",
-    "sparse_gather",
-    "reduce",
-    "broadcast",
-    "intra_reduce_scatter",
-    "inter_reduce_scatter",
-    "inter_all_gather",
-    "intra_all_gather",
-    "sparse_exchange",
-    "sparse_all_gather",
-)
-
-_FLOAT32 = 2  # In `tfdear.engine.engine.DATA_TYPES`.
+_FLOAT32 = names.data_type("float32")
+# Of kinds of steps, which a step of the engine's plan has as its phase.
+_NUMBERS = {kind.name: number for number, kind in enumerate(names.STEP_KINDS)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +42,22 @@ class SparseBuckets:
 
 
 @dataclasses.dataclass(frozen=True)
+class PlanFormat:
+    """How the engine forms sums, as far as the steps of its plans depend on it.
+
+    Args:
+        tree: Whether sums are formed along trees: a reduce and a broadcast are then the halves of
+            an all-reduce.
+        levels: The levels, where sums are formed in two; None: they are not.
+        sparse_buckets: Which buckets are exchanged sparsely; None: none.
+    """
+
+    tree: bool = False
+    levels: Levels | None = None
+    sparse_buckets: SparseBuckets | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class TensorSpec:
     """What the engine knows of a reduced tensor.
 
@@ -78,10 +83,7 @@ def encode(
     plan: schedules.Plan,
     tensors: Sequence[TensorSpec],
     tensor_of_layer: Sequence[int],
-    *,
-    tree: bool = False,
-    levels: Levels | None = None,
-    sparse_buckets: SparseBuckets | None = None,
+    plan_format: PlanFormat,
 ) -> list[int]:
     """Writes a plan as the engine reads it.
 
@@ -92,10 +94,7 @@ def encode(
         plan: Buckets and steps over the layers of a trace.
         tensors: The tensors of the layout.
         tensor_of_layer: The tensor that each layer of the trace stands for.
-        tree: Whether sums are formed along trees: a reduce and a broadcast are then the halves of
-            an all-reduce.
-        levels: The levels, where sums are formed in two. Defaults to None: they are not.
-        sparse_buckets: Which buckets are exchanged sparsely. Defaults to None: none.
+        plan_format: How the engine forms sums.
 
     Returns:
         The numbers; `custom_ops/engine/plan.h` has their order.
@@ -108,7 +107,7 @@ def encode(
     for parts in parts_of_bucket:
         numbers.append(list(range(len(buckets), len(buckets) + len(parts))))
         buckets.extend(parts)
-    return _write(plan, numbers, buckets, tensors, tree, levels, sparse_buckets)
+    return _write(plan, numbers, buckets, tensors, plan_format)
 
 
 def encode_over_buckets(
@@ -116,10 +115,7 @@ def encode_over_buckets(
     buckets: Sequence[Sequence[int]],
     bucket_of_layer: Sequence[int],
     tensors: Sequence[TensorSpec],
-    *,
-    tree: bool = False,
-    levels: Levels | None = None,
-    sparse_buckets: SparseBuckets | None = None,
+    plan_format: PlanFormat,
 ) -> list[int]:
     """Writes a plan for buckets that the engine has already: only their order is the plan's.
 
@@ -128,15 +124,13 @@ def encode_over_buckets(
         buckets: The tensors of the engine's buckets.
         bucket_of_layer: The engine's bucket that each layer of the trace stands for.
         tensors: The tensors of the layout.
-        tree: As for `encode`.
-        levels: As for `encode`.
-        sparse_buckets: As for `encode`.
+        plan_format: How the engine forms sums.
 
     Returns:
         The numbers, as `encode`.
     """
     numbers = [[bucket_of_layer[layer] for layer in layers] for layers in plan.buckets]
-    return _write(plan, numbers, buckets, tensors, tree, levels, sparse_buckets)
+    return _write(plan, numbers, buckets, tensors, plan_format)
 
 
 def _write(
@@ -144,27 +138,25 @@ def _write(
     numbers: Sequence[Sequence[int]],
     buckets: Sequence[Sequence[int]],
     tensors: Sequence[TensorSpec],
-    tree: bool,
-    levels: Levels | None,
-    sparse_buckets: SparseBuckets | None,
+    plan_format: PlanFormat,
 ) -> list[int]:
     """The numbers of a plan; `numbers` has the engine's buckets that each of its buckets is."""
-    steps: list[tuple[str, int, int, int]] = []
+    steps: list[Step] = []
     for step in plan.steps:
         for number in numbers[step.bucket]:
-            spec = tensors[buckets[number][0]]
-            if _is_exchanged_sparsely([tensors[t] for t in buckets[number]], sparse_buckets):
-                assert sparse_buckets is not None
+            specs = [tensors[tensor] for tensor in buckets[number]]
+            sparse_buckets = plan_format.sparse_buckets
+            if sparse_buckets is not None and _is_exchanged_sparsely(specs, sparse_buckets):
                 steps.extend(_sparse_steps(step, number, sparse_buckets.levels))
             else:
-                steps.extend(_steps(step, number, spec, tree, levels))
+                steps.extend(_steps(step, number, specs[0], plan_format))
     steps = _pipeline(steps)
     words = [int(plan.wait_for_all), len(buckets)]
     for bucket in buckets:
         words += [len(bucket), *bucket]
     words.append(len(steps))
-    for phase, number, chunk, chunks in steps:
-        words += [_PHASES.index(phase), number, chunk, chunks]
+    for step in steps:
+        words += [_NUMBERS[step.phase], step.bucket, step.chunk, step.chunks]
     return words
 
 
@@ -178,8 +170,8 @@ def decode(words: Sequence[int]) -> schedules.Plan:
         position += 1 + size
     steps = []
     for _ in range(words[position]):
-        phase, bucket, chunk, chunks = words[position + 1 : position + 5]
-        steps.append(schedules.Step(_PHASES[phase], bucket, chunk, chunks))
+        kind, bucket, chunk, chunks = words[position + 1 : position + 5]
+        steps.append(Step(names.STEP_KINDS[kind].name, bucket, chunk, chunks))
         position += 4
     return schedules.Plan(tuple(buckets), tuple(steps), wait_for_all=bool(words[0]))
 
@@ -199,89 +191,107 @@ def _parts(members: list[int], tensors: Sequence[TensorSpec]) -> list[list[int]]
     return parts
 
 
-def _steps(step: schedules.Step, number: int, spec: TensorSpec, tree: bool, levels: Levels | None):
+def _step(
+    operation: Operation,
+    number: int,
+    chunk: int = 0,
+    chunks: int = 1,
+    *,
+    group: Group = Group.WORLD,
+    wire_format: WireFormat = WireFormat.DENSE,
+) -> Step:
+    return Step(names.step_kind(operation, group, wire_format).name, number, chunk, chunks)
+
+
+def _steps(step: Step, number: int, spec: TensorSpec, plan_format: PlanFormat):
     """The engine's steps for one step of a plan and one part of its bucket."""
+    operation = Operation[step.phase.upper()]
     if spec.alone and step.chunk > 0:
         return
     if spec.sparse:
         # Gathering rows is one collective, in the place of the first half.
-        if step.phase != "all_gather":
-            yield ("sparse_gather", number, 0, 1)
+        if operation != Operation.ALL_GATHER:
+            yield _step(Operation.ALL_GATHER, number, wire_format=WireFormat.ROWS)
         return
     chunk, chunks = (0, 1) if spec.alone else (step.chunk, step.chunks)
-    if levels is not None:
-        yield from _level_steps(step.phase, number, chunk, chunks, levels)
-    elif not tree:
-        yield (step.phase, number, chunk, chunks)
-    elif step.phase == "reduce_scatter":
-        yield ("reduce", number, chunk, chunks)
-    elif step.phase == "all_gather":
-        yield ("broadcast", number, chunk, chunks)
+    if plan_format.levels is not None:
+        yield from _level_steps(operation, number, chunk, chunks, plan_format.levels)
+    elif not plan_format.tree:
+        yield _step(operation, number, chunk, chunks)
+    elif operation == Operation.REDUCE_SCATTER:
+        yield _step(Operation.REDUCE, number, chunk, chunks)
+    elif operation == Operation.ALL_GATHER:
+        yield _step(Operation.BROADCAST, number, chunk, chunks)
     elif chunk == 0:
         # A broadcast needs the whole sum: an all-reduce along a tree is not cut.
-        yield ("reduce", number, 0, 1)
-        yield ("broadcast", number, 0, 1)
+        yield _step(Operation.REDUCE, number)
+        yield _step(Operation.BROADCAST, number)
 
 
-def _is_exchanged_sparsely(specs: list[TensorSpec], sparse_buckets: SparseBuckets | None) -> bool:
-    if sparse_buckets is None or specs[0].alone or specs[0].data_type != _FLOAT32:
+def _is_exchanged_sparsely(specs: list[TensorSpec], sparse_buckets: SparseBuckets) -> bool:
+    if specs[0].alone or specs[0].data_type != _FLOAT32:
         return False
     return sum(spec.count for spec in specs) >= max(sparse_buckets.at_least, 1)
 
 
-def _sparse_steps(step: schedules.Step, number: int, levels: Levels | None):
+def _sparse_steps(step: Step, number: int, levels: Levels | None):
     """The engine's steps for one step of a plan, of a bucket that is exchanged sparsely."""
-    reduces, gathers = step.phase != "all_gather", step.phase != "reduce_scatter"
+    operation = Operation[step.phase.upper()]
+    reduces, gathers = operation != Operation.ALL_GATHER, operation != Operation.REDUCE_SCATTER
+    in_levels = levels is not None and levels.intra > 1
     # Selection needs the whole bucket; only the gathering half alone can be cut.
     if reduces and step.chunk == 0:
-        if levels is None:
-            yield ("sparse_all_gather", number, 0, 1)
-        else:
-            if levels.intra > 1:
-                yield ("intra_reduce_scatter", number, 0, 1)
-            yield ("sparse_exchange", number, 0, 1)
-    if gathers and levels is not None and levels.intra > 1:
+        if in_levels:
+            yield _step(Operation.REDUCE_SCATTER, number, group=Group.INTRA)
+        group = Group.WORLD if levels is None else Group.INTER
+        yield _step(Operation.ALL_REDUCE, number, group=group, wire_format=WireFormat.SELECTED)
+    if gathers and in_levels:
         if not reduces:
-            yield ("intra_all_gather", number, step.chunk, step.chunks)
+            yield _step(operation, number, step.chunk, step.chunks, group=Group.INTRA)
         elif step.chunk == 0:
-            yield ("intra_all_gather", number, 0, 1)
+            yield _step(Operation.ALL_GATHER, number, group=Group.INTRA)
 
 
-def _level_steps(phase: str, number: int, chunk: int, chunks: int, levels: Levels):
+def _level_steps(operation: Operation, number: int, chunk: int, chunks: int, levels: Levels):
     """A half of an all-reduce, or a whole one, in the levels that there are."""
-    if phase == "all_reduce":
+    if operation == Operation.ALL_REDUCE:
         # Each chunk has a chain of its own.
-        for half in ("reduce_scatter", "all_gather"):
-            for level_phase in _level_phases(half, levels):
-                yield (level_phase, number, chunk, chunks)
+        for half in (Operation.REDUCE_SCATTER, Operation.ALL_GATHER):
+            for group in _groups(half, levels):
+                yield _step(half, number, chunk, chunks, group=group)
         return
     # The halves may be cut differently, so only the first level of each works on its chunks; the
     # other follows the last of them, whole.
-    first, *second = _level_phases(phase, levels)
-    yield (first, number, chunk, chunks)
+    first, *second = _groups(operation, levels)
+    yield _step(operation, number, chunk, chunks, group=first)
     if second and chunk == chunks - 1:
-        yield (second[0], number, 0, 1)
+        yield _step(operation, number, group=second[0])
 
 
-def _level_phases(half: str, levels: Levels) -> list[str]:
-    order = ("intra", "inter") if half == "reduce_scatter" else ("inter", "intra")
-    return [f"{level}_{half}" for level in order if getattr(levels, level) > 1]
+def _groups(half: Operation, levels: Levels) -> list[Group]:
+    """The levels that there are, in the order of the half."""
+    groups = [(Group.INTRA, levels.intra), (Group.INTER, levels.inter)]
+    if half == Operation.ALL_GATHER:
+        groups.reverse()
+    return [group for group, size in groups if size > 1]
 
 
-def _pipeline(steps: list[tuple[str, int, int, int]]) -> list[tuple[str, int, int, int]]:
+def _pipeline(steps: list[Step]) -> list[Step]:
     """Lets a node go on with the next bucket while one is summed between the nodes.
 
     The group of a node takes its steps in order. A last step that waits for other nodes would hold
     up the first step of the next bucket, so it goes behind that, if there is one.
     """
-    left = sum(step[0] == "intra_reduce_scatter" for step in steps)
+    first = names.step_kind(Operation.REDUCE_SCATTER, Group.INTRA).name
+    last = names.step_kind(Operation.ALL_GATHER, Group.INTRA).name
+    left = sum(step.phase == first for step in steps)
     ordered, held = [], []
     for step in steps:
-        if step[0] == "intra_all_gather" and left > 0:
+        if step.phase == last and left > 0:
             held.append(step)
             continue
         ordered.append(step)
-        if step[0] == "intra_reduce_scatter":
+        if step.phase == first:
             left -= 1
             ordered += held
             held = []

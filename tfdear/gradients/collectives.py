@@ -3,19 +3,19 @@
 
 import tensorflow as tf
 
+from tfdear.base import names
 from tfdear.data import step_data
-from tfdear.engine import engine as engine_module
 from tfdear.engine import library as _ops
 from tfdear.gradients import reducer as reductions
 
 GROUPS = {
-    "world": engine_module.Lane.CONTROL,
-    "intra_node": engine_module.Lane.INTRA_NODE,
-    "inter_node": engine_module.Lane.INTER_NODE,
+    "world": names.Lane.CONTROL,
+    "intra_node": names.Lane.INTRA_NODE,
+    "inter_node": names.Lane.INTER_NODE,
 }
 
 
-def lane(group: str) -> engine_module.Lane:
+def lane(group: str) -> names.Lane:
     """The lane of a process group, by the group's name."""
     if group not in GROUPS:
         raise ValueError(f"`group` must be one of {tuple(GROUPS)}. Received: group={group!r}")

@@ -17,15 +17,17 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
+from tfdear.base import names
 from tfdear.data import step_data
 from tfdear.engine import engine as engine_module
+from tfdear.engine import first_plan as first_plan_module
 from tfdear.engine import library as _ops
 from tfdear.engine import plan as engine_plan
 from tfdear.gradients import deferred_update, elementwise_update, sparse_rows, variable_names
 from tfdear.gradients import order as gradient_order
 
 # The engine's DataType, by TensorFlow's.
-_DATA_TYPES = {tf.as_dtype(name): number for name, number in engine_module.DATA_TYPES.items()}
+_DATA_TYPES = {tf.as_dtype(name): number for number, name in enumerate(names.DATA_TYPES)}
 # A layout stays for ever, and shapes may be other ones in every step: past so many, one serves all
 # shapes, whose sizes are then known at run time only.
 _MOST_EAGER_LAYOUTS = 256
@@ -61,6 +63,7 @@ class Reducer:
     Args:
         engine: The started `tfdear.engine.engine.Engine`.
         device: Where the engine's ops run.
+        first_plan: Makes the plans that layouts start with.
         on_layout: Called with each new layout of gradients: its number, names, tensors and numbers
             of variables; names and numbers may still change until its first use. Defaults to None.
     """
@@ -69,10 +72,12 @@ class Reducer:
         self,
         engine: engine_module.Engine,
         device: str,
+        first_plan: first_plan_module.FirstPlan,
         on_layout: Callable[[int, list[str], list[engine_plan.TensorSpec], list[int]], None]
         | None = None,
     ):
         self._engine = engine
+        self._first_plan = first_plan
         self._on_layout = on_layout
         self.device = device
         # Of each layout of a graph: its tensors, and what they are called.
@@ -82,7 +87,7 @@ class Reducer:
         self._variables: dict[int, list[int]] = {}
         # Of eager calls, by lane: the members of a lane's group have made the same calls, so they
         # run out of layouts at the same one.
-        self._eager_layouts: dict[engine_module.Lane, dict[tuple, int]] = {}
+        self._eager_layouts: dict[names.Lane, dict[tuple, int]] = {}
         # A resource without content: ops that take a place in the order of collectives share it,
         # so automatic control dependencies keep them in program order.
         with tf.init_scope(), tf.device(device):
@@ -97,7 +102,7 @@ class Reducer:
         values: Sequence[tf.Tensor | tf.IndexedSlices],
         *,
         name: str,
-        lane: engine_module.Lane = engine_module.Lane.CONTROL,
+        lane: names.Lane = names.Lane.CONTROL,
         active: tf.Tensor | None = None,
         weight: tf.Tensor | None = None,
     ) -> list:
@@ -142,6 +147,7 @@ class Reducer:
         layout = self._engine.create_layout(name, lane)
         for spec in specs:
             self._engine.add_tensor(layout, spec.data_type, spec.count, spec.sparse)
+        self._engine.set_plan(layout, self._first_plan.encode(specs, lane))
         if eager:
             layouts[name, specs] = layout
         else:
@@ -223,7 +229,9 @@ class Reducer:
             count = len(self._tensors[layout])
             self._names[layout] = [f"tensor {number}" for number in range(count)]
             self._variables[layout] = [_NO_VARIABLE] * count
-            self._engine.set_lane(layout, engine_module.Lane.GRADIENTS)
+            self._engine.set_lane(layout, names.Lane.GRADIENTS)
+            plan = self._first_plan.encode(self._tensors[layout], names.Lane.GRADIENTS)
+            self._engine.set_plan(layout, plan)
             gradient_order.contribute_gradients_first(
                 user for user in ticket.consumers() if user.type == "DearContribute"
             )

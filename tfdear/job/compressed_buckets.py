@@ -44,7 +44,7 @@ def agree(
         }
     )
     smallest = compressor.smallest_bucket(outer, levels.intra, levels.inter)
-    compressor.configure(engine, members=levels.inter, smallest_bucket=smallest)
+    compressor.configure(engine, members=levels.inter)
     if smallest is None:
         warn(
             "by the costs that were measured, no size of bucket gains by it; say with "

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from absl import logging
 
 from tfdear import errors
+from tfdear.base.names import COLLECTIVES_IN_LEVELS, Lane, Transport
 from tfdear.engine import engine as engine_module
 from tfdear.engine import plan as engine_plan
-from tfdear.engine.engine import Lane, Transport
 from tfdear.job import options as options_module
 from tfdear.job import topology
 from tfdear.rendezvous.nodes import Node
@@ -56,7 +56,7 @@ class ProcessGroups:
 
     def _add_levels(self) -> None:
         options = self._options
-        in_levels = options.collective in topology.COLLECTIVES
+        in_levels = options.collective in COLLECTIVES_IN_LEVELS
         compressed = options.compression is not None and options.compression.hierarchical
         if len(self._node_ranks) == 1 or not (in_levels or compressed):
             return

@@ -5,6 +5,7 @@ from absl import logging
 
 import tfdear
 from tfdear.engine import engine as engine_module
+from tfdear.engine import first_plan
 from tfdear.engine import plan as engine_plan
 from tfdear.fusion import planner
 from tfdear.job import compressed_buckets, groups, links, seeds
@@ -17,20 +18,6 @@ from tfdear.rendezvous import cluster as cluster_module
 from tfdear.rendezvous import cluster_resolver as cluster_resolver_module
 from tfdear.rendezvous import nodes
 from tfdear.rendezvous import rendezvous as rendezvous_module
-
-# What the engine does before the first plan; "bytescheduler" is an order of partitioned buckets.
-_FIRST_SCHEDULE = {
-    "dear": engine_module.Schedule.DEAR,
-    "wfbp": engine_module.Schedule.WFBP,
-    "sequential": engine_module.Schedule.SEQUENTIAL,
-    "bytescheduler": engine_module.Schedule.WFBP,
-}
-_ALGORITHM = {
-    "ring": engine_module.Algorithm.SHARDS,
-    "tree": engine_module.Algorithm.TREE,
-    "hierarchical": engine_module.Algorithm.LEVELS,
-    "torus2d": engine_module.Algorithm.LEVELS,
-}
 
 
 class Job:
@@ -109,13 +96,7 @@ class Job:
             self.engine, self._rendezvous.listen_address, self.exchange, monitor.cause_of
         )
         seeds.share(self.exchange)
-        self.engine.start(
-            _FIRST_SCHEDULE[options.schedule],
-            _ALGORITHM[options.collective],
-            planner.first_bucket_bytes(options.fusion, options.compression is not None),
-            options.max_delay_ms,
-            first_agreement=tuner_module.FIRST_AGREEMENT,
-        )
+        self.engine.start(options.max_delay_ms, first_agreement=tuner_module.FIRST_AGREEMENT)
         self.links.measure(self.engine, self.node.num_nodes)
         if options.compression is not None:
             self.sparse_buckets = compressed_buckets.agree(
@@ -126,6 +107,16 @@ class Job:
                 self.exchange,
                 self._warn_uncompressed,
             )
+        plan_format = engine_plan.PlanFormat(
+            tree=options.collective == "tree",
+            levels=self.groups.levels,
+            sparse_buckets=self.sparse_buckets,
+        )
+        self.first_plan = first_plan.FirstPlan(
+            options.planned_schedule,
+            planner.first_bucket_bytes(options.fusion, options.compression is not None),
+            plan_format,
+        )
         if self.rank == 0:
             self.tuner = tuner_module.Tuner(
                 self.engine,
@@ -133,9 +124,7 @@ class Job:
                 options.fusion,
                 options.planned_schedule,
                 self.costs,
-                tree=options.collective == "tree",
-                levels=self.groups.levels,
-                sparse_buckets=self.sparse_buckets,
+                plan_format,
                 trace_file=options_module.trace_file(),
             )
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tfdear.base.names import Lane, Operation
 from tfdear.planning import cost_model
 
 if TYPE_CHECKING:
-    from tfdear.engine.engine import Engine, Lane, Phase
+    from tfdear.engine.engine import Engine
 
 # [Note: Two regimes] The time per byte is fitted to large collectives back to back: what the link
 # carries. There the start-up hides behind the one before; and a link that saves up for bursts, as
@@ -27,7 +28,7 @@ _TIMES_EACH = 3
 
 
 def measure(
-    engine: "Engine", lane: "Lane", together: "Lane | None" = None, window: float = 0.005
+    engine: "Engine", lane: Lane, together: Lane | None = None, window: float = 0.005
 ) -> cost_model.CommunicationCosts:
     """Fits a + b * bytes to the times of the collectives of one process group.
 
@@ -48,32 +49,29 @@ def measure(
 
     Reference: Shi et al., "MG-WFBP", TPDS 2021, section 6.2.
     """
-    # Here: the planning modules can be used where the library is not built.
-    from tfdear.engine.engine import Phase
-
     data = np.zeros(_LARGE_SIZES[-1] // 4, np.float32)
     agreed = np.zeros(1, np.int64)
 
     def agree(value: int) -> int:
         agreed[0] = value
         engine.run_collective(
-            lane if together is None else together, Phase.BROADCAST, agreed, root=0
+            lane if together is None else together, Operation.BROADCAST, agreed, root=0
         )
         return int(agreed[0])
 
     # Young connections are slow, and memory that was never written is.
-    engine.run_collective(lane, Phase.ALL_REDUCE, data)
+    engine.run_collective(lane, Operation.ALL_REDUCE, data)
     costs = {}
-    for phase in (Phase.REDUCE_SCATTER, Phase.ALL_GATHER, Phase.ALL_REDUCE):
+    for operation in (Operation.REDUCE_SCATTER, Operation.ALL_GATHER, Operation.ALL_REDUCE):
         sizes, seconds = [], []
         for size in _LARGE_SIZES:
             part = data[: size // 4]
-            once = engine.run_collective(lane, phase, part)
+            once = engine.run_collective(lane, operation, part)
             repeats = agree(min(max(int(window / max(once, 1e-6)), 1), _MOST_REPEATS))
             # As many before that are not measured, without a pause between: after one, however
             # short, a shaped link lets a burst through.
             taken = [
-                engine.run_collective(lane, phase, part, warm_up=repeats, repeats=repeats)
+                engine.run_collective(lane, operation, part, warm_up=repeats, repeats=repeats)
                 for _ in range(_TIMES_EACH)
             ]
             sizes.append(size)
@@ -81,17 +79,17 @@ def measure(
             if agree(int(seconds[-1] > _LONG_SECONDS)):
                 break
         agree(0)  # Nothing large is under way any more.
-        small = [_alone(engine, lane, phase, data[: size // 4]) for size in _SMALL_SIZES]
-        costs[phase.name.lower()] = _fit(sizes, seconds, small)
+        small = [_alone(engine, lane, operation, data[: size // 4]) for size in _SMALL_SIZES]
+        costs[operation.name.lower()] = _fit(sizes, seconds, small)
     return cost_model.CommunicationCosts(**costs)
 
 
-def _alone(engine: "Engine", lane: "Lane", phase: "Phase", data: np.ndarray) -> float:
+def _alone(engine: "Engine", lane: Lane, operation: Operation, data: np.ndarray) -> float:
     """Median seconds of a collective that nothing follows at once, as its caller sees it."""
     times = []
     for _ in range(_TIMES_ALONE):
         begin = time.perf_counter()
-        engine.run_collective(lane, phase, data)
+        engine.run_collective(lane, operation, data)
         times.append(time.perf_counter() - begin)
     return statistics.median(times)
 

@@ -1,9 +1,9 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """What collectives cost on the job's links, as measured by this rank at the start."""
 
+from tfdear.base.names import Lane
 from tfdear.compression.compressor import Compressor
 from tfdear.engine import engine as engine_module
-from tfdear.engine.engine import Lane
 from tfdear.job import link_costs
 from tfdear.job.groups import LEVELS, ProcessGroups
 from tfdear.planning import cost_model

@@ -12,14 +12,15 @@ from absl import logging
 
 from tfdear import compression as compression_module
 from tfdear import fusion as fusion_module
+from tfdear.base import names
 from tfdear.compression import compressor as compressor_module
 from tfdear.fusion import planner as planner_module
 
 _CHOICES = {
-    "backend": ("auto", "gloo"),
-    "schedule": ("dear", "wfbp", "sequential", "bytescheduler"),
-    "collective": ("ring", "tree", "hierarchical", "torus2d"),
-    "weighting": ("examples", "replica"),
+    "backend": names.BACKENDS,
+    "schedule": tuple(name for name in names.SCHEDULES if name != "dear_barrier"),
+    "collective": names.COLLECTIVES,
+    "weighting": names.WEIGHTINGS,
 }
 # Options in seconds: the least and the most. TensorFlow's coordination service counts a heartbeat
 # in milliseconds, and several signs of life must fit into one.

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tfdear.base import names
 from tfdear.engine import engine as engine_module
 from tfdear.engine import events as event_record
+from tfdear.engine import plan as engine_plan
 from tfdear.measure import steps as statistics
 from tfdear.planning import bounds as bounds_module
 
@@ -17,10 +19,10 @@ if TYPE_CHECKING:
     from tfdear.job import job as job_module
 
 _LANES = (
-    engine_module.Lane.GRADIENTS,
-    engine_module.Lane.CONTROL,
-    engine_module.Lane.GRADIENTS_INTRA,
-    engine_module.Lane.GRADIENTS_INTER,
+    names.Lane.GRADIENTS,
+    names.Lane.CONTROL,
+    names.Lane.GRADIENTS_INTRA,
+    names.Lane.GRADIENTS_INTER,
 )
 
 
@@ -71,7 +73,7 @@ class StrategyStatistics:
                 "speedup": bounds.speedup(job.world_size),
                 "communication_from": "measured" if costs is None else "costs",
             }
-            bound = bounds.of(_schedule_in_use(job.options))
+            bound = bounds.of(job.options.planned_schedule)
             summary["fraction_of_bound"] = bound / average["typical_time"]
         return summary
 
@@ -79,9 +81,12 @@ class StrategyStatistics:
         layout = self._steps.layout
         if layout is None:
             return None
+        plan = engine_plan.decode(self._job.engine.plan(layout)[0])
         return {
             "bucket_bytes": self._job.engine.bucket_bytes(layout),
-            **_decode(self._job.engine.plan(layout)[0]),
+            "buckets": [list(bucket) for bucket in plan.buckets],
+            "steps": [dataclasses.asdict(step) for step in plan.steps],
+            "wait_for_all": plan.wait_for_all,
             **self._prediction(layout),
         }
 
@@ -92,25 +97,3 @@ class StrategyStatistics:
         if prediction is None:
             return {"predicted_time": None, "lower_bound": None}
         return {"predicted_time": prediction.time, "lower_bound": prediction.lower_bound}
-
-
-def _schedule_in_use(options) -> str:
-    barrier = options.schedule == "dear" and getattr(options, "barrier", False)
-    return "dear_barrier" if barrier else options.schedule
-
-
-def _decode(words: list[int]) -> dict:
-    """The buckets (lists of tensors) and the collectives of the engine's encoding of a plan."""
-    numbers = iter(words)
-    wait_for_all, count = next(numbers), next(numbers)
-    buckets = [[next(numbers) for _ in range(next(numbers))] for _ in range(count)]
-    steps = [
-        {
-            "phase": engine_module.Phase(next(numbers)).name.lower(),
-            "bucket": next(numbers),
-            "chunk": next(numbers),
-            "chunks": next(numbers),
-        }
-        for _ in range(next(numbers))
-    ]
-    return {"buckets": buckets, "steps": steps, "wait_for_all": bool(wait_for_all)}

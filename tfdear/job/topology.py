@@ -14,8 +14,6 @@ from collections.abc import Sequence
 
 from tfdear.engine import plan as engine_plan
 
-COLLECTIVES = ("hierarchical", "torus2d")
-
 
 @dataclasses.dataclass(frozen=True)
 class Grid:

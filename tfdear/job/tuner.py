@@ -2,7 +2,8 @@
 """Rank 0's decisions about tensor fusion, made while training runs. Imports no TensorFlow.
 
 [Note: Life of a plan]
-Every layout of gradients starts with buckets of a fixed size, in the order of the variables. After
+Every layout of gradients starts with buckets of a fixed size, in the order of the variables
+(`first_plan`). After
 the first steps rank 0 knows in which order and at which times gradients become ready, lets the
 planner cut buckets, fixes the order of their collectives and proposes the result; all ranks adopt
 it at their next agreement (`custom_ops/engine/engine.cc`, [Note: agreement on plans]). A planner
@@ -17,12 +18,12 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tfdear.base.names import EVENT_KINDS
 from tfdear.engine import plan as engine_plan
-from tfdear.engine.events import EVENT_KINDS
 from tfdear.fusion.planner import (
     Planner,
     SearchingPlanner,
@@ -118,9 +119,7 @@ class Tuner:
         planner: A planner of `tfdear.fusion`.
         schedule: One of `tfdear.schedules.SCHEDULES`.
         costs: What collectives cost, or None.
-        tree: Whether sums are formed along trees.
-        levels: The levels, where sums are formed in two; else None.
-        sparse_buckets: Which buckets are exchanged sparsely, where gradients are compressed.
+        plan_format: How the engine forms sums.
         trace_file: Where to write the measured trace of the largest layout; None writes none.
     """
 
@@ -131,9 +130,7 @@ class Tuner:
         planner: Planner,
         schedule: str,
         costs: CommunicationCosts | None,
-        tree: bool = False,
-        levels: engine_plan.Levels | None = None,
-        sparse_buckets: engine_plan.SparseBuckets | None = None,
+        plan_format: engine_plan.PlanFormat,
         trace_file: str | None = None,
     ):
         self._engine = engine
@@ -141,13 +138,7 @@ class Tuner:
         self._planner = planner
         self._schedule = schedule
         self._costs = costs
-        self._sparse_buckets = sparse_buckets
-        # How the engine forms sums.
-        self._forms: dict[str, Any] = {
-            "tree": tree,
-            "levels": levels,
-            "sparse_buckets": sparse_buckets,
-        }
+        self._plan_format = plan_format
         self._reader = reader
         self._rows: list[np.ndarray] = []  # As they were read; empty when nobody needs them.
         self._mutex = threading.Lock()
@@ -261,13 +252,16 @@ class Tuner:
 
     def _propose(self, layout: _Layout) -> None:
         assert layout.trace is not None and layout.tensor_of_layer is not None
-        if self._sparse_buckets is not None and keeps_first_buckets(layout.planner):
+        compressed = self._plan_format.sparse_buckets is not None
+        if compressed and keeps_first_buckets(layout.planner):
             words = self._in_measured_order(layout)
         else:
             plan = make_plan(layout.planner, self._schedule, layout.trace, self._costs)
             sought = seeks_order(layout.planner)
             layout.prediction = self._predict(plan, layout.trace, sought)
-            words = engine_plan.encode(plan, layout.tensors, layout.tensor_of_layer, **self._forms)
+            words = engine_plan.encode(
+                plan, layout.tensors, layout.tensor_of_layer, self._plan_format
+            )
         layout.proposed, layout.adopted = words, None
         self._engine.propose(layout.number, words, self._interval(layout.planner))
 
@@ -305,7 +299,7 @@ class Tuner:
         plan = schedules.make_plan(self._schedule, alone, trace, self._costs)
         layout.prediction = self._predict(plan, trace)
         return engine_plan.encode_over_buckets(
-            plan, buckets, bucket_of_layer, layout.tensors, **self._forms
+            plan, buckets, bucket_of_layer, layout.tensors, self._plan_format
         )
 
     def _interval(self, planner: Planner) -> int:

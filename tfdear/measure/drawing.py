@@ -7,31 +7,52 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tfdear.base import names
+from tfdear.base.names import STEP_KINDS, Group, Operation, WireFormat
 from tfdear.measure import timeline
 
 _MILLISECONDS = 1e-3
 # Okabe and Ito's colours, which people with any colour vision can tell apart.
+_COLOUR_OF_OPERATION = {
+    Operation.REDUCE_SCATTER: "#D55E00",
+    Operation.REDUCE: "#D55E00",
+    Operation.ALL_GATHER: "#E69F00",
+    Operation.BROADCAST: "#E69F00",
+    Operation.ALL_REDUCE: "#CC79A7",
+}
+_SPARSE_COLOUR = "#F0E442"
+# In the order of the legend: of one group dense phases come first.
+_PHASES = sorted(
+    STEP_KINDS,
+    key=lambda kind: (
+        kind.wire_format == WireFormat.SELECTED,
+        kind.group != Group.WORLD,
+        kind.wire_format,
+    ),
+)
 _COLOURS = {
     "forward": "#56B4E9",
     "backward": "#0072B2",
-    "reduce_scatter": "#D55E00",
-    "reduce": "#D55E00",
-    "all_gather": "#E69F00",
-    "broadcast": "#E69F00",
-    "all_reduce": "#CC79A7",
-    "sparse_gather": "#F0E442",
-    "intra_reduce_scatter": "#D55E00",
-    "inter_reduce_scatter": "#D55E00",
-    "inter_all_gather": "#E69F00",
-    "intra_all_gather": "#E69F00",
-    "sparse_exchange": "#F0E442",
-    "sparse_all_gather": "#F0E442",
+    **{
+        kind.name: _COLOUR_OF_OPERATION[kind.operation]
+        if kind.wire_format == WireFormat.DENSE
+        else _SPARSE_COLOUR
+        for kind in _PHASES
+    },
     "reads wait": "#BBBBBB",
     "update": "#009E73",
 }
-_LABELS = {phase: phase.replace("_", "-") for phase in ("reduce_scatter", "all_gather")}
-_LABELS |= {"all_reduce": "all-reduce", "sparse_gather": "sparse gather"}
-_LABELS |= {"sparse_exchange": "sparse exchange", "sparse_all_gather": "sparse all-gather"}
+# Steps of the two levels keep their names.
+_LABELS = {
+    kind.name: kind.name.replace("sparse_", "sparse ").replace("_", "-")
+    for kind in STEP_KINDS
+    if kind.group == Group.WORLD or kind.wire_format == WireFormat.SELECTED
+}
+# On which numbers are white.
+_DARK = {
+    *("backward", "update"),
+    *(names.step_kind(half).name for half in (Operation.REDUCE_SCATTER, Operation.REDUCE)),
+}
 _SHOWN = (
     timeline.PASSES,
     timeline.COMMUNICATION,
@@ -194,8 +215,7 @@ def _bar(axes: Any, event: dict, row: int, begin: float, end: float, inches_per_
     least = _LEAST_INCHES_FOR_TEXT["word" if is_pass else "number"]
     if text and (right - left) * inches_per_us >= least:
         middle = ((left + right) / 2 - begin) * _MILLISECONDS
-        dark = event["cat"] in ("backward", "reduce_scatter", "reduce", "update")
-        colour = "white" if dark else "black"
+        colour = "white" if event["cat"] in _DARK else "black"
         axes.text(middle, row, text, ha="center", va="center", fontsize=8, color=colour)
     return bar
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfdear.engine.events import EVENT_KINDS
+from tfdear.base.names import EVENT_KINDS
 from tfdear.measure import steps as statistics
 from tfdear.planning.trace import Layer, Trace
 

@@ -15,32 +15,43 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tfdear.base import names
+from tfdear.base.names import EVENT_KINDS, STEP_KINDS, Group, Operation, WireFormat
 from tfdear.engine import events as event_record
 
+
+def _phases(group: Group | None, *wire_formats: WireFormat) -> tuple[str, ...]:
+    return tuple(
+        kind.name
+        for kind in STEP_KINDS
+        if kind.wire_format in wire_formats and group in (None, kind.group)
+    )
+
+
 # The phases of an all-reduce in two levels, by level.
-INTRA_PHASES = ("intra_reduce_scatter", "intra_all_gather")
-INTER_PHASES = ("inter_reduce_scatter", "inter_all_gather")
+INTRA_PHASES = _phases(Group.INTRA, WireFormat.DENSE)
+INTER_PHASES = _phases(Group.INTER, WireFormat.DENSE)
 # Those in which ranks exchange what they selected; their payload is what this rank coded.
-SPARSE_PHASES = ("sparse_exchange", "sparse_all_gather")
+SPARSE_PHASES = _phases(None, WireFormat.SELECTED)
 PHASES = (
-    "reduce_scatter",
-    "all_gather",
-    "all_reduce",
-    "sparse_gather",
-    "reduce",
-    "broadcast",
+    *_phases(Group.WORLD, WireFormat.DENSE, WireFormat.ROWS),
     *INTRA_PHASES,
     *INTER_PHASES,
     *SPARSE_PHASES,
 )
-# The halves that spread a sum that was counted in bytes before.
-_SECOND_HALVES = ("all_gather", "broadcast", "intra_all_gather", "inter_all_gather")
 _SECONDS = 1e-6
-_KIND = {kind: number for number, kind in enumerate(event_record.EVENT_KINDS)}
+_KIND = {kind: number for number, kind in enumerate(EVENT_KINDS)}
 _OF_STEPS = [_KIND[kind] for kind in ("step", "contribute", *PHASES, "update")]
 _LINE = [_KIND[phase] for phase in PHASES]
-_UNCOUNTED = [_KIND[phase] for phase in _SECOND_HALVES]
-_INTER = [_KIND[phase] for phase in (*INTER_PHASES, "sparse_exchange")]
+# The halves that spread a sum that was counted in bytes before.
+_UNCOUNTED = [
+    _KIND[kind.name]
+    for kind in STEP_KINDS
+    if kind.wire_format == WireFormat.DENSE
+    and kind.operation in (Operation.ALL_GATHER, Operation.BROADCAST)
+]
+_INTER = [_KIND[kind.name] for kind in STEP_KINDS if kind.group == Group.INTER]
+_NODE_SUM = _KIND[names.step_kind(Operation.REDUCE_SCATTER, Group.INTRA).name]
 
 # Times in microseconds of the steady clock.
 STEP_WINDOW = np.dtype(
@@ -211,7 +222,7 @@ def merge(line: np.ndarray) -> np.ndarray:
 def _counted(line: np.ndarray) -> np.ndarray:
     """The collectives whose payload is that of the buckets: the first of each chain."""
     first = ~np.isin(line["kind"], _UNCOUNTED)
-    if (line["kind"] == _KIND["intra_reduce_scatter"]).any():
+    if (line["kind"] == _NODE_SUM).any():
         # Between the nodes travels what was counted within them.
         first &= ~np.isin(line["kind"], _INTER)
     return line[first]
@@ -310,14 +321,19 @@ def bandwidths(
         `algbw`: payload by time; `busbw`: that times what crosses the busiest link per byte of
         payload. Phases that did not run are left out.
     """
-    sizes = dict.fromkeys(PHASES, world_size)
-    for phases, size in zip((INTRA_PHASES, INTER_PHASES), level_sizes, strict=True):
-        sizes.update(dict.fromkeys(phases, size))
-    shards = {phase: (size - 1) / size for phase, size in sizes.items()}
-    factors = {"all_reduce": 2 * shards["all_reduce"], "reduce": 1.0, "broadcast": 1.0}
+    sizes = dict(zip(Group, (world_size, *level_sizes), strict=True))
+    kinds = {kind.name: kind for kind in STEP_KINDS if kind.wire_format == WireFormat.DENSE}
     algbw = {
         phase: summary["payload"][phase] / summary[phase]
         for phase in PHASES
-        if summary[phase] > 0 and phase not in ("sparse_gather", *SPARSE_PHASES)
+        if phase in kinds and summary[phase] > 0
     }
-    return algbw, {phase: rate * factors.get(phase, shards[phase]) for phase, rate in algbw.items()}
+
+    def crossing(kind: names.StepKind) -> float:
+        """What crosses the busiest link per byte of payload."""
+        if kind.operation in (Operation.REDUCE, Operation.BROADCAST):
+            return 1.0
+        shards = (sizes[kind.group] - 1) / sizes[kind.group]
+        return 2 * shards if kind.operation == Operation.ALL_REDUCE else shards
+
+    return algbw, {phase: rate * crossing(kinds[phase]) for phase, rate in algbw.items()}

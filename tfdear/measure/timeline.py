@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tfdear.engine import events as event_record
+from tfdear.base import names
 from tfdear.measure import clock as clock_module
 from tfdear.measure import steps as statistics
 
@@ -40,16 +40,17 @@ LINES = (
     UPDATES,
     READS,
 )
-_LINE_OF_PHASE = {
-    **dict.fromkeys(statistics.PHASES, COMMUNICATION),
-    **dict.fromkeys(statistics.INTRA_PHASES, WITHIN_NODES),
-    **dict.fromkeys((*statistics.INTER_PHASES, "sparse_exchange"), BETWEEN_NODES),
+_LINE_OF_GROUP = {
+    names.Group.WORLD: COMMUNICATION,
+    names.Group.INTRA: WITHIN_NODES,
+    names.Group.INTER: BETWEEN_NODES,
 }
+_LINE_OF_PHASE = {kind.name: _LINE_OF_GROUP[kind.group] for kind in names.STEP_KINDS}
 # Threads per line: what happens at once is spread over them.
 _THREADS_PER_LINE = 1000
 _LATEST_MICROSECONDS = 1e17  # Three thousand years; floats tell microseconds apart that far.
 
-_KINDS = event_record.EVENT_KINDS
+_KINDS = names.EVENT_KINDS
 _PASS_BOUNDS = {
     "forward": ("begin", "first_gradient"),
     "backward": ("first_gradient", "last_gradient"),

@@ -4,6 +4,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from tfdear.base.names import STEP_KINDS, Operation, WireFormat
 from tfdear.planning.cost_model import CommunicationCosts
 
 
@@ -78,6 +79,24 @@ class Bounds:
         )
 
 
+def of_costs(
+    forward: float, backward: float, bucket_bytes: Sequence[int], costs: CommunicationCosts
+) -> Bounds:
+    """Bounds from passes and from what a model says of communication.
+
+    Args:
+        forward: Seconds of the forward pass.
+        backward: Seconds of the backward pass.
+        bucket_bytes: Sizes of the buckets in bytes.
+        costs: What collectives cost.
+    """
+    reduce_scatter, all_gather, all_reduce = (
+        sum(cost.seconds(size) for size in bucket_bytes)
+        for cost in (costs.reduce_scatter, costs.all_gather, costs.all_reduce)
+    )
+    return Bounds(forward, backward, reduce_scatter, all_gather, all_reduce)
+
+
 def make_bounds(
     steps: Mapping, bucket_bytes: Sequence[int], costs: CommunicationCosts | None
 ) -> Bounds:
@@ -89,22 +108,24 @@ def make_bounds(
         costs: Fitted costs of collectives. None: what the steps measured, which includes waiting
             for other ranks; a half that did not run counts as half an all-reduce.
     """
-    passes = {"forward": steps["typical_forward"], "backward": steps["typical_backward"]}
+    forward, backward = steps["typical_forward"], steps["typical_backward"]
     if costs is not None:
-        return Bounds(
-            **passes,
-            **{
-                phase: sum(getattr(costs, phase).seconds(size) for size in bucket_bytes)
-                for phase in ("reduce_scatter", "all_gather", "all_reduce")
-            },
+        return of_costs(forward, backward, bucket_bytes, costs)
+    first, second, whole = (
+        sum(
+            steps.get(kind.name, 0.0)
+            for kind in STEP_KINDS
+            if kind.operation in operations and kind.wire_format == WireFormat.DENSE
         )
-    first, second = (
-        sum(steps.get(phase, 0.0) for phase in (half, tree_half, f"intra_{half}", f"inter_{half}"))
-        for half, tree_half in (("reduce_scatter", "reduce"), ("all_gather", "broadcast"))
+        for operations in (
+            (Operation.REDUCE_SCATTER, Operation.REDUCE),
+            (Operation.ALL_GATHER, Operation.BROADCAST),
+            (Operation.ALL_REDUCE,),
+        )
     )
-    whole = steps["all_reduce"]
     return Bounds(
-        **passes,
+        forward=forward,
+        backward=backward,
         reduce_scatter=first + whole / 2,
         all_gather=second + whole / 2,
         all_reduce=first + second + whole,

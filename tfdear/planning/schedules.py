@@ -12,13 +12,12 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from tfdear.base.names import SCHEDULES
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.line import Step, Transfer, make_jobs, play
 from tfdear.planning.trace import Trace
 
 __all__ = ["SCHEDULES", "Plan", "Step", "Timeline", "Transfer", "execute", "make_plan", "timeline"]
-
-SCHEDULES = ("dear", "dear_barrier", "wfbp", "sequential", "bytescheduler")
 
 CHUNK_BYTES = 4 << 20
 # Sizes of a partition and credits that are tried for "bytescheduler"; the first as published.

@@ -16,7 +16,7 @@ from absl import logging
 
 from tfdear import errors
 from tfdear._private import tensorflow as _tf_private
-from tfdear.engine import library as _ops
+from tfdear.engine import c_api as engine_library
 from tfdear.rendezvous import cluster as cluster_lib
 from tfdear.rendezvous import coordination
 
@@ -106,7 +106,7 @@ class ServerStart(threading.Thread):
             _tf_private.pywrap_tfe.TFE_EnableCollectiveOps = original
             if self._loopback_only:
                 # What the script listens with later is its own affair.
-                ctypes.CDLL(str(_ops.library_path())).tfdear_bind_to_loopback(0)
+                engine_library.load().tfdear_bind_to_loopback(0)
 
 
 def _talk_directly(hosts: set[str]) -> None:
@@ -174,9 +174,7 @@ def _bind_to_loopback() -> None:
     """
     # Loads the library that is led astray, in case TensorFlow puts that off.
     ctypes.CDLL(os.path.join(tf.sysconfig.get_lib(), "libtensorflow_cc.so.2"))
-    _ops.load()
-    library = ctypes.CDLL(str(_ops.library_path()))
-    if library.tfdear_bind_to_loopback(1) < 1:
+    if engine_library.load().tfdear_bind_to_loopback(1) < 1:
         logging.warning(
             "tfdear: TensorFlow's server could not be kept on the loopback interface; its port is "
             "open on every interface of this machine. Close it with a firewall."

@@ -45,7 +45,10 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         self.weighs_examples = job.options.weighting == "examples"
         if job.world_size > 1:
             self.reducer = reductions.Reducer(
-                job.engine, device, None if job.tuner is None else job.tuner.add_layout
+                job.engine,
+                device,
+                job.first_plan,
+                None if job.tuner is None else job.tuner.add_layout,
             )
             self.collectives = collectives_module.Collectives(self.reducer)
             self._variable_creator = variable_creation.VariableCreator(

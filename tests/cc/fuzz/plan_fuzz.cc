@@ -48,8 +48,7 @@ void CheckPlan(const Plan& plan, size_t tensors) {
   for (const Plan::Step& step : plan.steps) {
     with_steps.insert(step.bucket);
     TFDEAR_FUZZ_CHECK(0 <= step.chunk && step.chunk < step.chunks);
-    TFDEAR_FUZZ_CHECK(
-        seen.insert({{static_cast<int>(step.phase), step.bucket}, step.chunk}).second);
+    TFDEAR_FUZZ_CHECK(seen.insert({{NumberOf(step.kind), step.bucket}, step.chunk}).second);
   }
   TFDEAR_FUZZ_CHECK(with_steps.size() == plan.buckets.size());
 }

@@ -10,6 +10,7 @@ import numpy as np
 
 import tfdear
 from tfdear import fusion
+from tfdear.base import names
 
 WARM_UP, STEPS, BATCH = 4, 12, 24
 
@@ -32,7 +33,7 @@ engine = strategy._job.engine
 def bytes_sent():
     strategy.synchronize()
     strategy.barrier()
-    lanes = tfdear.engine.engine.Lane
+    lanes = names.Lane
     return {lane.name: engine.counters(lane)["bytes_sent"] for lane in lanes}
 
 

@@ -8,13 +8,15 @@ import sys
 import numpy as np
 
 import tfdear
-from tfdear.engine import engine as engine_module
+from tfdear.base import names
 from tfdear.engine import plan as engine_plan
 from tfdear.planning import schedules
 from tfdear.planning.trace import Layer, Trace
 
 COUNTS = (5, 3001, 64, 1, 777, 2048)
 STEPS = 6
+FLOAT32 = names.data_type("float32")
+TENSORS = [engine_plan.TensorSpec(FLOAT32, count, False, 4 * count) for count in COUNTS]
 
 
 def gradient(rank: int, step: int, tensor: int) -> np.ndarray:
@@ -26,19 +28,17 @@ def other_plan(strategy) -> list[int]:
     """Other buckets than those of the engine's first plan."""
     layers = tuple(Layer(str(count), 4 * count, 1.0, 1.0) for count in COUNTS)
     plan = schedules.make_plan("dear", [[5, 4, 3], [2, 1], [0]], Trace("sums", layers))
-    tensors = [engine_plan.TensorSpec(2, count, False, 4 * count) for count in COUNTS]
-    sparse_buckets = strategy._job.sparse_buckets
-    return engine_plan.encode(
-        plan, tensors, list(range(len(COUNTS))), sparse_buckets=sparse_buckets
-    )
+    plan_format = strategy._job.first_plan.plan_format
+    return engine_plan.encode(plan, TENSORS, range(len(COUNTS)), plan_format)
 
 
 if __name__ == "__main__":
     strategy = tfdear.DearStrategy(timeout=20.0, heartbeat=5.0)
     engine = strategy._job.engine
-    layout = engine.create_layout("gradients", engine_module.Lane.GRADIENTS)
+    layout = engine.create_layout("gradients", names.Lane.GRADIENTS)
     for count in COUNTS:
-        engine.add_tensor(layout, engine_module.DATA_TYPES["float32"], count, False)
+        engine.add_tensor(layout, FLOAT32, count, False)
+    engine.set_plan(layout, strategy._job.first_plan.encode(TENSORS, names.Lane.GRADIENTS))
     densities = os.environ.get("CASE_DENSITIES", "")
     densities = [float(text) for text in densities.split()]
     first_plan, sums = [], {}

@@ -106,7 +106,8 @@ def test_steps_of_the_engine(schedule, levels, expected):
     sparse = engine_plan.SparseBuckets(
         1000, None if levels is None else engine_plan.Levels(*levels)
     )
-    words = engine_plan.encode(plan, tensors, [0, 1], sparse_buckets=sparse)
+    plan_format = engine_plan.PlanFormat(sparse_buckets=sparse)
+    words = engine_plan.encode(plan, tensors, [0, 1], plan_format)
     encoded = engine_plan.decode(words)
     large = [step.phase for step in encoded.steps if encoded.buckets[step.bucket] == (1,)]
     small = [step.phase for step in encoded.steps if encoded.buckets[step.bucket] == (0,)]
@@ -122,6 +123,7 @@ def test_only_float32_is_compressed():
         engine_plan.TensorSpec(1, 4000, False, 8000),  # bfloat16
     ]
     sparse = engine_plan.SparseBuckets(1000, engine_plan.Levels(2, 2))
-    encoded = engine_plan.decode(engine_plan.encode(plan, tensors, [0, 1], sparse_buckets=sparse))
+    plan_format = engine_plan.PlanFormat(sparse_buckets=sparse)
+    encoded = engine_plan.decode(engine_plan.encode(plan, tensors, [0, 1], plan_format))
     of_bucket = {encoded.buckets[step.bucket]: step.phase for step in encoded.steps[:3]}
     assert of_bucket[(1,)] == "reduce_scatter"

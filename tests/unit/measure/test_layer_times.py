@@ -4,7 +4,8 @@
 import numpy as np
 import pytest
 
-from tfdear.engine.events import EVENT_KINDS, EVENT_ROW
+from tfdear.base.names import EVENT_KINDS
+from tfdear.engine.events import EVENT_ROW
 from tfdear.measure import layer_times
 from tfdear.planning.trace import Layer, Trace
 

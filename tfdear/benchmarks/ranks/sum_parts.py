@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tfdear.engine import library as _ops
-from tfdear.engine.engine import Engine, Lane, Phase
+from tfdear.base.names import Lane, Operation
+from tfdear.engine import c_api as engine_library
+from tfdear.engine.engine import Engine
 
 # Of a pair, in 4-byte words: more than its code takes.
 _WORDS_OF_PAIR = 4
@@ -58,10 +59,8 @@ class Parts:
         self._values = np.zeros(k, np.float32)
         self._indices = np.zeros(k, np.uint32)
         self._code = np.zeros(_WORDS_OF_PAIR * k + 1024, np.float32)
-        self._library = ctypes.CDLL(str(_ops.library_path()))
-        self._library.tfdear_top_k_create.restype = ctypes.c_void_p
-        self._library.tfdear_sparse_encode.restype = ctypes.c_int64
-        self._top_k = ctypes.c_void_p(self._library.tfdear_top_k_create(1))
+        self._library = engine_library.load()
+        self._top_k = self._library.tfdear_top_k_create(1)
         self._others = self._codes_of_others()
         self.coded = 0
 
@@ -82,13 +81,13 @@ class Parts:
         within = self._ranks_per_node > 1
         parts: dict[str, Callable[[], None]] = {
             "copy in": lambda: _copy(self._buffer, self._gradient),
-            "reduce-scatter": lambda: self._within(Phase.REDUCE_SCATTER) if within else None,
+            "reduce-scatter": lambda: self._within(Operation.REDUCE_SCATTER) if within else None,
             "selection": self._select,
             "coding": self._encode,
             "zeroing": self._zero,
             "all-gather between nodes": self._exchange,
             "adding": self._add,
-            "all-gather": lambda: self._within(Phase.ALL_GATHER) if within else None,
+            "all-gather": lambda: self._within(Operation.ALL_GATHER) if within else None,
             "copy out": lambda: _copy(self._total, self._buffer),
         }
         times = {}
@@ -100,38 +99,38 @@ class Parts:
         return times
 
     def _barrier(self) -> None:
-        self._engine.run_collective(Lane.GRADIENTS, Phase.ALL_REDUCE, np.zeros(1, np.float32))
+        self._engine.run_collective(Lane.GRADIENTS, Operation.ALL_REDUCE, np.zeros(1, np.float32))
 
-    def _within(self, phase: Phase) -> None:
-        self._engine.run_collective(Lane.GRADIENTS_INTRA, phase, self._buffer)
+    def _within(self, operation: Operation) -> None:
+        self._engine.run_collective(Lane.GRADIENTS_INTRA, operation, self._buffer)
 
     def _select(self) -> None:
         self._library.tfdear_top_k_select_with_feedback(
             self._top_k,
-            _pointer(self._shard),
-            _pointer(self._residual),
-            ctypes.c_int64(self._shard.size),
-            ctypes.c_int64(self._values.size),
-            _pointer(self._values),
-            _pointer(self._indices),
+            self._shard.ctypes.data,
+            self._residual.ctypes.data,
+            self._shard.size,
+            self._values.size,
+            self._values.ctypes.data,
+            self._indices.ctypes.data,
         )
 
     def _encode(self) -> None:
         self.coded = self._library.tfdear_sparse_encode(
-            _pointer(self._indices),
-            _pointer(self._values),
-            ctypes.c_int64(self._values.size),
-            ctypes.c_int64(self._shard.size),
-            int(self._bfloat16),
-            _pointer(self._code),
-            ctypes.c_int64(self._code.nbytes),
+            self._indices.ctypes.data,
+            self._values.ctypes.data,
+            self._values.size,
+            self._shard.size,
+            self._bfloat16,
+            self._code.ctypes.data,
+            self._code.nbytes,
         )
 
     def _zero(self) -> None:
         ctypes.memset(self._shard.ctypes.data, 0, self._shard.nbytes)
 
     def _exchange(self) -> None:
-        between, gather = Lane.GRADIENTS_INTER, Phase.ALL_GATHER
+        between, gather = Lane.GRADIENTS_INTER, Operation.ALL_GATHER
         sizes = np.zeros(self._nodes, np.int64)
         sizes[self._node] = self.coded
         self._engine.run_collective(between, gather, sizes)
@@ -143,10 +142,10 @@ class Parts:
         own = self._code.view(np.int8)[: self.coded]
         for code in (own, *self._others):
             failed = self._library.tfdear_sparse_decode_and_add(
-                _pointer(code),
-                ctypes.c_int64(code.size),
-                ctypes.c_int64(self._shard.size),
-                _pointer(self._shard),
+                code.ctypes.data,
+                code.size,
+                self._shard.size,
+                self._shard.ctypes.data,
             )
             if failed:
                 raise RuntimeError("what was coded cannot be decoded: this is an error in tfdear")
@@ -154,7 +153,3 @@ class Parts:
 
 def _copy(target: np.ndarray, source: np.ndarray) -> None:
     ctypes.memmove(target.ctypes.data, source.ctypes.data, source.nbytes)
-
-
-def _pointer(array: np.ndarray) -> ctypes.c_void_p:
-    return array.ctypes.data_as(ctypes.c_void_p)

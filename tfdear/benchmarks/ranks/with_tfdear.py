@@ -12,14 +12,16 @@ import sleeping  # type: ignore[import-not-found]
 import sum_parts  # type: ignore[import-not-found]
 
 import tfdear
+from tfdear.base import names
 from tfdear.engine import engine as engine_module
+from tfdear.engine import plan as engine_plan
 from tfdear.job import job as job_module
 from tfdear.job import link_costs
 from tfdear.job import options as options_module
 from tfdear.measure import steps as statistics
 from tfdear.rendezvous import rank_environment
 
-_LANE = engine_module.Lane.GRADIENTS
+_LANE = names.Lane.GRADIENTS
 _WAIT_SECONDS = 60.0
 # Longer than that of a job which starts: figures are compared with what these costs predict.
 _COSTS_WINDOW = 0.1
@@ -55,16 +57,15 @@ def collective(name: str, nbytes: int, repeats: int) -> float:
     # Zeros stay zeros, however often they are summed in place.
     data = np.zeros(nbytes // 4, np.float32)
     run = _job().engine.run_collective
-    phases = engine_module.Phase
     # A barrier, and more than a shaped link lets through at once after a pause.
-    run(_LANE, phases.ALL_REDUCE, np.zeros(_DRAIN_BYTES // 4, np.float32))
+    run(_LANE, names.Operation.ALL_REDUCE, np.zeros(_DRAIN_BYTES // 4, np.float32))
     if name == "pair":
         seconds = 0.0
         for _ in range(repeats):
-            seconds += run(_LANE, phases.REDUCE_SCATTER, data)
-            seconds += run(_LANE, phases.ALL_GATHER, data)
+            seconds += run(_LANE, names.Operation.REDUCE_SCATTER, data)
+            seconds += run(_LANE, names.Operation.ALL_GATHER, data)
         return seconds / repeats
-    return run(_LANE, phases[name.upper()], data, repeats=repeats) / repeats
+    return run(_LANE, names.Operation[name.upper()], data, repeats=repeats) / repeats
 
 
 def costs() -> dict[str, dict[str, float]]:
@@ -83,7 +84,10 @@ def gradient_sum(count: int, repeats: int) -> dict:
     """
     engine = _job().engine
     layout = engine.create_layout(f"gradient {count}", _LANE)
-    engine.add_tensor(layout, engine_module.DATA_TYPES["float32"], count, sparse=False)
+    float32 = names.data_type("float32")
+    engine.add_tensor(layout, float32, count, sparse=False)
+    tensor = engine_plan.TensorSpec(float32, count, sparse=False, bytes=4 * count)
+    engine.set_plan(layout, _job().first_plan.encode([tensor], _LANE))
     gradient = _gradient(count)
     total = np.empty(count, np.float32)
     reader = engine_module.EventReader()
@@ -91,7 +95,7 @@ def gradient_sum(count: int, repeats: int) -> dict:
     for repeat in range(repeats + 1):
         if repeat <= 1:
             reader.read_rows()
-        engine.run_collective(_LANE, engine_module.Phase.ALL_REDUCE, np.zeros(1, np.float32))
+        engine.run_collective(_LANE, names.Operation.ALL_REDUCE, np.zeros(1, np.float32))
         begins.append(time.monotonic())
         reduction = engine.open_reduction(layout)
         reduction.contribute(0, gradient)
@@ -169,7 +173,7 @@ def replay(
     times, wall = [], []
     for iteration in range(repeats + 1):
         if iteration <= 1:
-            engine.run_collective(_LANE, engine_module.Phase.ALL_REDUCE, np.zeros(1, np.float32))
+            engine.run_collective(_LANE, names.Operation.ALL_REDUCE, np.zeros(1, np.float32))
             device.restart()
             started = device.cursor
         begin = device.cursor
@@ -196,7 +200,7 @@ def _layout(counts: tuple[int, ...], plan: tuple[int, ...]) -> int:
     engine = _job().engine
     layout = engine.create_layout(f"replay {hash(plan):x}", _LANE)
     for count in counts:
-        engine.add_tensor(layout, engine_module.DATA_TYPES["float32"], count, sparse=False)
+        engine.add_tensor(layout, names.data_type("float32"), count, sparse=False)
     engine.set_plan(layout, plan)
     return layout
 

@@ -9,7 +9,6 @@ numpy, DGC and the Gaussian threshold, which are single-threaded, the numpy code
 """
 
 import argparse
-import ctypes
 import dataclasses
 import json
 import pathlib
@@ -24,10 +23,10 @@ import numpy as np
 import tensorflow as tf
 
 import tfdear
-from tfdear.engine import library as _ops
+from tfdear.base import names
+from tfdear.engine import c_api as engine_library
 
 SAMPLINGS = 30
-FLOAT32 = 2  # DataType, custom_ops/engine/data_type.h
 
 
 def _but(value):
@@ -79,10 +78,8 @@ class Core:
     """The engine's top-k through ctypes: no TensorFlow around it."""
 
     def __init__(self, threads):
-        _ops.load()
-        self._library = ctypes.CDLL(str(_ops.library_path()))
-        self._library.tfdear_top_k_create.restype = ctypes.c_void_p
-        self._top_k = ctypes.c_void_p(self._library.tfdear_top_k_create(threads))
+        self._library = engine_library.load()
+        self._top_k = self._library.tfdear_top_k_create(threads)
         self._values, self._indices = np.empty(0, "float32"), np.empty(0, "uint32")
 
     def close(self):
@@ -96,8 +93,9 @@ class Core:
 
     def select(self, x, k):
         values, indices = self._outputs(k)
+        float32 = names.data_type("float32")
         self._library.tfdear_top_k_select(
-            self._top_k, FLOAT32, _data(x), _count(x), _int64(k), _data(values), _data(indices)
+            self._top_k, float32, _data(x), x.size, k, _data(values), _data(indices)
         )
         return indices
 
@@ -108,31 +106,18 @@ class Core:
     def select_with_feedback(self, x, residual, k):
         values, indices = self._outputs(k)
         self._library.tfdear_top_k_select_with_feedback(
-            self._top_k,
-            _data(x),
-            _data(residual),
-            _count(x),
-            _int64(k),
-            _data(values),
-            _data(indices),
+            self._top_k, _data(x), _data(residual), x.size, k, _data(values), _data(indices)
         )
 
     def read(self, x):
-        self._library.tfdear_read_pass(self._top_k, _data(x), _count(x))
+        self._library.tfdear_read_pass(self._top_k, _data(x), x.size)
 
     def add(self, x, y):
-        self._library.tfdear_add_pass(self._top_k, _data(x), _data(y), _count(x))
+        self._library.tfdear_add_pass(self._top_k, _data(x), _data(y), x.size)
 
 
 def _data(array):
-    return ctypes.c_void_p(array.ctypes.data)
-
-
-def _count(array):
-    return ctypes.c_int64(array.size)
-
-
-_int64 = ctypes.c_int64
+    return array.ctypes.data
 
 
 def double_sampling(x, k, random):

@@ -1,0 +1,89 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""The names that Python and the library must number alike."""
+
+import ctypes
+import pathlib
+import re
+
+import pytest
+
+from tfdear.base import names
+from tfdear.engine import c_api as engine_library
+
+
+def as_the_library_says(tables):
+    return "\n".join(" ".join([word, *table]) for word, table in tables.items())
+
+
+def test_the_library_numbers_them_alike():
+    assert names.difference(engine_library.load().tfdear_names().decode()) is None
+
+
+@pytest.mark.parametrize("word", names.tables())
+def test_every_difference_is_found(word):
+    tables = names.tables()
+    for change in (
+        lambda table: (*table[:-1], "another"),
+        lambda table: table[:-1],
+        lambda table: (*table, "another"),
+        lambda table: (table[1], table[0], *table[2:]),
+    ):
+        changed = tables | {word: change(tables[word])}
+        assert word in names.difference(as_the_library_says(changed))
+    assert word in names.difference(
+        as_the_library_says({other: table for other, table in tables.items() if other != word})
+    )
+    assert names.difference(as_the_library_says(tables)) is None
+
+
+def test_the_first_difference_is_named():
+    tables = names.tables()
+    tables["lane"] = ("control", "gradients", *tables["lane"][2:])
+    assert (
+        names.difference(as_the_library_says(tables))
+        == "lane 0 is 'control' in the library and 'gradients' in Python"
+    )
+    tables = names.tables() | {"colour": ("blue",)}
+    assert (
+        names.difference(as_the_library_says(tables))
+        == "colour 0 is 'blue' in the library and None in Python"
+    )
+
+
+def test_a_library_with_other_names_is_refused(monkeypatch):
+    monkeypatch.setattr(names, "STATUS_CODES", (*names.STATUS_CODES[:-1], "another"))
+    engine_library.load.cache_clear()
+    try:
+        with pytest.raises(ImportError, match="status_code 7 is 'resource_exhausted' in the lib"):
+            engine_library.load()
+    finally:
+        monkeypatch.undo()
+        engine_library.load()
+
+
+def functions_of_the_library():
+    """Of every function that a header declares for Python: result, name and arguments, as in C."""
+    headers = pathlib.Path(__file__).parents[2].glob("custom_ops/**/*.h")
+    declaration = re.compile(r"([a-z][\w ]*?[ *]+)(tfdear_\w+)\(([^()]*)\);")
+    for header in headers:
+        for result, name, arguments in declaration.findall(header.read_text()):
+            yield result.strip(), name, [a.strip() for a in arguments.split(",") if a.strip()]
+
+
+def fits(ctype, c):
+    if "*" in c:
+        return ctype in (ctypes.c_char_p, ctypes.c_void_p) or hasattr(ctype, "contents")
+    types = {"int": "c_int", "int64_t": "c_int64", "double": "c_double", "void": None}
+    expected = types[c.split()[0]]
+    return ctype is (None if expected is None else getattr(ctypes, expected))
+
+
+def test_every_function_of_the_library_has_its_types():
+    declared = list(functions_of_the_library())
+    assert {name for _, name, _ in declared} == set(engine_library.SIGNATURES)
+    for result, name, arguments in declared:
+        own_result, *own_arguments = engine_library.SIGNATURES[name]
+        assert fits(own_result, result), name
+        assert len(own_arguments) == len(arguments), name
+        for ctype, argument in zip(own_arguments, arguments, strict=True):
+            assert fits(ctype, argument), (name, argument)

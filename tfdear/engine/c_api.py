@@ -1,0 +1,143 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""The library's plain C functions, with the types of all their arguments, through ctypes."""
+
+import ctypes
+import functools
+
+import tensorflow as tf
+
+from tfdear import errors
+from tfdear.base import names
+from tfdear.engine import build_check as _build_check
+from tfdear.engine import library as _ops
+
+_TEXT_BYTES = 4096
+
+_INT, _INT64, _UINT64 = ctypes.c_int, ctypes.c_int64, ctypes.c_uint64
+_DOUBLE, _TEXT = ctypes.c_double, ctypes.c_char_p
+# What numbers, text and sizes are written to or read from; MEMORY is that of an array.
+_INTS, _INT64S, _UINT64S = (ctypes.POINTER(number) for number in (_INT, _INT64, _UINT64))
+_DOUBLES, _TEXTS = ctypes.POINTER(_DOUBLE), ctypes.POINTER(_TEXT)
+_MEMORY = ctypes.c_void_p
+_OBJECT = ctypes.c_void_p
+
+# What every function that can fail ends with: a place for its message, and how long it may be.
+_ERROR = (_TEXT, _INT)
+
+# Of every function: what it returns, and its arguments. The headers say what they mean.
+SIGNATURES: dict[str, tuple] = {
+    "tfdear_names": (_TEXT,),
+    # c_api.h
+    "tfdear_group_create": (
+        _INT,
+        *(_INT, _TEXT, _INTS, _INT, _INT, _TEXT, _DOUBLE, _INT, _INT, _INT),
+        *_ERROR,
+    ),
+    "tfdear_group_listen": (_INT, _INT, _TEXT, _INT),
+    "tfdear_group_probe": (_INT, _INT, _TEXTS, _INTS, _INT, *_ERROR),
+    "tfdear_group_connect": (_INT, _INT, _TEXTS, _INTS, _INT, *_ERROR),
+    "tfdear_start": (_INT, _INT, _INT64, *_ERROR),
+    "tfdear_layout_create": (_INT64, _TEXT, _INT),
+    "tfdear_layout_add": (_INT, _INT64, _INT, _INT64, _INT, *_ERROR),
+    "tfdear_layout_set_lane": (_INT, _INT64, _INT, *_ERROR),
+    "tfdear_layout_set_variable": (_INT, _INT64, _INT, _INT64, _TEXT, _TEXT, _TEXT, *_ERROR),
+    "tfdear_layout_shared": (_INT64, _INT64),
+    "tfdear_layout_request_norms": (_INT, _INT64, _INT, *_ERROR),
+    "tfdear_layout_set_optimizer": (_INT, _INT64, _DOUBLE, *_ERROR),
+    "tfdear_layout_buckets": (_INT, _INT64, _INT64S, _INT),
+    "tfdear_layout_set_plan": (_INT, _INT64, _INT64S, _INT64, *_ERROR),
+    "tfdear_layout_propose": (_INT, _INT64, _INT64S, _INT64, _INT64, *_ERROR),
+    "tfdear_layout_plan": (_INT64, _INT64, _INT64S, _INT64, _INT64S),
+    "tfdear_variable_create": (_INT64,),
+    "tfdear_compress": (
+        _INT,
+        *(_INT, _INT, _INT, _DOUBLE, _INT, _INT, _INT64, _DOUBLE, _INT, _INT),
+        *_ERROR,
+    ),
+    "tfdear_set_density": (_INT, _DOUBLE, *_ERROR),
+    "tfdear_compression_save": (
+        _INT,
+        *(ctypes.POINTER(ctypes.POINTER(ctypes.c_char)), _INT64S),
+        *_ERROR,
+    ),
+    "tfdear_compression_load": (_INT, _TEXT, _INT64, *_ERROR),
+    "tfdear_synchronize": (_INT, _DOUBLE, *_ERROR),
+    "tfdear_in_flight": (_INT, _INT, _UINT64S, _DOUBLES, _INTS, _TEXT, _INT),
+    "tfdear_transport_failure": (_INT, _INTS, _TEXT, _INT),
+    "tfdear_abort": (None, _INT, _TEXT),
+    "tfdear_aborted": (_INT, _TEXT, _INT),
+    "tfdear_events_read": (_INT64, _UINT64S, _MEMORY, _INT64),
+    "tfdear_now_micros": (_INT64,),
+    "tfdear_counters": (_INT, _INT, _UINT64S, _UINT64S),
+    # data_api.h
+    "tfdear_collective_run": (
+        _INT,
+        *(_INT, _INT, _MEMORY, _INT64, _INT, _INT, _INT, _INT, _DOUBLES),
+        *_ERROR,
+    ),
+    "tfdear_reduction_open": (_INT, _INT64, _INT64S, *_ERROR),
+    "tfdear_reduction_contribute": (_INT, _INT64, _INT, _MEMORY, _INT64, *_ERROR),
+    "tfdear_reduction_wait": (
+        _INT,
+        *(_INT64, _INT, _MEMORY, _INT64, _DOUBLE, _INT64S),
+        *_ERROR,
+    ),
+    "tfdear_reduction_close": (None, _INT64),
+    "tfdear_sums_of_squares": (None, _INT, _MEMORY, _INT64S, _INT, _MEMORY),
+    # top_k_api.h
+    "tfdear_top_k_create": (_OBJECT, _INT),
+    "tfdear_top_k_destroy": (None, _OBJECT),
+    "tfdear_top_k_select": (None, _OBJECT, _INT, _MEMORY, _INT64, _INT64, _MEMORY, _MEMORY),
+    "tfdear_top_k_select_with_feedback": (
+        None,
+        *(_OBJECT, _MEMORY, _MEMORY, _INT64, _INT64, _MEMORY, _MEMORY),
+    ),
+    "tfdear_top_k_forget": (None, _OBJECT),
+    "tfdear_read_pass": (None, _OBJECT, _MEMORY, _INT64),
+    "tfdear_add_pass": (None, _OBJECT, _MEMORY, _MEMORY, _INT64),
+    # sparse_code_api.h
+    "tfdear_sparse_encode": (_INT64, _MEMORY, _MEMORY, _INT64, _INT64, _INT, _MEMORY, _INT64),
+    "tfdear_sparse_decode_and_add": (_INT, _MEMORY, _INT64, _INT64, _MEMORY),
+    # loopback_bind.h
+    "tfdear_bind_to_loopback": (_INT, _INT),
+}
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """The library, with the types of its functions.
+
+    Raises:
+        ImportError: It is missing, does not fit TensorFlow, or is of another version than these
+            Python files: the two number something differently.
+    """
+    _ops.load()
+    library = ctypes.CDLL(str(_ops.library_path()))
+    for name, (result, *arguments) in SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    difference = names.difference(library.tfdear_names().decode())
+    if difference is not None:
+        raise ImportError(
+            f"{_ops.library_path()} is not of the same version of tfdear as the Python files "
+            f"beside it: {difference}. {_build_check.how_to_rebuild(tf.__version__)}"
+        )
+    return library
+
+
+def call(name: str, *arguments) -> None:
+    """Calls a function that can fail.
+
+    Args:
+        name: Its name, without "tfdear_".
+        *arguments: All but the last two, which take its message.
+
+    Raises:
+        TfdearError: It failed.
+    """
+    error = ctypes.create_string_buffer(_TEXT_BYTES)
+    code = getattr(load(), f"tfdear_{name}")(*arguments, error, _TEXT_BYTES)
+    if code:
+        failure = errors.TfdearError(error.value.decode(errors="replace"))
+        failure.kind = names.STATUS_CODES[code - 1]
+        raise failure

@@ -1,0 +1,89 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""The plan that a layout starts with, before anything is measured. Imports no TensorFlow."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from tfdear.base.names import Lane
+from tfdear.engine import plan as engine_plan
+from tfdear.planning import schedules
+from tfdear.planning.line import Step
+
+# Where a tensor begins in a bucket is a multiple of it: kSlotAlignment in `fusion_buffer.h`.
+_SLOT_BYTES = 64
+# Of a bucket, where nobody says how large: with fewer, little is left to overlap; with more, or
+# smaller ones, start-ups weigh more than what they save.
+_USUAL_BUCKETS = 16
+_LEAST_BYTES, _MOST_BYTES = 64 << 10, 25 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class FirstPlan:
+    """Makes the first plan of every layout: a function of its tensors, so all ranks make the same.
+
+    Args:
+        schedule: One of `tfdear.base.names.SCHEDULES`.
+        bucket_bytes: Largest bucket; a larger tensor travels alone. 0: a sixteenth of the tensors'
+            bytes, within limits, so that there are several buckets of any model.
+        plan_format: How sums of gradients are formed.
+    """
+
+    schedule: str
+    bucket_bytes: int
+    plan_format: engine_plan.PlanFormat
+
+    def encode(self, tensors: Sequence[engine_plan.TensorSpec], lane: Lane) -> list[int]:
+        """The plan of a layout with these tensors, as the engine takes it."""
+        buckets = cut(tensors, self.bucket_bytes or _usual_bucket_bytes(tensors))
+        if lane is Lane.GRADIENTS:
+            steps = _steps(self.schedule, buckets)
+            plan_format = self.plan_format
+        else:
+            # Somebody waits for these sums: nothing can be put off.
+            steps = _steps("wfbp", buckets)
+            plan_format = engine_plan.PlanFormat()
+        numbers = range(len(buckets))
+        plan = schedules.Plan(
+            buckets=tuple((number,) for number in numbers),
+            steps=tuple(steps),
+            wait_for_all=lane is Lane.GRADIENTS and self.schedule == "sequential",
+        )
+        return engine_plan.encode_over_buckets(plan, buckets, numbers, tensors, plan_format)
+
+
+def cut(tensors: Sequence[engine_plan.TensorSpec], bucket_bytes: int) -> list[list[int]]:
+    """Cuts tensors into buckets of one data type each and at most so many bytes, with their gaps.
+
+    From the last tensor to the first, because the backward pass yields gradients in that order.
+    """
+    buckets: list[list[int]] = []
+    # By data type: the bucket that still takes tensors, and the bytes in it.
+    filling: dict[int, tuple[list[int], int]] = {}
+    for number in reversed(range(len(tensors))):
+        tensor = tensors[number]
+        slot = -(-tensor.bytes // _SLOT_BYTES) * _SLOT_BYTES
+        bucket, used = filling.get(tensor.data_type, ([], 0))
+        if tensor.alone or not bucket or used + slot > bucket_bytes:
+            bucket, used = [], 0
+            buckets.append(bucket)
+        bucket.append(number)
+        if not tensor.alone:
+            filling[tensor.data_type] = bucket, used + slot
+    return buckets
+
+
+def _usual_bucket_bytes(tensors: Sequence[engine_plan.TensorSpec]) -> int:
+    total = sum(tensor.bytes for tensor in tensors if not tensor.alone)
+    return min(max(total // _USUAL_BUCKETS, _LEAST_BYTES), _MOST_BYTES)
+
+
+def _steps(schedule: str, buckets: Sequence[Sequence[int]]) -> list[Step]:
+    numbers = range(len(buckets))
+    if schedule not in ("dear", "dear_barrier"):
+        return [Step("all_reduce", number, 0, 1) for number in numbers]
+    # The next forward pass reads the first variables first.
+    forward = sorted(numbers, key=lambda number: min(buckets[number]))
+    return [
+        *(Step("reduce_scatter", number, 0, 1) for number in numbers),
+        *(Step("all_gather", number, 0, 1) for number in forward),
+    ]
