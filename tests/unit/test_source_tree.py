@@ -107,7 +107,6 @@ _WITHOUT_TENSORFLOW = (
 _LONGEST = 400
 # Files that may be longer, each with the reason.
 _LONGER = {
-    "benchmarks/studies/topk.py": "one sweep with its references and tables",
     "strategy/strategy.py": "the public class, of which most is documentation",
 }
 _SOURCES = sorted(

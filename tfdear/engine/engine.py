@@ -10,43 +10,11 @@ from tfdear import errors
 from tfdear.base import names
 from tfdear.base.names import Lane, Transport
 from tfdear.engine import c_api as engine_library
-from tfdear.engine import events as event_record
 from tfdear.engine.c_api import call
 
 _TEXT_BYTES = 4096
 _SIGNATURE_BYTES = 1 << 16  # With a line for each tensor.
 _LARGEST_ADDRESS_BLOB = 1 << 22
-_EVENTS_AT_ONCE = 1 << 12
-
-
-class EventReader:
-    """Reads the event record from a place of its own, so that readers do not disturb each other.
-
-    It begins with the oldest event that is still there. The engine keeps the last 131072.
-    """
-
-    def __init__(self) -> None:
-        self._position = ctypes.c_uint64(0)
-        # Events that were overwritten before this reader saw them.
-        self.lost = 0
-
-    def read_rows(self) -> np.ndarray:
-        """The events since the last call, oldest first, as an array of `EVENT_ROW`."""
-        pieces = []
-        while True:
-            rows = np.empty(_EVENTS_AT_ONCE, event_record.EVENT_ROW)
-            before = self._position.value
-            count = engine_library.load().tfdear_events_read(
-                ctypes.byref(self._position), rows.ctypes.data, len(rows)
-            )
-            self.lost += self._position.value - before - count
-            pieces.append(rows[:count])
-            if count < len(rows):
-                return np.concatenate(pieces)
-
-    def read(self) -> list[event_record.Event]:
-        """The events since the last call, oldest first. Times are seconds of the steady clock."""
-        return event_record.to_events(self.read_rows())
 
 
 def _address_arguments(blobs: Sequence[bytes]) -> tuple:

@@ -5,7 +5,7 @@ from absl import logging
 
 import tfdear
 from tfdear.engine import engine as engine_module
-from tfdear.engine import first_plan
+from tfdear.engine import event_reader, first_plan
 from tfdear.engine import plan as engine_plan
 from tfdear.fusion import planner
 from tfdear.job import compressed_buckets, groups, links, seeds
@@ -120,7 +120,7 @@ class Job:
         if self.rank == 0:
             self.tuner = tuner_module.Tuner(
                 self.engine,
-                engine_module.EventReader(),
+                event_reader.EventReader(),
                 options.fusion,
                 options.planned_schedule,
                 self.costs,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tfdear import errors
-from tfdear.engine import engine as engine_module
+from tfdear.engine import event_reader
 from tfdear.job import options
 from tfdear.measure import clock, timeline
 
@@ -62,7 +62,7 @@ class TimelineRecorder:
         # Of a job that failed, the timeline ends where it failed.
         with contextlib.suppress(errors.TfdearError):
             self._job.engine.synchronize(self._job.options.timeout)
-        reader = engine_module.EventReader()
+        reader = event_reader.EventReader()
         try:
             rows = reader.read_rows()
             trace = timeline.make(

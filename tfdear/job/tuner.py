@@ -37,7 +37,8 @@ from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.trace import Trace
 
 if TYPE_CHECKING:
-    from tfdear.engine.engine import Engine, EventReader
+    from tfdear.engine.engine import Engine
+    from tfdear.engine.event_reader import EventReader
 
 # Executions before the first agreement; the first is left out of the measurement.
 FIRST_AGREEMENT = 4

@@ -9,7 +9,7 @@ from absl import logging
 
 from tfdear.compression import compressor as compressor_module
 from tfdear.data import empty_batch
-from tfdear.engine import engine as engine_module
+from tfdear.engine import event_reader
 from tfdear.engine import events as event_record
 from tfdear.engine import library as _ops
 from tfdear.fusion import planner as planner_module
@@ -155,7 +155,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             # All ranks would show the same progress bars and summaries.
             keras.config.disable_interactive_logging()
         unused_devices.warn(self._job.rank, tf.config.get_visible_devices())
-        self._events = engine_module.EventReader()
+        self._events = event_reader.EventReader()
         self._statistics = strategy_statistics.StrategyStatistics(self._job)
         keras_seams.install(self._job.world_size)
         device = tf.config.list_logical_devices("CPU")[0].name

@@ -13,7 +13,7 @@ import sum_parts  # type: ignore[import-not-found]
 
 import tfdear
 from tfdear.base import names
-from tfdear.engine import engine as engine_module
+from tfdear.engine import event_reader
 from tfdear.engine import plan as engine_plan
 from tfdear.job import job as job_module
 from tfdear.job import link_costs
@@ -90,7 +90,7 @@ def gradient_sum(count: int, repeats: int) -> dict:
     engine.set_plan(layout, _job().first_plan.encode([tensor], _LANE))
     gradient = _gradient(count)
     total = np.empty(count, np.float32)
-    reader = engine_module.EventReader()
+    reader = event_reader.EventReader()
     begins, copied, ends = [], [], []
     for repeat in range(repeats + 1):
         if repeat <= 1:
