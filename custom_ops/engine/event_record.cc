@@ -45,7 +45,7 @@ int64_t EventRecord::NowMicros() {
 
 void EventRecord::Add(const Event& event) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     ring_[added_ % ring_.size()] = event;
     ++added_;
   }
@@ -54,7 +54,7 @@ void EventRecord::Add(const Event& event) {
 }
 
 std::vector<Event> EventRecord::Read(uint64_t* position, size_t limit) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t oldest = added_ - std::min<uint64_t>(added_, ring_.size());
   uint64_t next = std::min(std::max(*position, oldest), added_);
   const uint64_t end = next + std::min<uint64_t>(limit, added_ - next);

@@ -4,11 +4,11 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "custom_ops/engine/step_kind.h"
+#include "custom_ops/engine/thread_annotations.h"
 
 namespace tfdear {
 
@@ -69,9 +69,9 @@ class EventRecord {
 
  private:
   std::atomic<Observer> observer_{nullptr};
-  mutable std::mutex mutex_;
-  std::vector<Event> ring_;
-  uint64_t added_ = 0;
+  mutable Mutex mutex_;
+  std::vector<Event> ring_ TFDEAR_GUARDED_BY(mutex_);
+  uint64_t added_ TFDEAR_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace tfdear

@@ -26,7 +26,7 @@ class Exchange : public Channel {
   // sequence apart.
   Exchange(GlooTransport* transport, const char* operation, const Signature& signature,
            uint64_t sequence, uint64_t round);
-  ~Exchange();
+  ~Exchange() override;
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
@@ -40,7 +40,6 @@ class Exchange : public Channel {
   Status WaitForSends() override;
   size_t ReceivesAhead() const override;
   size_t SendsAhead(size_t messages) const override;
-  Status status() const { return status_; }
 
  private:
   struct GlooMessage : Message {

@@ -58,7 +58,7 @@ Status FusionBufferPool::Take(size_t size, std::shared_ptr<FusionBuffer>* taken)
   FusionBuffer* buffer = nullptr;
   IdleList evicted;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     for (auto next = lent_.begin(); next != lent_.end();) {
       const auto lent = next++;
       if (memory_->Lent((*lent)->data_)) continue;
@@ -80,7 +80,7 @@ Status FusionBufferPool::Take(size_t size, std::shared_ptr<FusionBuffer>* taken)
     buffer = new FusionBuffer;
     buffer->data_ = data;
     buffer->capacity_ = capacity;
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     ++allocations_;
   }
   buffer->size_ = size;
@@ -93,7 +93,7 @@ Status FusionBufferPool::Take(size_t size, std::shared_ptr<FusionBuffer>* taken)
 void FusionBufferPool::Return(FusionBuffer* buffer) {
   IdleList evicted;  // Freed without the mutex: giving back pages takes a while.
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (memory_->Lent(buffer->data_)) {
       lent_.push_back(buffer);
     } else {
@@ -126,12 +126,12 @@ void FusionBufferPool::Free(FusionBuffer* buffer) {
 }
 
 size_t FusionBufferPool::idle_bytes() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return idle_bytes_;
 }
 
 int64_t FusionBufferPool::allocations() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return allocations_;
 }
 

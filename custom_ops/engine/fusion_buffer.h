@@ -7,11 +7,11 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "custom_ops/engine/fusion_memory.h"
 #include "custom_ops/engine/status.h"
+#include "custom_ops/engine/thread_annotations.h"
 
 namespace tfdear {
 
@@ -60,17 +60,17 @@ class FusionBufferPool : public std::enable_shared_from_this<FusionBufferPool> {
   using IdleList = std::list<FusionBuffer*>;
 
   void Return(FusionBuffer* buffer);
-  IdleList KeepLocked(FusionBuffer* buffer);
+  IdleList KeepLocked(FusionBuffer* buffer) TFDEAR_REQUIRES(mutex_);
   void Free(FusionBuffer* buffer);
 
   const size_t max_idle_bytes_;
   const std::shared_ptr<FusionMemory> memory_;
-  mutable std::mutex mutex_;  // Guards all below.
-  IdleList lent_;             // Returned here, but other ranks still read them.
-  IdleList idle_;             // The one returned last is in front.
-  std::multimap<size_t, IdleList::iterator> by_capacity_;
-  size_t idle_bytes_ = 0;
-  int64_t allocations_ = 0;
+  mutable Mutex mutex_;
+  IdleList lent_ TFDEAR_GUARDED_BY(mutex_);  // Returned here, but other ranks still read them.
+  IdleList idle_ TFDEAR_GUARDED_BY(mutex_);  // The one returned last is in front.
+  std::multimap<size_t, IdleList::iterator> by_capacity_ TFDEAR_GUARDED_BY(mutex_);
+  size_t idle_bytes_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  int64_t allocations_ TFDEAR_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace tfdear

@@ -14,7 +14,7 @@ std::string WithTicket(const std::string& text, int64_t number) {
 void Lane::Open(std::shared_ptr<Ticket> ticket) {
   Status failure;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     ticket->number_ = next_number_++;
     failure = failure_;
     if (failure.ok()) line_.push_back(ticket);
@@ -29,7 +29,7 @@ void Lane::AdvanceLocked(Ticket::Reactions* reactions) {
 void Lane::Advance() {
   Ticket::Reactions reactions;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     AdvanceLocked(&reactions);
   }
   for (auto& react : reactions) react();
@@ -39,7 +39,7 @@ bool Lane::Withdraw(Ticket* ticket) {
   Ticket::Reactions reactions;
   std::shared_ptr<Ticket> withdrawn;  // Destroyed without the mutex.
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     auto found = std::find_if(line_.begin(), line_.end(),
                               [&](const auto& waiting) { return waiting.get() == ticket; });
     if (found == line_.end()) return true;  // Issued all of it: nothing to withdraw.
@@ -56,7 +56,7 @@ bool Lane::Withdraw(Ticket* ticket) {
 void Lane::Fail(const Status& cause) {
   std::deque<std::shared_ptr<Ticket>> failed;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (!failure_.ok()) return;
     failure_ = cause;
     failed.swap(line_);

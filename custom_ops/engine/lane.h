@@ -7,13 +7,13 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "custom_ops/engine/process_group.h"
 #include "custom_ops/engine/status.h"
+#include "custom_ops/engine/thread_annotations.h"
 
 namespace tfdear {
 
@@ -82,14 +82,14 @@ class Lane {
   void Fail(const Status& cause);
 
  private:
-  void AdvanceLocked(Ticket::Reactions* reactions);
+  void AdvanceLocked(Ticket::Reactions* reactions) TFDEAR_REQUIRES(mutex_);
 
   const LaneKind kind_;
   const std::unique_ptr<ProcessGroup> group_;
-  std::mutex mutex_;
-  std::deque<std::shared_ptr<Ticket>> line_;
-  int64_t next_number_ = 0;
-  Status failure_;
+  Mutex mutex_;
+  std::deque<std::shared_ptr<Ticket>> line_ TFDEAR_GUARDED_BY(mutex_);
+  int64_t next_number_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  Status failure_ TFDEAR_GUARDED_BY(mutex_);
 };
 
 }  // namespace tfdear

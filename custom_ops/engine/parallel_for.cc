@@ -21,23 +21,23 @@ class Loop {
     int done = 0;
     for (int i; (i = next_.fetch_add(1)) < tasks_; ++done) task_(i);
     if (done == 0) return;
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     done_ += done;
     if (done_ == tasks_) all_done_.notify_one();
   }
 
   void Wait() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    all_done_.wait(lock, [this] { return done_ == tasks_; });
+    MutexLock lock(mutex_);
+    while (done_ < tasks_) lock.Wait(&all_done_);
   }
 
  private:
   const int tasks_;
   const std::function<void(int)>& task_;
   std::atomic<int> next_{0};
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable all_done_;
-  int done_ = 0;  // guarded by mutex_
+  int done_ TFDEAR_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace
@@ -59,7 +59,7 @@ WorkerThreads::WorkerThreads(int threads) {
 
 WorkerThreads::~WorkerThreads() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     stopped_ = true;
   }
   changed_.notify_all();
@@ -69,7 +69,7 @@ WorkerThreads::~WorkerThreads() {
 ParallelFor WorkerThreads::parallel_for() {
   return ParallelForOn(threads(), [this](std::function<void()> helper) {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       waiting_.push_back(std::move(helper));
     }
     changed_.notify_one();
@@ -77,15 +77,15 @@ ParallelFor WorkerThreads::parallel_for() {
 }
 
 void WorkerThreads::Work() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stopped_ || !waiting_.empty(); });
+    while (!stopped_ && waiting_.empty()) lock.Wait(&changed_);
     if (waiting_.empty()) return;
     const std::function<void()> helper = std::move(waiting_.back());
     waiting_.pop_back();
-    lock.unlock();
+    lock.Unlock();
     helper();
-    lock.lock();
+    lock.Lock();
   }
 }
 

@@ -7,9 +7,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "custom_ops/engine/thread_annotations.h"
 
 namespace tfdear {
 
@@ -36,10 +37,10 @@ class WorkerThreads {
  private:
   void Work();
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::function<void()>> waiting_;  // guarded by mutex_
-  bool stopped_ = false;                        // guarded by mutex_
+  std::vector<std::function<void()>> waiting_ TFDEAR_GUARDED_BY(mutex_);
+  bool stopped_ TFDEAR_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> workers_;
 };
 

@@ -21,7 +21,7 @@ void PendingUpdates::RecordPass(int64_t id, const Variable& variable, int64_t si
 }
 
 void PendingUpdates::Defer(const std::vector<int64_t>& variables) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   for (int64_t id : variables) ++Get(id).deferred;
   in_flight_ += variables.size();
 }
@@ -29,7 +29,7 @@ void PendingUpdates::Defer(const std::vector<int64_t>& variables) {
 void PendingUpdates::Finish(const std::vector<int64_t>& variables, const Status& status) {
   std::vector<std::pair<Reader, Status>> wake;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (first_error_.ok()) first_error_ = status;
     for (int64_t id : variables) {
       Variable& variable = Get(id);
@@ -51,7 +51,7 @@ void PendingUpdates::Finish(const std::vector<int64_t>& variables, const Status&
 void PendingUpdates::Await(int64_t id, std::function<void(const Status&)> done) {
   Status status;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     Variable& variable = Get(id);
     if (failure_.ok() && variable.applied < variable.deferred) {
       variable.readers.push_back({std::move(done), EventRecord::NowMicros()});
@@ -66,7 +66,7 @@ void PendingUpdates::Await(int64_t id, std::function<void(const Status&)> done) 
 }
 
 bool PendingUpdates::Idle(const std::vector<int64_t>& variables) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   for (int64_t id : variables) {
     const Variable& variable = Get(id);
     if (variable.applied < variable.deferred) return false;
@@ -77,11 +77,13 @@ bool PendingUpdates::Idle(const std::vector<int64_t>& variables) {
 }
 
 Status PendingUpdates::WaitAll(std::chrono::milliseconds timeout) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  const bool idle =
-      idle_.wait_for(lock, timeout, [&] { return in_flight_ == 0 || !failure_.ok(); });
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  MutexLock lock(mutex_);
+  while (in_flight_ > 0 && failure_.ok() && std::chrono::steady_clock::now() < deadline) {
+    lock.WaitUntil(&idle_, deadline);
+  }
   if (!failure_.ok()) return failure_;
-  if (idle) return first_error_;
+  if (in_flight_ == 0) return first_error_;
   return Status(StatusCode::kDeadlineExceeded, std::to_string(in_flight_) +
                                                    " variable updates were still in flight after " +
                                                    std::to_string(timeout.count() / 1000.0) + " s");
@@ -90,7 +92,7 @@ Status PendingUpdates::WaitAll(std::chrono::milliseconds timeout) {
 void PendingUpdates::Fail(const Status& cause) {
   std::vector<Reader> wake;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (!failure_.ok()) return;
     failure_ = cause;
     for (auto& variable : variables_) {
@@ -104,7 +106,7 @@ void PendingUpdates::Fail(const Status& cause) {
 }
 
 int64_t PendingUpdates::in_flight() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return in_flight_;
 }
 

@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "custom_ops/engine/event_record.h"
 #include "custom_ops/engine/status.h"
+#include "custom_ops/engine/thread_annotations.h"
 
 namespace tfdear {
 
@@ -50,16 +50,16 @@ class PendingUpdates {
     std::vector<Reader> readers;
   };
 
-  Variable& Get(int64_t variable);
+  Variable& Get(int64_t variable) TFDEAR_REQUIRES(mutex_);
   void RecordPass(int64_t id, const Variable& variable, int64_t since_us);
 
   EventRecord* const events_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::condition_variable idle_;
-  std::vector<std::unique_ptr<Variable>> variables_;
-  int64_t in_flight_ = 0;
-  Status failure_;      // Of everything.
-  Status first_error_;  // Of one update.
+  std::vector<std::unique_ptr<Variable>> variables_ TFDEAR_GUARDED_BY(mutex_);
+  int64_t in_flight_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  Status failure_ TFDEAR_GUARDED_BY(mutex_);      // Of everything.
+  Status first_error_ TFDEAR_GUARDED_BY(mutex_);  // Of one update.
 };
 
 }  // namespace tfdear

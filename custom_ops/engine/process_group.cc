@@ -25,7 +25,7 @@ ProcessGroup::ProcessGroup(std::string name, std::vector<int> ranks,
 ProcessGroup::~ProcessGroup() {
   bool idle;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
     idle = queue_.empty() && current_ == nullptr;
   }
@@ -42,7 +42,7 @@ std::shared_ptr<Work> ProcessGroup::Run(SignaturePtr signature, Body body,
   auto work = std::make_shared<Work>();
   Status refused;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     refused = cause_;
     if (refused.ok()) {
       queue_.push_back(
@@ -61,7 +61,7 @@ void ProcessGroup::Abort(const Status& cause) {
   const Status reason =
       cause.ok() ? Status(StatusCode::kAborted, "aborted without a cause") : cause;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (!cause_.ok()) return;
     cause_ = reason;
   }
@@ -72,16 +72,16 @@ void ProcessGroup::Abort(const Status& cause) {
 void ProcessGroup::Loop() {
   RegisterCommunicationThread();
   const KeepDenormals keep_denormals;  // Sums are formed here.
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    while (!stopping_ && queue_.empty()) lock.Wait(&changed_);
     if (queue_.empty()) return;
     Status status;
     if (const std::shared_ptr<Work> after = std::move(queue_.front().after)) {
       // The entry stays in the queue: the group is not idle.
-      lock.unlock();
+      lock.Unlock();
       status = after->Wait();
-      lock.lock();
+      lock.Lock();
     }
     Entry entry = std::move(queue_.front());
     queue_.pop_front();
@@ -90,17 +90,17 @@ void ProcessGroup::Loop() {
       current_ = entry.signature;
       current_sequence_ = entry.sequence;
       current_start_ = Clock::now();
-      lock.unlock();
+      lock.Unlock();
       status = RunEntry(entry);
-      lock.lock();
+      lock.Lock();
       current_.reset();
       if (status.ok()) ++finished_;
     }
-    lock.unlock();
+    lock.Unlock();
     entry.work->Finish(status);
     // The body may own the last reference to objects whose destructors call this group.
     entry = Entry();
-    lock.lock();
+    lock.Lock();
   }
 }
 
@@ -123,7 +123,7 @@ Status ProcessGroup::RunEntry(const Entry& entry) {
 Status ProcessGroup::AwaitCause(const Status& error) {
   Status cause;
   {
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (cause_.ok()) {
       const int peer = backend_->failed_peer();
       failed_peer_ = peer < 0 ? -1 : GlobalRank(peer);
@@ -132,7 +132,7 @@ Status ProcessGroup::AwaitCause(const Status& error) {
       const Clock::time_point start = Clock::now();
       // In a loop, since set_cause_grace() may change the deadline meanwhile.
       while (cause_.ok() && Clock::now() < start + cause_grace_) {
-        changed_.wait_until(lock, start + cause_grace_);
+        lock.WaitUntil(&changed_, start + cause_grace_);
       }
     }
     if (cause_.ok()) cause_ = *failure_;
@@ -144,7 +144,7 @@ Status ProcessGroup::AwaitCause(const Status& error) {
 }
 
 std::optional<ProcessGroup::InFlight> ProcessGroup::Current() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (current_ == nullptr) return std::nullopt;
   InFlight in_flight;
   in_flight.signature = current_->text();
@@ -156,26 +156,26 @@ std::optional<ProcessGroup::InFlight> ProcessGroup::Current() const {
 }
 
 std::optional<Status> ProcessGroup::Failure() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return failure_;
 }
 
 int ProcessGroup::failed_peer() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return failed_peer_;
 }
 
 ProcessGroup::Counters ProcessGroup::counters() const {
   Counters counters;
   counters.bytes_sent = backend_->bytes_sent();
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   counters.collectives = finished_;
   return counters;
 }
 
 void ProcessGroup::set_cause_grace(std::chrono::milliseconds grace) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     cause_grace_ = grace;
   }
   changed_.notify_all();

@@ -10,7 +10,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -18,6 +17,7 @@
 
 #include "custom_ops/engine/collective_backend.h"
 #include "custom_ops/engine/status.h"
+#include "custom_ops/engine/thread_annotations.h"
 #include "custom_ops/engine/work.h"
 
 namespace tfdear {
@@ -109,20 +109,19 @@ class ProcessGroup {
   const std::vector<int> ranks_;
   const std::unique_ptr<CollectiveBackend> backend_;
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::condition_variable changed_;
-  // All below but thread_: guarded by mutex_.
-  std::deque<Entry> queue_;
-  uint64_t next_sequence_ = 0;
-  uint64_t finished_ = 0;
-  SignaturePtr current_;
-  uint64_t current_sequence_ = 0;
-  std::chrono::steady_clock::time_point current_start_;
-  std::optional<Status> failure_;
-  int failed_peer_ = -1;
-  Status cause_;  // why no more work is done; ok while the group works
-  std::chrono::milliseconds cause_grace_{20000};
-  bool stopping_ = false;
+  std::deque<Entry> queue_ TFDEAR_GUARDED_BY(mutex_);
+  uint64_t next_sequence_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  uint64_t finished_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  SignaturePtr current_ TFDEAR_GUARDED_BY(mutex_);
+  uint64_t current_sequence_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  std::chrono::steady_clock::time_point current_start_ TFDEAR_GUARDED_BY(mutex_);
+  std::optional<Status> failure_ TFDEAR_GUARDED_BY(mutex_);
+  int failed_peer_ TFDEAR_GUARDED_BY(mutex_) = -1;
+  Status cause_ TFDEAR_GUARDED_BY(mutex_);  // why no more work is done; ok while the group works
+  std::chrono::milliseconds cause_grace_ TFDEAR_GUARDED_BY(mutex_){20000};
+  bool stopping_ TFDEAR_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -29,8 +29,8 @@ class TFDEAR_THREAD_ANNOTATION(capability("mutex")) Mutex {
   std::mutex mutex_;
 };
 
-// Holds a mutex for as long as it lives, but for the time of its waits. Waits may end early: the
-// caller looks at its condition again.
+// Holds a mutex for as long as it lives, but for the time of its waits and what is between Unlock()
+// and Lock(). Waits may end early: the caller looks at its condition again.
 class TFDEAR_THREAD_ANNOTATION(scoped_lockable) MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) TFDEAR_THREAD_ANNOTATION(acquire_capability(mutex))
@@ -39,6 +39,8 @@ class TFDEAR_THREAD_ANNOTATION(scoped_lockable) MutexLock {
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
 
+  void Unlock() TFDEAR_THREAD_ANNOTATION(release_capability()) { lock_.unlock(); }
+  void Lock() TFDEAR_THREAD_ANNOTATION(acquire_capability()) { lock_.lock(); }
   void Wait(std::condition_variable* condition) { condition->wait(lock_); }
   template <typename TimePoint>
   std::cv_status WaitUntil(std::condition_variable* condition, const TimePoint& deadline) {

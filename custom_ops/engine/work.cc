@@ -7,32 +7,33 @@
 namespace tfdear {
 
 Status Work::Wait() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  finished_.wait(lock, [this] { return done_; });
+  MutexLock lock(mutex_);
+  while (!done_) lock.Wait(&finished_);
   return status_;
 }
 
 bool Work::done() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return done_;
 }
 
 void Work::OnDone(std::function<void(const Status&)> callback) {
+  Status status;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (!done_) {
       callbacks_.push_back(std::move(callback));
       return;
     }
+    status = status_;
   }
-  // status_ does not change any more once done_ is true.
-  callback(status_);
+  callback(status);
 }
 
 void Work::Finish(const Status& status) {
   std::vector<std::function<void(const Status&)>> callbacks;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (done_) return;
     done_ = true;
     status_ = status;

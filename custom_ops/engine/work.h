@@ -5,10 +5,10 @@
 
 #include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <vector>
 
 #include "custom_ops/engine/status.h"
+#include "custom_ops/engine/thread_annotations.h"
 
 namespace tfdear {
 
@@ -30,11 +30,11 @@ class Work {
   void Finish(const Status& status);
 
  private:
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::condition_variable finished_;
-  bool done_ = false;
-  Status status_;
-  std::vector<std::function<void(const Status&)>> callbacks_;
+  bool done_ TFDEAR_GUARDED_BY(mutex_) = false;
+  Status status_ TFDEAR_GUARDED_BY(mutex_);
+  std::vector<std::function<void(const Status&)>> callbacks_ TFDEAR_GUARDED_BY(mutex_);
 };
 
 }  // namespace tfdear

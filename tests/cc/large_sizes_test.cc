@@ -9,6 +9,7 @@
 
 #include "custom_ops/engine/bucket.h"
 #include "custom_ops/engine/collective_call.h"
+#include "custom_ops/engine/direct_exchange.h"
 #include "custom_ops/engine/row_exchange.h"
 #include "custom_ops/engine/shard.h"
 #include "custom_ops/engine/sparse_code.h"
@@ -57,6 +58,17 @@ TEST(LargeSizes, RangesOfBytes) {
   const std::vector<Range> ranges = ConsecutiveRanges({kMany, 1, kMany});
   EXPECT_EQ(ranges[2].begin, kMany + 1);
   EXPECT_EQ(ranges[2].end, 2 * kMany + 1);
+}
+
+TEST(LargeSizes, SegmentsOfAShard) {
+  const Range shard{3, 3 + kMany};
+  const size_t segment_bytes = 512 * 1024;
+  const size_t last = kMany / segment_bytes;
+  EXPECT_EQ(SegmentsOf(shard, segment_bytes), last + 1);
+  EXPECT_EQ(SegmentOf(shard, last, segment_bytes).begin, 3 + last * segment_bytes);
+  EXPECT_EQ(SegmentOf(shard, last, segment_bytes).end, shard.end);
+  EXPECT_EQ(SegmentOf(shard, last + 1, segment_bytes).size(), 0u);
+  EXPECT_EQ(SegmentOf(shard, 0, std::numeric_limits<size_t>::max()).end, shard.end);
 }
 
 TEST(LargeSizes, RowsOfPeers) {
