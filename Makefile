@@ -139,9 +139,9 @@ TF_FLAGS = $(shell CUDA_VISIBLE_DEVICES= TF_CPP_MIN_LOG_LEVEL=3 $(VENV)/bin/pyth
 
 cuda-ops: tfdear/_tfdear_cuda_ops.so  ## build the ops for GPUs (needs nvcc and `make install`)
 
-tfdear/_tfdear_cuda_ops.so: custom_ops/kernels/mstopk_kernels.cu.cc \
-    custom_ops/kernels/top_k_cuda.cu.h custom_ops/engine/data_type.cc \
-    custom_ops/engine/data_type.h | nvcc $(DEPENDENCIES)
+tfdear/_tfdear_cuda_ops.so: custom_ops/kernels/cuda/mstopk_kernels.cu.cc \
+    custom_ops/kernels/cuda/top_k_cuda.cu.h custom_ops/engine/base/data_type.cc \
+    custom_ops/engine/base/data_type.h | nvcc $(DEPENDENCIES)
 	$(NVCC) $(NVCC_FLAGS) --expt-relaxed-constexpr \
 	    -diag-suppress 20012,20013,20014,20015 -Xcompiler -fPIC -shared -o $@ \
 	    $(patsubst -I%,-isystem %,$(call TF_FLAGS,get_compile_flags)) $(filter %.cc,$^) \
@@ -151,9 +151,9 @@ nvcc:
 	@command -v $(NVCC) >/dev/null || { echo "make: there is no $(NVCC). Install the CUDA toolkit," \
 	    "12.0 or newer, or say where it is: make cuda NVCC=/usr/local/cuda/bin/nvcc" >&2; exit 1; }
 
-build/top_k_standalone_test: custom_ops/kernels/top_k_standalone_test.cu.cc \
-    custom_ops/kernels/top_k_cuda.cu.h custom_ops/engine/data_type.cc \
-    custom_ops/engine/data_type.h | nvcc
+build/top_k_standalone_test: custom_ops/kernels/cuda/top_k_standalone_test.cu.cc \
+    custom_ops/kernels/cuda/top_k_cuda.cu.h custom_ops/engine/base/data_type.cc \
+    custom_ops/engine/base/data_type.h | nvcc
 	mkdir -p $(@D)
 	$(NVCC) $(NVCC_FLAGS) -o $@ $(filter %.cc,$^)
 

@@ -4,7 +4,7 @@
 #include <condition_variable>
 #include <utility>
 
-#include "custom_ops/engine/tensor_identity.h"
+#include "custom_ops/engine/schedule/tensor_identity.h"
 
 namespace tfdear {
 

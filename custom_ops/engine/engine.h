@@ -12,13 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include "custom_ops/engine/compression_state.h"
-#include "custom_ops/engine/event_record.h"
-#include "custom_ops/engine/fusion_buffer.h"
-#include "custom_ops/engine/lane.h"
-#include "custom_ops/engine/pending_updates.h"
-#include "custom_ops/engine/reduction.h"
-#include "custom_ops/engine/single_collective.h"
+#include "custom_ops/engine/memory/fusion_buffer.h"
+#include "custom_ops/engine/queue/lane.h"
+#include "custom_ops/engine/record/event_record.h"
+#include "custom_ops/engine/schedule/compression_state.h"
+#include "custom_ops/engine/schedule/reduction.h"
+#include "custom_ops/engine/schedule/single_collective.h"
+#include "custom_ops/engine/updates/pending_updates.h"
 
 namespace tfdear {
 

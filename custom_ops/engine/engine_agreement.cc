@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "custom_ops/engine/engine.h"
-#include "custom_ops/engine/plan_agreement.h"
+#include "custom_ops/engine/schedule/plan_agreement.h"
 
 namespace tfdear {
 

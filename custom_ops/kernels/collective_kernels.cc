@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "custom_ops/engine/collectives/row_exchange.h"
 #include "custom_ops/engine/engine.h"
-#include "custom_ops/engine/row_exchange.h"
 #include "custom_ops/kernels/cancellable.h"
 #include "custom_ops/kernels/conversions.h"
 #include "custom_ops/kernels/ticket.h"

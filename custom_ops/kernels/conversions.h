@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "custom_ops/engine/data_type.h"
-#include "custom_ops/engine/fusion_buffer.h"
-#include "custom_ops/engine/status.h"
+#include "custom_ops/engine/base/data_type.h"
+#include "custom_ops/engine/base/status.h"
+#include "custom_ops/engine/memory/fusion_buffer.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "custom_ops/engine/sum_of_squares.h"
+#include "custom_ops/engine/norms/sum_of_squares.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace tfdear {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "custom_ops/engine/bisection_top_k.h"
-#include "custom_ops/engine/top_k.h"
+#include "custom_ops/engine/compression/bisection_top_k.h"
+#include "custom_ops/engine/compression/top_k.h"
 #include "custom_ops/kernels/conversions.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/threadpool.h"

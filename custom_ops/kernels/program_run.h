@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "custom_ops/engine/elementwise_program.h"
-#include "custom_ops/engine/reduction.h"
+#include "custom_ops/engine/schedule/reduction.h"
+#include "custom_ops/engine/updates/elementwise_program.h"
 #include "tensorflow/core/framework/resource_var.h"
 
 namespace tfdear {

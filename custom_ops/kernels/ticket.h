@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "custom_ops/engine/lane.h"
+#include "custom_ops/engine/queue/lane.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/variant.h"
 #include "tensorflow/core/framework/variant_encode_decode.h"

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "custom_ops/engine/elementwise_program.h"
 #include "custom_ops/engine/engine.h"
+#include "custom_ops/engine/updates/elementwise_program.h"
 #include "custom_ops/kernels/cancellable.h"
 #include "custom_ops/kernels/conversions.h"
 #include "custom_ops/kernels/layer_operands.h"

@@ -9,7 +9,7 @@
 #include <atomic>
 #include <random>
 
-#include "custom_ops/engine/pending_updates.h"
+#include "custom_ops/engine/updates/pending_updates.h"
 #include "tests/cc/engine_testing.h"
 
 namespace tfdear {

@@ -13,7 +13,7 @@
 #include <atomic>
 #include <cstdlib>
 
-#include "custom_ops/engine/data_api.h"
+#include "custom_ops/api/data_api.h"
 #include "tests/cc/engine_testing.h"
 
 namespace tfdear {

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "custom_ops/engine/lane.h"
-#include "custom_ops/engine/reduction.h"
+#include "custom_ops/engine/queue/lane.h"
+#include "custom_ops/engine/schedule/reduction.h"
 #include "tests/cc/plan_testing.h"
 #include "tests/cc/testing.h"
 

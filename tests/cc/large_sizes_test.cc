@@ -7,13 +7,13 @@
 
 #include <limits>
 
-#include "custom_ops/engine/bucket.h"
-#include "custom_ops/engine/collective_call.h"
-#include "custom_ops/engine/direct_exchange.h"
-#include "custom_ops/engine/row_exchange.h"
-#include "custom_ops/engine/shard.h"
-#include "custom_ops/engine/sparse_code.h"
-#include "custom_ops/engine/sparse_exchange.h"
+#include "custom_ops/engine/base/shard.h"
+#include "custom_ops/engine/collectives/collective_arguments.h"
+#include "custom_ops/engine/collectives/direct_exchange.h"
+#include "custom_ops/engine/collectives/row_exchange.h"
+#include "custom_ops/engine/compression/sparse_code.h"
+#include "custom_ops/engine/compression/sparse_exchange.h"
+#include "custom_ops/engine/schedule/bucket.h"
 
 namespace tfdear {
 namespace {

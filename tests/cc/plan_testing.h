@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "custom_ops/engine/plan.h"
+#include "custom_ops/engine/schedule/plan.h"
 
 namespace tfdear {
 

@@ -19,9 +19,9 @@
 #include <utility>
 #include <vector>
 
-#include "custom_ops/engine/gloo_backend.h"
-#include "custom_ops/engine/process_group.h"
-#include "custom_ops/engine/shared_memory_backend.h"
+#include "custom_ops/engine/collectives/gloo_backend.h"
+#include "custom_ops/engine/collectives/shared_memory_backend.h"
+#include "custom_ops/engine/queue/process_group.h"
 
 namespace tfdear {
 

@@ -97,7 +97,7 @@ def encode(
         plan_format: How the engine forms sums.
 
     Returns:
-        The numbers; `custom_ops/engine/plan.h` has their order.
+        The numbers; `custom_ops/engine/schedule/plan.h` has their order.
     """
     parts_of_bucket = [
         _parts([tensor_of_layer[layer] for layer in bucket], tensors) for bucket in plan.buckets

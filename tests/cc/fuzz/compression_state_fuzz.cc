@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "custom_ops/engine/compression_state.h"
+#include "custom_ops/engine/schedule/compression_state.h"
 #include "tests/cc/fuzz/fuzzing.h"
 
 namespace tfdear {

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "custom_ops/engine/plan.h"
-#include "custom_ops/engine/reduction.h"
+#include "custom_ops/engine/schedule/plan.h"
+#include "custom_ops/engine/schedule/reduction.h"
 #include "tests/cc/fuzz/fuzzing.h"
 
 namespace tfdear {

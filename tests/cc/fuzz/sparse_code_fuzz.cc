@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "custom_ops/engine/sparse_code.h"
+#include "custom_ops/engine/compression/sparse_code.h"
 #include "tests/cc/fuzz/fuzzing.h"
 
 namespace tfdear {

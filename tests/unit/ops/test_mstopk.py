@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""The top-k operator as TensorFlow sees it; tests/cc/top_k_test.cc tests its core."""
+"""The top-k operator as TensorFlow sees it; tests/cc/compression/top_k_test.cc tests its core."""
 
 import numpy as np
 import pytest

@@ -1,0 +1,311 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include "custom_ops/api/c_api.h"
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "custom_ops/api/c_text.h"
+#include "custom_ops/api/names.h"
+#include "custom_ops/engine/collectives/gloo_backend.h"
+#include "custom_ops/engine/collectives/shared_memory_backend.h"
+#include "custom_ops/engine/engine.h"
+
+namespace {
+
+using tfdear::CopyText;
+using tfdear::DataType;
+using tfdear::Engine;
+using tfdear::GlooBackend;
+using tfdear::kNumLanes;
+using tfdear::LaneKind;
+using tfdear::ProcessGroup;
+using tfdear::Report;
+using tfdear::SharedMemoryBackend;
+using tfdear::Status;
+using tfdear::StatusCode;
+using tfdear::Transport;
+
+// Groups between their creation and the start of the engine, which takes them over. One thread
+// starts them; the mutex lets another one abort them meanwhile, also while Connect() waits for
+// peers, which is the only call made without it.
+struct StartingGroup {
+  std::string name;
+  std::vector<int> ranks;
+  std::unique_ptr<tfdear::CollectiveBackend> backend;
+};
+
+std::array<StartingGroup, kNumLanes>& StartingGroups() {
+  static auto* groups = new std::array<StartingGroup, kNumLanes>;
+  return *groups;
+}
+
+std::mutex& StartingMutex() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
+
+std::vector<std::string> Blobs(const char* const* blobs, const int* lengths, int count) {
+  std::vector<std::string> result;
+  for (int i = 0; i < count; ++i) result.emplace_back(blobs[i], lengths[i]);
+  return result;
+}
+
+ProcessGroup* GroupOf(int lane) {
+  if (!Engine::Get()->started()) return nullptr;
+  auto* opened = Engine::Get()->lane(static_cast<LaneKind>(lane));
+  return opened == nullptr ? nullptr : opened->group();
+}
+
+}  // namespace
+
+const char* tfdear_names() {
+  static const auto* names = new std::string(tfdear::Names());
+  return names->c_str();
+}
+
+int tfdear_group_create(int lane, const char* name, const int* ranks, int size, int rank_in_group,
+                        const char* bind_address, double timeout_seconds, int direct_ranks,
+                        int transport, int connections, char* error, int error_size) {
+  std::lock_guard<std::mutex> lock(StartingMutex());
+  StartingGroup& group = StartingGroups()[lane];
+  group.name = name;
+  group.ranks.assign(ranks, ranks + size);
+  group.backend.reset();
+  const Status aborted = Engine::Get()->failure();
+  if (!aborted.ok()) return Report(aborted, error, error_size);
+  const std::chrono::milliseconds timeout(static_cast<int64_t>(timeout_seconds * 1000));
+  if (static_cast<Transport>(transport) == Transport::kSharedMemory) {
+    std::unique_ptr<SharedMemoryBackend> backend;
+    const bool gradients = static_cast<LaneKind>(lane) == LaneKind::kGradients;
+    const Status status = SharedMemoryBackend::Create(
+        rank_in_group, size, timeout, &backend, gradients ? SharedMemoryBackend::kArenaBytes : 0);
+    if (status.ok()) backend->NameRanks(group.ranks);
+    group.backend = std::move(backend);
+    return Report(status, error, error_size);
+  }
+  std::unique_ptr<GlooBackend> backend;
+  const Status status =
+      GlooBackend::Create(rank_in_group, size, bind_address, timeout, &backend, connections);
+  if (status.ok()) backend->NameRanks(group.ranks);
+  if (status.ok() && direct_ranks >= 0) backend->set_direct_ranks(direct_ranks);
+  group.backend = std::move(backend);
+  return Report(status, error, error_size);
+}
+
+int tfdear_group_listen(int lane, char* blob, int capacity) {
+  const std::string bytes = StartingGroups()[lane].backend->Listen();
+  if (static_cast<int>(bytes.size()) > capacity) return -1;
+  std::memcpy(blob, bytes.data(), bytes.size());
+  return static_cast<int>(bytes.size());
+}
+
+int tfdear_group_probe(int lane, const char* const* blobs, const int* lengths, int count,
+                       char* error, int error_size) {
+  std::lock_guard<std::mutex> lock(StartingMutex());
+  return Report(StartingGroups()[lane].backend->Probe(Blobs(blobs, lengths, count)), error,
+                error_size);
+}
+
+int tfdear_group_connect(int lane, const char* const* blobs, const int* lengths, int count,
+                         char* error, int error_size) {
+  tfdear::CollectiveBackend* backend;
+  {
+    std::lock_guard<std::mutex> lock(StartingMutex());
+    backend = StartingGroups()[lane].backend.get();
+  }
+  return Report(backend->Connect(Blobs(blobs, lengths, count)), error, error_size);
+}
+
+int tfdear_start(int max_delay_ms, int64_t first_agreement, char* error, int error_size) {
+  std::lock_guard<std::mutex> lock(StartingMutex());
+  std::array<std::unique_ptr<ProcessGroup>, kNumLanes> groups;
+  for (int i = 0; i < kNumLanes; ++i) {
+    StartingGroup& starting = StartingGroups()[i];
+    if (starting.backend == nullptr) continue;
+    groups[i] =
+        std::make_unique<ProcessGroup>(starting.name, starting.ranks, std::move(starting.backend));
+  }
+  Engine::Options options;
+  options.max_delay_ms = max_delay_ms;
+  options.first_agreement = first_agreement;
+  return Report(Engine::Get()->Start(options, std::move(groups)), error, error_size);
+}
+
+int64_t tfdear_layout_create(const char* name, int lane) {
+  return Engine::Get()->CreateLayout(name, static_cast<LaneKind>(lane));
+}
+
+int tfdear_layout_add(int64_t layout, int data_type, int64_t count, int sparse, char* error,
+                      int error_size) {
+  tfdear::TensorSpec tensor;
+  tensor.type = static_cast<DataType>(data_type);
+  tensor.count = count;
+  tensor.sparse = sparse != 0;
+  return Report(Engine::Get()->AddTensor(layout, tensor), error, error_size);
+}
+
+int tfdear_layout_set_lane(int64_t layout, int lane, char* error, int error_size) {
+  return Report(Engine::Get()->SetLane(layout, static_cast<LaneKind>(lane)), error, error_size);
+}
+
+int tfdear_layout_set_variable(int64_t layout, int tensor, int64_t variable, const char* name,
+                               const char* comparable, const char* kind, char* error,
+                               int error_size) {
+  return Report(Engine::Get()->SetVariable(layout, tensor, variable, name, comparable, kind), error,
+                error_size);
+}
+
+int64_t tfdear_layout_shared(int64_t layout) { return Engine::Get()->SharedWith(layout); }
+
+int tfdear_layout_request_norms(int64_t layout, int tensor, char* error, int error_size) {
+  return Report(Engine::Get()->RequestNorms(layout, tensor), error, error_size);
+}
+
+int tfdear_layout_set_optimizer(int64_t layout, double momentum, char* error, int error_size) {
+  return Report(Engine::Get()->SetOptimizer(layout, static_cast<float>(momentum)), error,
+                error_size);
+}
+
+int tfdear_layout_buckets(int64_t layout, int64_t* bytes, int capacity) {
+  const std::vector<size_t> buckets = Engine::Get()->BucketBytes(layout);
+  for (size_t i = 0; i < buckets.size() && i < static_cast<size_t>(capacity); ++i) {
+    bytes[i] = static_cast<int64_t>(buckets[i]);
+  }
+  return static_cast<int>(buckets.size());
+}
+
+int tfdear_layout_set_plan(int64_t layout, const int64_t* plan, int64_t count, char* error,
+                           int error_size) {
+  return Report(Engine::Get()->SetPlan(layout, std::vector<int64_t>(plan, plan + count)), error,
+                error_size);
+}
+
+int tfdear_layout_propose(int64_t layout, const int64_t* plan, int64_t count,
+                          int64_t next_agreement, char* error, int error_size) {
+  const std::vector<int64_t> words(plan, plan + count);
+  return Report(Engine::Get()->Propose(layout, words, next_agreement), error, error_size);
+}
+
+int64_t tfdear_layout_plan(int64_t layout, int64_t* plan, int64_t capacity, int64_t* executions) {
+  *executions = 0;
+  const std::vector<int64_t> words = Engine::Get()->PlanOf(layout, executions);
+  const int64_t count = static_cast<int64_t>(words.size());
+  if (count <= capacity) std::copy(words.begin(), words.end(), plan);
+  return count;
+}
+
+int64_t tfdear_variable_create() { return Engine::Get()->CreateVariable(); }
+
+int tfdear_compress(int exchange, int values, int error_feedback, double momentum,
+                    int momentum_of_optimizer, int samplings, int64_t warm_up_steps,
+                    double first_density, int only_optimizers_warm_up, int hierarchical,
+                    char* error, int error_size) {
+  tfdear::Compression compression;
+  compression.exchange.kind = static_cast<tfdear::ExchangeKind>(exchange);
+  compression.exchange.values = static_cast<tfdear::ValueFormat>(values);
+  compression.exchange.error_feedback = error_feedback != 0;
+  compression.exchange.momentum = static_cast<float>(momentum);
+  compression.momentum_of_optimizer = momentum_of_optimizer != 0;
+  compression.exchange.samplings = samplings;
+  compression.warm_up_steps = warm_up_steps;
+  compression.first_density = first_density;
+  compression.only_optimizers_warm_up = only_optimizers_warm_up != 0;
+  compression.hierarchical = hierarchical != 0;
+  return Report(Engine::Get()->Compress(compression), error, error_size);
+}
+
+int tfdear_set_density(double density, char* error, int error_size) {
+  return Report(Engine::Get()->SetDensity(density), error, error_size);
+}
+
+int tfdear_compression_save(const char** state, int64_t* size, char* error, int error_size) {
+  static auto* saved = new std::vector<char>;
+  const Status status = Engine::Get()->SaveCompression(saved);
+  *state = saved->data();
+  *size = static_cast<int64_t>(saved->size());
+  return Report(status, error, error_size);
+}
+
+int tfdear_compression_load(const char* state, int64_t size, char* error, int error_size) {
+  return Report(Engine::Get()->LoadCompression(std::vector<char>(state, state + size)), error,
+                error_size);
+}
+
+int tfdear_synchronize(double timeout_seconds, char* error, int error_size) {
+  const std::chrono::milliseconds timeout(static_cast<int64_t>(timeout_seconds * 1000));
+  return Report(Engine::Get()->pending()->WaitAll(timeout), error, error_size);
+}
+
+int tfdear_in_flight(int lane, uint64_t* sequence, double* seconds, int* waiting_for,
+                     char* signature, int capacity) {
+  ProcessGroup* group = GroupOf(lane);
+  if (group == nullptr) return 0;
+  const auto current = group->Current();
+  if (!current.has_value()) return 0;
+  *sequence = current->sequence;
+  *seconds = current->seconds;
+  *waiting_for = current->waiting_for;
+  CopyText(current->signature + "\n" + current->details, signature, capacity);
+  return 1;
+}
+
+int tfdear_transport_failure(int* peer, char* message, int capacity) {
+  for (int lane = 0; lane < kNumLanes; ++lane) {
+    ProcessGroup* group = GroupOf(lane);
+    if (group == nullptr) continue;
+    const auto failure = group->Failure();
+    if (!failure.has_value()) continue;
+    *peer = group->failed_peer();
+    CopyText(failure->message(), message, capacity);
+    return 1 + static_cast<int>(failure->code());
+  }
+  return 0;
+}
+
+void tfdear_abort(int status_code, const char* message) {
+  const Status cause(static_cast<StatusCode>(status_code), message);
+  // First: what is created from now on sees it.
+  Engine::Get()->Abort(cause);
+  std::lock_guard<std::mutex> lock(StartingMutex());
+  for (StartingGroup& group : StartingGroups()) {
+    if (group.backend != nullptr) group.backend->Abort(cause);
+  }
+}
+
+int tfdear_aborted(char* message, int capacity) {
+  return Report(Engine::Get()->failure(), message, capacity);
+}
+
+int64_t tfdear_events_read(uint64_t* position, int64_t* out, int64_t capacity) {
+  const auto events =
+      Engine::Get()->events()->Read(position, static_cast<size_t>(std::max<int64_t>(capacity, 0)));
+  for (const tfdear::Event& event : events) {
+    const int64_t row[7] = {static_cast<int64_t>(event.kind),
+                            event.ticket,
+                            event.subject,
+                            event.detail,
+                            event.begin_us,
+                            event.end_us,
+                            event.computation_us};
+    std::memcpy(out, row, sizeof(row));
+    out += 7;
+  }
+  return static_cast<int64_t>(events.size());
+}
+
+int64_t tfdear_now_micros() { return tfdear::EventRecord::NowMicros(); }
+
+int tfdear_counters(int lane, uint64_t* collectives, uint64_t* bytes_sent) {
+  ProcessGroup* group = GroupOf(lane);
+  if (group == nullptr) return 0;
+  const auto counters = group->counters();
+  *collectives = counters.collectives;
+  *bytes_sent = counters.bytes_sent;
+  return 1;
+}

@@ -1,0 +1,68 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+#ifndef TFDEAR_ENGINE_BASE_STATUS_H_
+#define TFDEAR_ENGINE_BASE_STATUS_H_
+
+#include <string>
+#include <utility>
+
+namespace tfdear {
+
+// What kind of failure, as far as a caller may want to react to it.
+enum class StatusCode {
+  kOk,
+  kInvalidArgument,    // the caller's mistake; the process group stays usable
+  kDeadlineExceeded,   // a peer is alive as far as TCP knows, but silent
+  kUnavailable,        // a peer's connection is gone: the peer was lost
+  kAborted,            // somebody called Abort(): an error elsewhere ends this too
+  kInternal,           // a bug or an unexpected error of the transport
+  kCancelled,          // a step was given up before it sent anything: nothing is wrong with the job
+  kResourceExhausted,  // this rank has no memory for it
+};
+
+inline const char* Name(StatusCode code) {
+  switch (code) {
+    case StatusCode::kOk:
+      return "ok";
+    case StatusCode::kInvalidArgument:
+      return "invalid argument";
+    case StatusCode::kDeadlineExceeded:
+      return "deadline exceeded";
+    case StatusCode::kUnavailable:
+      return "unavailable";
+    case StatusCode::kAborted:
+      return "aborted";
+    case StatusCode::kInternal:
+      return "internal";
+    case StatusCode::kCancelled:
+      return "cancelled";
+    case StatusCode::kResourceExhausted:
+      return "resource exhausted";
+  }
+  return "unknown";
+}
+
+// Result of an engine call. The engine throws nothing; kernels map this to TensorFlow's status.
+class Status {
+ public:
+  Status() = default;  // ok
+  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+
+  bool ok() const { return code_ == StatusCode::kOk; }
+  StatusCode code() const { return code_; }
+  const std::string& message() const { return message_; }
+
+ private:
+  StatusCode code_ = StatusCode::kOk;
+  std::string message_;
+};
+
+}  // namespace tfdear
+
+#define TFDEAR_RETURN_IF_ERROR(expression)           \
+  do {                                               \
+    ::tfdear::Status tfdear_status_ = (expression);  \
+    if (!tfdear_status_.ok()) return tfdear_status_; \
+  } while (false)
+
+#endif  // TFDEAR_ENGINE_BASE_STATUS_H_

@@ -1,0 +1,73 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+#include "custom_ops/engine/collectives/collective_arguments.h"
+
+#include <string>
+
+namespace tfdear {
+
+Status CheckElements(const void* data, size_t count, DataType type) {
+  if (SizeOf(type) == 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "unknown data type " + std::to_string(static_cast<int>(type)));
+  }
+  if (count > 0 && data == nullptr) {
+    return Status(StatusCode::kInvalidArgument,
+                  "data is null, expected " + std::to_string(count) + " elements");
+  }
+  return Status();
+}
+
+Status CheckRoot(int root, int size) {
+  if (root >= 0 && root < size) return Status();
+  return Status(StatusCode::kInvalidArgument, "expected a root from 0 to " +
+                                                  std::to_string(size - 1) + ", received " +
+                                                  std::to_string(root));
+}
+
+Status CheckLength(const char* name, size_t length, int size) {
+  if (length == static_cast<size_t>(size)) return Status();
+  return Status(StatusCode::kInvalidArgument, std::string("expected ") + name + " for " +
+                                                  std::to_string(size) + " ranks, received " +
+                                                  std::to_string(length));
+}
+
+Status CheckExchange(const std::vector<size_t>& send_bytes, const std::vector<size_t>& recv_bytes,
+                     int rank, int size) {
+  TFDEAR_RETURN_IF_ERROR(CheckLength("send_bytes", send_bytes.size(), size));
+  TFDEAR_RETURN_IF_ERROR(CheckLength("recv_bytes", recv_bytes.size(), size));
+  if (send_bytes[rank] == recv_bytes[rank]) return Status();
+  return Status(StatusCode::kInvalidArgument,
+                "a rank sends itself " + std::to_string(send_bytes[rank]) + " bytes, but expects " +
+                    std::to_string(recv_bytes[rank]) + " from itself");
+}
+
+Status ToByteRanges(const void* data, const std::vector<Range>& shards, DataType type, int size,
+                    std::vector<Range>* byte_ranges) {
+  TFDEAR_RETURN_IF_ERROR(CheckLength("shards", shards.size(), size));
+  TFDEAR_RETURN_IF_ERROR(CheckElements(data, TotalOf(shards), type));
+  *byte_ranges = shards;
+  for (Range& range : *byte_ranges) {
+    range.begin *= SizeOf(type);
+    range.end *= SizeOf(type);
+  }
+  return Status();
+}
+
+std::vector<Range> ConsecutiveRanges(const std::vector<size_t>& sizes) {
+  std::vector<Range> ranges;
+  size_t begin = 0;
+  for (size_t size : sizes) {
+    ranges.push_back(Range{begin, begin + size});
+    begin += size;
+  }
+  return ranges;
+}
+
+size_t TotalOf(const std::vector<Range>& ranges) {
+  size_t total = 0;
+  for (const Range& range : ranges) total += range.size();
+  return total;
+}
+
+}  // namespace tfdear

@@ -1,0 +1,215 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+#include "custom_ops/engine/collectives/direct_exchange.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "custom_ops/engine/collectives/collective_arguments.h"
+#include "custom_ops/engine/collectives/sum.h"
+
+namespace tfdear {
+namespace {
+
+constexpr size_t kSmallBytes = 8 * 1024;
+constexpr int kSmallRanks = 16;
+
+size_t MostSegments(const std::vector<Range>& ranges, size_t segment_bytes) {
+  size_t most = 0;
+  for (const Range& range : ranges) most = std::max(most, SegmentsOf(range, segment_bytes));
+  return most;
+}
+
+}  // namespace
+
+Range SegmentOf(Range range, size_t index, size_t segment_bytes) {
+  if (index >= SegmentsOf(range, segment_bytes)) return Range{range.end, range.end};
+  const size_t begin = range.begin + index * segment_bytes;
+  return Range{begin, begin + std::min(segment_bytes, range.end - begin)};
+}
+
+size_t SegmentsOf(Range range, size_t segment_bytes) {
+  return range.size() / segment_bytes + (range.size() % segment_bytes > 0 ? 1 : 0);
+}
+
+bool DirectExchange::IsSmall(size_t bytes, int size) {
+  return bytes <= kSmallBytes && size <= kSmallRanks;
+}
+
+char* DirectExchange::Scratch(size_t bytes) {
+  if (scratch_.size() < bytes) scratch_.resize(bytes);
+  return scratch_.data();
+}
+
+// Every rank starts with another peer, so that none is the first target of all.
+DirectExchange::Outgoing DirectExchange::ToPeers(const std::vector<Range>& range_of_peer) const {
+  Outgoing outgoing;
+  for (int offset = 1; offset < size_; ++offset) {
+    const Range range = range_of_peer[Peer(offset)];
+    if (range.size() > 0) outgoing.emplace_back(Peer(offset), range);
+  }
+  return outgoing;
+}
+
+DirectExchange::Outgoing DirectExchange::ToAll(const Channel& channel, Range range) const {
+  if (!channel.SendsToAll()) return ToPeers(std::vector<Range>(size_, range));
+  return size_ > 1 ? Outgoing{{Channel::kAll, range}} : Outgoing{};
+}
+
+// [Note: rounds of a direct exchange]
+// Ranges are cut into segments, so that one is used while the next arrives. In round i a rank sends
+// segment i of everything that it sends, and receives segment i of everything that it receives.
+//
+// A round of receives ends with its slowest message; meanwhile the other senders, for which no
+// receives are left, wait too. How a node's connections share its link is up to the network, and
+// one that falls far behind holds up all ranks. So a rank starts a round of sends only when those
+// of an earlier round have all left, which keeps its connections together. (128 MiB on 4 nodes of 1
+// Gbit/s used 0.87 of the link without that, and 0.99 with it.)
+//
+// No deadlock: for the rank in the lowest round, every peer has started the sends and the receives
+// of that round.
+//
+// `receive(round, peer)` starts a receive; `use(round, of_peer)` waits for those of a round.
+Status DirectExchange::Run(
+    Channel* channel, uint64_t first_tag, size_t rounds, const char* from, const Outgoing& outgoing,
+    size_t segment_bytes, const std::function<Channel::Message*(size_t round, int peer)>& receive,
+    const std::function<Status(size_t round, const Messages& of_peer)>& use) const {
+  std::vector<Messages> sends(std::min(rounds, channel->SendsAhead(outgoing.size())));
+  std::vector<Messages> arrivals(std::min(rounds, channel->ReceivesAhead()), Messages(size_));
+  auto send_round = [&](size_t round) {
+    Messages& messages = sends[round % sends.size()];
+    for (Channel::Message* message : messages) TFDEAR_RETURN_IF_ERROR(channel->Wait(message));
+    messages.clear();
+    for (const auto& [peer, range] : outgoing) {
+      const Range segment = SegmentOf(range, round, segment_bytes);
+      messages.push_back(
+          channel->Send(peer, first_tag + round, from + segment.begin, segment.size()));
+    }
+    return Status();
+  };
+  auto receive_round = [&](size_t round) {
+    for (int offset = 1; offset < size_; ++offset) {
+      const int peer = Peer(-offset);
+      arrivals[round % arrivals.size()][peer] = receive(round, peer);
+    }
+  };
+  for (size_t i = 0; i < arrivals.size(); ++i) receive_round(i);
+  for (size_t i = 0; i < sends.size(); ++i) TFDEAR_RETURN_IF_ERROR(send_round(i));
+  for (size_t i = 0; i < rounds; ++i) {
+    if (i + sends.size() < rounds) TFDEAR_RETURN_IF_ERROR(send_round(i + sends.size()));
+    TFDEAR_RETURN_IF_ERROR(use(i, arrivals[i % arrivals.size()]));
+    if (i + arrivals.size() < rounds) receive_round(i + arrivals.size());
+  }
+  return channel->WaitForSends();
+}
+
+// Puts everything that arrives into its range of `to`.
+Status DirectExchange::Move(Channel* channel, uint64_t first_tag, size_t rounds, const char* from,
+                            const Outgoing& outgoing, char* to, const std::vector<Range>& receives,
+                            size_t segment_bytes) const {
+  auto receive = [&](size_t round, int peer) {
+    const Range segment = SegmentOf(receives[peer], round, segment_bytes);
+    return channel->Receive(peer, first_tag + round, to + segment.begin, segment.size());
+  };
+  auto use = [&](size_t, const Messages& of_peer) {
+    for (int offset = 1; offset < size_; ++offset) {
+      TFDEAR_RETURN_IF_ERROR(channel->Wait(of_peer[Peer(-offset)]));
+    }
+    return Status();
+  };
+  return Run(channel, first_tag, rounds, from, outgoing, segment_bytes, receive, use);
+}
+
+Status DirectExchange::AllGather(Channel* channel, char* data, const std::vector<Range>& shards,
+                                 size_t segment_bytes) {
+  return Move(channel, kGatherTag, MostSegments(shards, segment_bytes), data,
+              ToAll(*channel, shards[rank_]), data, shards, segment_bytes);
+}
+
+Status DirectExchange::AllToAll(Channel* channel, const char* from, const std::vector<Range>& sends,
+                                char* to, const std::vector<Range>& receives,
+                                size_t segment_bytes) {
+  const Range mine = sends[rank_];
+  if (mine.size() > 0) std::memcpy(to + receives[rank_].begin, from + mine.begin, mine.size());
+  // Ranks do not know what others exchange, so they differ in their numbers of rounds; each takes
+  // part in all that concern it.
+  const size_t rounds =
+      std::max(MostSegments(sends, segment_bytes), MostSegments(receives, segment_bytes));
+  return Move(channel, kReduceTag, rounds, from, ToPeers(sends), to, receives, segment_bytes);
+}
+
+Status DirectExchange::ReduceScatter(Channel* channel, char* data, const std::vector<Range>& shards,
+                                     DataType type, size_t segment_bytes) {
+  segment_bytes -= segment_bytes % SizeOf(type);
+  // In the order of the ranks: this rank's values on top of the sum of those before it (two
+  // summands may change places), then those after it. The sum of several is formed in scratch
+  // memory, on top of the values of rank 0, for each round that is received ahead.
+  const bool several_before = rank_ > 1;
+  const size_t sums = channel->ReceivesAhead();
+  const size_t sum_bytes = several_before ? std::min(segment_bytes, shards[rank_].size()) : 0;
+  char* const scratch = Scratch(sums * sum_bytes);
+  auto sum_before = [&](size_t round) { return scratch + round % sums * sum_bytes; };
+  auto receive = [&](size_t round, int peer) {
+    char* const target = several_before && peer == 0 ? sum_before(round) : nullptr;
+    return channel->Receive(peer, kReduceTag + round, target,
+                            SegmentOf(shards[rank_], round, segment_bytes).size());
+  };
+  auto use = [&](size_t round, const Messages& of_peer) {
+    const Range segment = SegmentOf(shards[rank_], round, segment_bytes);
+    for (int peer = 0; peer < size_; ++peer) {
+      char* const sum = several_before && peer < rank_ ? sum_before(round) : data + segment.begin;
+      auto add = [&](const char* values) {
+        if (values != sum) SumInto(type, sum, values, segment.size() / SizeOf(type));
+      };
+      if (peer != rank_) {
+        TFDEAR_RETURN_IF_ERROR(channel->Wait(of_peer[peer], add));
+      } else if (several_before) {
+        add(sum_before(round));
+      }
+    }
+    return Status();
+  };
+  return Run(channel, kReduceTag, MostSegments(shards, segment_bytes), data, ToPeers(shards),
+             segment_bytes, receive, use);
+}
+
+Status DirectExchange::AllReduce(Channel* channel, char* data, const std::vector<Range>& shards,
+                                 DataType type) {
+  const size_t bytes = TotalOf(shards);
+  if (size_ == 1 || bytes == 0) return channel->WaitForSends();
+  char* const mine = Scratch(2 * bytes);
+  char* const sum = mine + bytes;
+  // The shards may be pieces of the data: they travel side by side.
+  auto each_shard = [&](auto copy) {
+    size_t offset = 0;
+    for (const Range& shard : shards) {
+      if (shard.size() > 0) copy(offset, data + shard.begin, shard.size());
+      offset += shard.size();
+    }
+  };
+  each_shard([&](size_t at, char* shard, size_t size) { std::memcpy(mine + at, shard, size); });
+  Messages arrivals(size_);
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    arrivals[peer] = channel->Receive(peer, kReduceTag, peer == 0 ? sum : nullptr, bytes);
+  }
+  for (const auto& [peer, range] : ToAll(*channel, Range{0, bytes})) {
+    channel->Send(peer, kReduceTag, mine, bytes);
+  }
+  if (rank_ == 0) std::memcpy(sum, mine, bytes);
+  for (int peer = 0; peer < size_; ++peer) {
+    auto add = [&](const char* values) {
+      if (peer > 0) SumInto(type, sum, values, bytes / SizeOf(type));
+    };
+    if (peer == rank_) {
+      add(mine);
+    } else {
+      TFDEAR_RETURN_IF_ERROR(channel->Wait(arrivals[peer], add));
+    }
+  }
+  TFDEAR_RETURN_IF_ERROR(channel->WaitForSends());
+  each_shard([&](size_t at, char* shard, size_t size) { std::memcpy(shard, sum + at, size); });
+  return Status();
+}
+
+}  // namespace tfdear

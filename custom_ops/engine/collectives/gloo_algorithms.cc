@@ -1,0 +1,96 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+// The data movement of GlooBackend's sums and gathers: rings, and the choice between them and the
+// direct exchange. gloo_backend.cc holds the rest.
+
+#include <algorithm>
+#include <vector>
+
+#include "custom_ops/engine/collectives/gloo_backend.h"
+#include "custom_ops/engine/collectives/sum.h"
+#include "custom_ops/engine/transport/tcp/gloo_exchange.h"
+
+namespace tfdear {
+namespace {
+
+// A piece of a shard on its way around the ring.
+struct Segment {
+  size_t offset = 0;  // bytes from the start of data
+  size_t bytes = 0;
+};
+
+// The messages that travel over one link in one ring pass: in step s the shard
+// (first_shard - s) mod size, cut into segments. Both ends of the link compute the same list.
+std::vector<Segment> RingMessages(const std::vector<Range>& byte_ranges, int first_shard,
+                                  size_t segment_bytes) {
+  const int size = static_cast<int>(byte_ranges.size());
+  std::vector<Segment> messages;
+  for (int step = 0; step + 1 < size; ++step) {
+    const Range range = byte_ranges[((first_shard - step) % size + size) % size];
+    for (size_t begin = range.begin; begin < range.end; begin += segment_bytes) {
+      messages.push_back(Segment{begin, std::min(segment_bytes, range.end - begin)});
+    }
+  }
+  return messages;
+}
+
+// [Note: messages of a ring]
+// In step s a rank sends one shard to its right neighbour and receives another from its left, which
+// it sends on in step s + 1. So the list of sends is the segments of the shard it starts with,
+// followed by the list of receives without its last step. The `first_sends` are sent at once, the
+// others each as soon as its segment is there. Sends never block, hence no deadlock.
+//
+// `type`: of the sums; null for a gather.
+Status RunRing(Channel* channel, int left, int right, char* data, uint64_t first_tag,
+               const std::vector<Segment>& sends, size_t first_sends,
+               const std::vector<Segment>& receives, const DataType* type) {
+  const size_t receives_ahead = channel->ReceivesAhead();
+  auto receive = [&](size_t i) {
+    char* const target = type == nullptr ? data + receives[i].offset : nullptr;
+    return channel->Receive(left, first_tag + i, target, receives[i].bytes);
+  };
+  auto send = [&](size_t i) {
+    channel->Send(right, first_tag + i, data + sends[i].offset, sends[i].bytes);
+  };
+  std::vector<Channel::Message*> arrivals(receives.size());
+  for (size_t i = 0; i < std::min(receives_ahead, receives.size()); ++i) arrivals[i] = receive(i);
+  for (size_t i = 0; i < first_sends; ++i) send(i);
+  for (size_t i = 0; i < receives.size(); ++i) {
+    TFDEAR_RETURN_IF_ERROR(channel->Wait(arrivals[i], [&](const char* values) {
+      if (type == nullptr) return;
+      SumInto(*type, data + receives[i].offset, values, receives[i].bytes / SizeOf(*type));
+    }));
+    if (first_sends + i < sends.size()) send(first_sends + i);
+    const size_t next = i + receives_ahead;
+    if (next < receives.size()) arrivals[next] = receive(next);
+  }
+  return channel->WaitForSends();
+}
+
+}  // namespace
+
+bool GlooBackend::IsDirect(size_t bytes) const {
+  return size() <= std::max(direct_ranks_, 1) || DirectExchange::IsSmall(bytes, size());
+}
+
+Status GlooBackend::ScatterSums(Channel* channel, char* data, const Shards& shards, DataType type) {
+  if (IsDirect(TotalOf(shards))) {
+    return direct_.ReduceScatter(channel, data, shards, type, segment_bytes_);
+  }
+  const size_t segment_bytes = segment_bytes_ - segment_bytes_ % SizeOf(type);
+  // The shard received last, and finished here, is this rank's: rank - 2 - (size - 2) = rank.
+  const auto sends = RingMessages(shards, rank() - 1, segment_bytes);
+  const auto receives = RingMessages(shards, rank() - 2, segment_bytes);
+  return RunRing(channel, Peer(-1), Peer(1), data, DirectExchange::kReduceTag, sends,
+                 SegmentsOf(shards[Peer(-1)], segment_bytes), receives, &type);
+}
+
+Status GlooBackend::Gather(Channel* channel, char* data, const Shards& shards) {
+  if (IsDirect(TotalOf(shards))) return direct_.AllGather(channel, data, shards, segment_bytes_);
+  const auto sends = RingMessages(shards, rank(), segment_bytes_);
+  const auto receives = RingMessages(shards, rank() - 1, segment_bytes_);
+  return RunRing(channel, Peer(-1), Peer(1), data, DirectExchange::kGatherTag, sends,
+                 SegmentsOf(shards[rank()], segment_bytes_), receives, nullptr);
+}
+
+}  // namespace tfdear

@@ -1,0 +1,105 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+#ifndef TFDEAR_ENGINE_COLLECTIVES_GLOO_BACKEND_H_
+#define TFDEAR_ENGINE_COLLECTIVES_GLOO_BACKEND_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "custom_ops/engine/base/signature.h"
+#include "custom_ops/engine/collectives/collective_backend.h"
+#include "custom_ops/engine/collectives/direct_exchange.h"
+#include "custom_ops/engine/transport/tcp/gloo_transport.h"
+
+namespace tfdear {
+
+// Collectives for host memory over TCP, on gloo's connections.
+//
+// Algorithms of ReduceScatter and AllGather, of which a large AllReduce is made:
+//
+// DirectExchange for groups of up to `direct_ranks` members, and for payloads up to 8 KiB among up
+// to 16: one latency, and sums in the order of the ranks, so results do not depend on how values
+// are put into buckets.
+//
+// [Note: ring] For the rest: as many bytes per rank, P - 1 latencies, but one neighbour each way,
+// so that between nodes with several ranks a byte crosses the network once. A shard is summed along
+// the ring from the rank after its owner to the owner: that order depends on the shard, so for more
+// than two ranks a result depends in its last bits on how values are put into buckets.
+//
+// Both cut shards into segments, so that one is summed and sent on while the next arrives. A small
+// AllReduce is one direct exchange. The choice is a function of the size alone, the same for all.
+class GlooBackend : public CollectiveBackend {
+ public:
+  // `bind_address`: IP address or host name to listen on, nothing else is bound. `timeout`: how
+  // long Connect() and any wait for a peer may take. `connections`: to each peer; segments take
+  // turns among them. A group of one uses no network.
+  static Status Create(int rank, int size, const std::string& bind_address,
+                       std::chrono::milliseconds timeout, std::unique_ptr<GlooBackend>* result,
+                       int connections = 1);
+  ~GlooBackend() override;
+
+  std::string Listen() override;
+
+  // At most three timeouts: the last connection may begin just before the end of the first one, and
+  // another passes until all ranks have theirs.
+  Status Connect(const std::vector<std::string>& blob_of_rank) override;
+
+  int rank() const override { return transport_->rank(); }
+  int size() const override { return transport_->size(); }
+  using CollectiveBackend::AllGather;
+  using CollectiveBackend::AllReduce;
+  using CollectiveBackend::ReduceScatter;
+  Status ReduceScatter(void* data, const Shards& shards, DataType type, const Signature& signature,
+                       uint64_t sequence) override;
+  Status AllGather(void* data, const Shards& shards, DataType type, const Signature& signature,
+                   uint64_t sequence) override;
+  Status AllReduce(void* data, const Shards& shards, DataType type, const Signature& signature,
+                   uint64_t sequence) override;
+  Status Reduce(void* data, size_t count, DataType type, int root, const Signature& signature,
+                uint64_t sequence) override;
+  Status AllGatherV(const void* input, void* output, const std::vector<size_t>& bytes_of_rank,
+                    const Signature& signature, uint64_t sequence) override;
+  Status AllToAllV(const void* input, const std::vector<size_t>& send_bytes, void* output,
+                   const std::vector<size_t>& recv_bytes, const Signature& signature,
+                   uint64_t sequence) override;
+  Status Broadcast(void* data, size_t bytes, int root, const Signature& signature,
+                   uint64_t sequence) override;
+  Status Barrier(const Signature& signature, uint64_t sequence) override;
+  void Abort(const Status& cause) override { transport_->Abort(cause); }
+  int waiting_for() const override { return transport_->waiting_for(); }
+  int failed_peer() const override { return transport_->failure()->failed_peer(); }
+  uint64_t bytes_sent() const override { return transport_->bytes_sent(); }
+  void NameRanks(const std::vector<int>& global_ranks) override {
+    transport_->failure()->NameRanks(global_ranks);
+  }
+
+  // Length of a segment in bytes (default 512 KiB); equal on all ranks. For benchmarks.
+  void set_segment_bytes(size_t bytes);
+  // Largest group that exchanges large payloads directly (default 8); equal on all ranks. 0 is
+  // right for groups with several members on each of several nodes.
+  void set_direct_ranks(int ranks) { direct_ranks_ = ranks; }
+
+ private:
+  explicit GlooBackend(std::unique_ptr<GlooTransport> transport);
+
+  bool IsDirect(size_t bytes) const;
+  int Peer(int offset) const { return ((rank() + offset) % size() + size()) % size(); }
+
+  // On ranges of bytes.
+  Status ScatterSums(Channel* channel, char* data, const Shards& shards, DataType type);
+  Status Gather(Channel* channel, char* data, const Shards& shards);
+
+  const std::unique_ptr<GlooTransport> transport_;
+  size_t segment_bytes_;
+  int direct_ranks_;
+  DirectExchange direct_;
+  RoundCounter rounds_;
+};
+
+}  // namespace tfdear
+
+#endif  // TFDEAR_ENGINE_COLLECTIVES_GLOO_BACKEND_H_

@@ -1,0 +1,252 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include "custom_ops/engine/compression/sparse_exchange.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "custom_ops/engine/compression/bisection_top_k.h"
+
+namespace tfdear {
+
+std::string SparseExchangeOptions::Describe() const {
+  std::string text = kind == ExchangeKind::kReduce ? "reduce" : "all_gather";
+  text += values == ValueFormat::kBFloat16 ? " bfloat16" : " float32";
+  if (!error_feedback) text += " without error feedback";
+  if (momentum != 0) text += " momentum " + std::to_string(momentum);
+  if (optimizer_has_momentum) text += " of the optimizer";
+  if (samplings > 0) text += " samplings " + std::to_string(samplings);
+  return text;
+}
+
+size_t ElementsToSelect(double density, size_t count, int shards, size_t shard_size) {
+  const double wanted = std::floor(density * static_cast<double>(count) / shards + 0.5);
+  return std::min(shard_size, static_cast<size_t>(std::max(wanted, 1.0)));
+}
+
+Status SparseExchange::Run(CollectiveBackend* backend, float* data, size_t count, size_t k,
+                           const Signature& signature, uint64_t sequence, size_t* bytes) {
+  if (count == 0) return Status();
+  if (count > std::numeric_limits<uint32_t>::max()) {
+    return Status(StatusCode::kInvalidArgument,
+                  "a bucket of " + std::to_string(count) +
+                      " elements per rank is too large to be compressed: indices have 32 bits. "
+                      "Choose smaller buckets with `fusion`");
+  }
+  if (options_.error_feedback) {
+    residual.resize(count);
+    if (options_.momentum != 0) {
+      velocity.resize(count);
+      for (size_t i = 0; i < count; ++i) velocity[i] = options_.momentum * velocity[i] + data[i];
+    }
+  }
+  TFDEAR_RETURN_IF_ERROR(options_.kind == ExchangeKind::kReduce
+                             ? Reduce(backend, data, count, k, signature, sequence, bytes)
+                             : AllGather(backend, data, count, k, signature, sequence, bytes));
+  if (options_.optimizer_has_momentum) FreeOfMomentum(data, count);
+  return Status();
+}
+
+void SparseExchange::Use(const SparseExchangeOptions& options) {
+  options_ = options;
+  if (!options.error_feedback) residual.clear();
+  if (options.momentum == 0) velocity.clear();
+  if (!options.optimizer_has_momentum) last_sum.clear();
+}
+
+void SparseExchange::FreeOfMomentum(float* data, size_t count) {
+  last_sum.resize(count);
+  for (size_t i = 0; i < count; ++i) {
+    const float sum = data[i];
+    data[i] -= options_.momentum * last_sum[i];
+    // One step with NaN or infinity is one, not all that follow.
+    last_sum[i] = std::isfinite(sum) ? sum : 0.0f;
+  }
+}
+
+float SparseExchange::HeldBack(size_t i, int members) const {
+  const float u = options_.momentum;
+  float held = i < velocity.size() ? u * velocity[i] : 0.0f;
+  if (!options_.optimizer_has_momentum) return held + (i < residual.size() ? residual[i] : 0.0f);
+  // What is added goes through the momentum, and in the end moves the weights 1 / (1 - u) times as
+  // far; the residual holds that already. The last sum is the optimizer's, so each takes its part.
+  if (i < residual.size()) held += (1 - u) * residual[i];
+  if (i < last_sum.size()) held -= u * last_sum[i] / static_cast<float>(members);
+  return held;
+}
+
+void SparseExchange::Flush(float* data, size_t count, int members) {
+  for (size_t i = 0; i < std::min(count, residual.size()); ++i) data[i] += HeldBack(i, members);
+  residual.clear();
+  velocity.clear();
+  last_sum.clear();
+}
+
+Status SparseExchange::AllGather(CollectiveBackend* backend, float* data, size_t count, size_t k,
+                                 const Signature& signature, uint64_t sequence, size_t* bytes) {
+  if (selectors_.empty()) selectors_.push_back(std::make_unique<TopK>());
+  const Range all{0, count};
+  Select(selectors_[0].get(), data, all, k);
+  payload_.clear();
+  Encode(all, &payload_);
+  *bytes += payload_.size();
+  std::memset(data, 0, count * sizeof(float));
+  return GatherAndAdd(backend, data, std::vector<Range>(backend->size(), all), signature, sequence);
+}
+
+Status SparseExchange::Reduce(CollectiveBackend* backend, float* data, size_t count, size_t k,
+                              const Signature& signature, uint64_t sequence, size_t* bytes) {
+  const int members = backend->size();
+  const std::vector<Range> regions = ShardsOf(count, members);
+  while (selectors_.size() <= static_cast<size_t>(members)) {
+    selectors_.push_back(std::make_unique<TopK>());
+  }
+  auto share = [&](int member) {
+    return std::min(regions[member].size(),
+                    std::max<size_t>(1, ShardOf(k, member, members).size()));
+  };
+  // To the owners.
+  std::vector<size_t> send_bytes(members), receive_bytes(members);
+  std::vector<int64_t> send_sizes(members), receive_sizes(members);
+  payload_.clear();
+  for (int member = 0; member < members; ++member) {
+    const size_t before = payload_.size();
+    Select(selectors_[member].get(), data, regions[member], share(member));
+    Encode(regions[member], &payload_);
+    send_bytes[member] = payload_.size() - before;
+    send_sizes[member] = static_cast<int64_t>(send_bytes[member]);
+  }
+  *bytes += payload_.size() - send_bytes[backend->rank()];
+  const std::vector<size_t> word(members, sizeof(int64_t));
+  TFDEAR_RETURN_IF_ERROR(backend->AllToAllV(send_sizes.data(), word, receive_sizes.data(), word,
+                                            Signature(signature.text() + " sizes to owners"),
+                                            sequence));
+  const Range own = regions[backend->rank()];
+  size_t total = 0;
+  for (int member = 0; member < members; ++member) {
+    TFDEAR_RETURN_IF_ERROR(CheckSize(receive_sizes[member], member, share(backend->rank()), own));
+    receive_bytes[member] = static_cast<size_t>(receive_sizes[member]);
+    total += receive_bytes[member];
+  }
+  received_.resize(total);
+  TFDEAR_RETURN_IF_ERROR(backend->AllToAllV(payload_.data(), send_bytes, received_.data(),
+                                            receive_bytes,
+                                            Signature(signature.text() + " to owners"), sequence));
+  std::memset(data, 0, count * sizeof(float));
+  const char* code = received_.data();
+  for (int member = 0; member < members; ++member) {
+    TFDEAR_RETURN_IF_ERROR(DecodeAndAdd(code, receive_bytes[member], member, data, own));
+    code += receive_bytes[member];
+  }
+  // From the owners. The sums need no feedback of their own: what is left goes to the residual.
+  const size_t selected = share(backend->rank());
+  float* const sum = data + own.begin;
+  Largest(selectors_[members].get(), sum, own.size(), selected);
+  if (options_.error_feedback) {
+    for (uint32_t index : indices_) sum[index] = 0;
+    for (size_t i = 0; i < own.size(); ++i) residual[own.begin + i] += sum[i];
+  }
+  payload_.clear();
+  Encode(own, &payload_);
+  *bytes += payload_.size();
+  std::memset(sum, 0, own.size() * sizeof(float));
+  return GatherAndAdd(backend, data, regions, signature, sequence);
+}
+
+// The k largest of x[0 .. count).
+void SparseExchange::Largest(TopK* selector, const float* x, size_t count, size_t k) {
+  values_.resize(k);
+  indices_.resize(k);
+  if (options_.samplings > 0) {
+    BisectionTopK(DataType::kFloat32, x, count, k, options_.samplings, /*seed=*/0, /*threads=*/1,
+                  /*parallel_for=*/{}, values_.data(), indices_.data());
+  } else {
+    selector->Select(DataType::kFloat32, x, count, k, values_.data(), indices_.data());
+  }
+}
+
+void SparseExchange::Select(TopK* selector, const float* data, const Range& range, size_t k) {
+  if (!options_.error_feedback) return Largest(selector, data + range.begin, range.size(), k);
+  const float* const added = (velocity.empty() ? data : velocity.data()) + range.begin;
+  float* const held = residual.data() + range.begin;
+  if (options_.samplings > 0) {
+    for (size_t i = 0; i < range.size(); ++i) held[i] += added[i];
+    Largest(selector, held, range.size(), k);
+    for (uint32_t index : indices_) held[index] = 0;
+  } else {
+    values_.resize(k);
+    indices_.resize(k);
+    selector->SelectWithFeedback(added, held, range.size(), k, values_.data(), indices_.data());
+  }
+  if (velocity.empty()) return;
+  for (uint32_t index : indices_) velocity[range.begin + index] = 0;
+}
+
+void SparseExchange::Encode(const Range& range, std::vector<char>* out) {
+  if (options_.values == ValueFormat::kBFloat16) {
+    for (size_t i = 0; i < values_.size(); ++i) {
+      const float rounded = RoundToBFloat16(values_[i]);
+      if (options_.error_feedback && std::isfinite(values_[i])) {
+        residual[range.begin + indices_[i]] += values_[i] - rounded;
+      }
+      values_[i] = rounded;
+    }
+  }
+  EncodeSparse(indices_.data(), values_.data(), values_.size(), range.size(), options_.values, out);
+}
+
+Status SparseExchange::CheckSize(int64_t bytes, int member, size_t k, const Range& range) const {
+  const size_t most = SparseCodeBound(k, range.size(), options_.values);
+  if (bytes >= 0 && static_cast<uint64_t>(bytes) <= most) return Status();
+  return Status(StatusCode::kInternal,
+                "member " + std::to_string(member) + " of the process group announced " +
+                    std::to_string(bytes) + " bytes of sparse gradients, where " +
+                    std::to_string(k) + " of " + std::to_string(range.size()) +
+                    " elements take at most " + std::to_string(most) +
+                    "; the ranks may run different versions of tfdear");
+}
+
+Status SparseExchange::GatherAndAdd(CollectiveBackend* backend, float* data,
+                                    const std::vector<Range>& ranges, const Signature& signature,
+                                    uint64_t sequence) {
+  const int members = backend->size();
+  std::vector<int64_t> sizes(members);
+  sizes[backend->rank()] = static_cast<int64_t>(payload_.size());
+  TFDEAR_RETURN_IF_ERROR(backend->AllGather(sizes.data(), sizes.size(), DataType::kInt64,
+                                            Signature(signature.text() + " sizes"), sequence));
+  std::vector<size_t> bytes_of_member(members);
+  size_t total = 0;
+  for (int member = 0; member < members; ++member) {
+    TFDEAR_RETURN_IF_ERROR(CheckSize(sizes[member], member, ranges[member].size(), ranges[member]));
+    bytes_of_member[member] = static_cast<size_t>(sizes[member]);
+    total += bytes_of_member[member];
+  }
+  received_.resize(total);
+  TFDEAR_RETURN_IF_ERROR(
+      backend->AllGatherV(payload_.data(), received_.data(), bytes_of_member, signature, sequence));
+  const char* code = received_.data();
+  for (int member = 0; member < members; ++member) {
+    TFDEAR_RETURN_IF_ERROR(
+        DecodeAndAdd(code, bytes_of_member[member], member, data, ranges[member]));
+    code += bytes_of_member[member];
+  }
+  return Status();
+}
+
+Status SparseExchange::DecodeAndAdd(const char* code, size_t size, int member, float* data,
+                                    const Range& range) {
+  const Status status = DecodeSparse(code, size, range.size(), &decoded_indices_, &decoded_values_);
+  if (!status.ok()) {
+    return Status(status.code(), "from member " + std::to_string(member) +
+                                     " of the process group: " + status.message());
+  }
+  float* const begin = data + range.begin;
+  for (size_t i = 0; i < decoded_indices_.size(); ++i) {
+    begin[decoded_indices_[i]] += decoded_values_[i];
+  }
+  return Status();
+}
+
+}  // namespace tfdear

@@ -1,0 +1,78 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#ifndef TFDEAR_ENGINE_MEMORY_FUSION_BUFFER_H_
+#define TFDEAR_ENGINE_MEMORY_FUSION_BUFFER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "custom_ops/engine/base/status.h"
+#include "custom_ops/engine/base/thread_annotations.h"
+#include "custom_ops/engine/memory/fusion_memory.h"
+
+namespace tfdear {
+
+// The bytes of one bucket while it travels. Returned to its pool when the last reference goes: the
+// engine holds one until the bucket is gathered, every tensor that aliases a slot holds another.
+class FusionBuffer {
+ public:
+  // What another rank lends, as a buffer: given back to `memory` when the last reference goes.
+  static std::shared_ptr<FusionBuffer> Borrowed(std::shared_ptr<FusionMemory> memory, char* data,
+                                                size_t size);
+
+  char* data() { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  friend class FusionBufferPool;
+  char* data_ = nullptr;
+  size_t size_ = 0;
+  size_t capacity_ = 0;
+};
+
+// Recycles fusion buffers: the buckets of every step have the same sizes, and fresh pages cost more
+// than the copy into them. Sizes are rounded up by at most an eighth, so that the rows of an
+// embedding, which differ from step to step, find a buffer too. Thread safe.
+class FusionBufferPool : public std::enable_shared_from_this<FusionBufferPool> {
+ public:
+  // Holds two steps of a large language model.
+  static constexpr size_t kMaxIdleBytes = size_t{1} << 30;
+
+  // `max_idle_bytes`: memory that may lie idle; past it the buffers that lay idle longest are
+  // freed. `memory`: null for the heap.
+  explicit FusionBufferPool(size_t max_idle_bytes = kMaxIdleBytes,
+                            std::shared_ptr<FusionMemory> memory = nullptr);
+
+  const std::shared_ptr<FusionMemory>& memory() const { return memory_; }
+
+  // A buffer of this size; its bytes are what its last user left there.
+  Status Take(size_t size, std::shared_ptr<FusionBuffer>* taken);
+  size_t idle_bytes() const;
+  // Buffers that had to be allocated so far, because none that lay idle would do.
+  int64_t allocations() const;
+
+  ~FusionBufferPool();
+
+ private:
+  using IdleList = std::list<FusionBuffer*>;
+
+  void Return(FusionBuffer* buffer);
+  IdleList KeepLocked(FusionBuffer* buffer) TFDEAR_REQUIRES(mutex_);
+  void Free(FusionBuffer* buffer);
+
+  const size_t max_idle_bytes_;
+  const std::shared_ptr<FusionMemory> memory_;
+  mutable Mutex mutex_;
+  IdleList lent_ TFDEAR_GUARDED_BY(mutex_);  // Returned here, but other ranks still read them.
+  IdleList idle_ TFDEAR_GUARDED_BY(mutex_);  // The one returned last is in front.
+  std::multimap<size_t, IdleList::iterator> by_capacity_ TFDEAR_GUARDED_BY(mutex_);
+  size_t idle_bytes_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  int64_t allocations_ TFDEAR_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace tfdear
+
+#endif  // TFDEAR_ENGINE_MEMORY_FUSION_BUFFER_H_

@@ -1,0 +1,197 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+#include "custom_ops/engine/memory/shared_memory_segment.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+namespace tfdear {
+namespace {
+
+constexpr size_t kTokenBytes = 32;
+// MADV_POPULATE_WRITE, for which older headers have no name.
+constexpr int kPopulateWrite = 23;
+
+using Token = std::array<unsigned char, kTokenBytes>;
+
+Status SystemError(const std::string& what) {
+  const int number = errno;
+  return Status(StatusCode::kUnavailable, what + ": " + std::strerror(number));
+}
+
+std::string ReadLink(const char* path) {
+  char text[128];
+  const ssize_t length = readlink(path, text, sizeof(text));
+  return length > 0 ? std::string(text, length) : std::string();
+}
+
+// What processes that can open each other's memory have in common. The network belongs to it, since
+// network namespaces are how one machine plays several nodes.
+Status ThisNode(std::string* node) {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  const std::string processes = ReadLink("/proc/self/ns/pid");
+  const std::string network = ReadLink("/proc/self/ns/net");
+  if (boot.empty() || processes.empty() || network.empty()) {
+    return Status(StatusCode::kUnavailable, "/proc does not tell this node from others");
+  }
+  *node = boot + "/" + processes + "/" + network;
+  return Status();
+}
+
+std::string ToHex(const Token& token) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (unsigned char byte : token) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+// For poll(): readable once the process has ended, even before its parent has collected it.
+int OpenProcess(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
+
+}  // namespace
+
+Status SharedMemorySegment::Create(size_t bytes, Pages pages,
+                                   std::unique_ptr<SharedMemorySegment>* result) {
+  std::unique_ptr<SharedMemorySegment> segment(new SharedMemorySegment);
+  std::string node;
+  TFDEAR_RETURN_IF_ERROR(ThisNode(&node));
+  // Beyond this limit a larger file would be a signal.
+  rlimit limit;
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
+    return Status(StatusCode::kUnavailable,
+                  "no " + std::to_string(bytes) + " bytes of shared memory: files are limited to " +
+                      std::to_string(limit.rlim_cur) + " bytes (ulimit -f)");
+  }
+  const int fd = memfd_create("tfdear", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) return SystemError("no shared memory (memfd_create)");
+  segment->memory_fd_ = fd;
+  const off_t length = static_cast<off_t>(bytes);
+  // All of it at once: without memory this fails here, and not by a signal in a collective.
+  int failure;
+  do {
+    failure = pages == Pages::kSparse ? (ftruncate(fd, length) == 0 ? 0 : errno)
+                                      : posix_fallocate(fd, 0, length);
+  } while (failure == EINTR);
+  if (failure != 0) {
+    errno = failure;
+    return SystemError("no " + std::to_string(bytes) + " bytes of shared memory");
+  }
+  // The size stays: a page that went away would be a signal in the process that reads it.
+  if (fchmod(fd, 0600) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    return SystemError("cannot protect shared memory");
+  }
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) return SystemError("cannot map shared memory");
+  segment->data_ = static_cast<char*>(memory);
+  segment->bytes_ = bytes;
+  if (pages == Pages::kSparse) madvise(memory, bytes, MADV_DONTDUMP);
+  segment->process_fd_ = OpenProcess(getpid());
+  if (segment->process_fd_ < 0) return SystemError("cannot watch processes (pidfd_open)");
+  Token token;
+  if (getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) {
+    return SystemError("no random numbers");
+  }
+  std::memcpy(segment->data_, token.data(), token.size());
+  segment->address_ =
+      node + " " + std::to_string(getpid()) + " " + std::to_string(fd) + " " + ToHex(token);
+  *result = std::move(segment);
+  return Status();
+}
+
+Status SharedMemorySegment::Map(const std::string& address, size_t bytes, Access access,
+                                std::unique_ptr<SharedMemorySegment>* result) {
+  std::unique_ptr<SharedMemorySegment> segment(new SharedMemorySegment);
+  std::istringstream fields(address);
+  std::string node, token;
+  pid_t pid = -1;
+  int remote_fd = -1;
+  if (!(fields >> node >> pid >> remote_fd >> token)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "expected the address of shared memory, received '" + address + "'");
+  }
+  std::string here;
+  TFDEAR_RETURN_IF_ERROR(ThisNode(&here));
+  if (node != here) {
+    return Status(StatusCode::kUnavailable,
+                  "it is on another node, or in another namespace of this one");
+  }
+  segment->process_fd_ = OpenProcess(pid);
+  if (segment->process_fd_ < 0) {
+    return SystemError("cannot watch process " + std::to_string(pid) + " (pidfd_open)");
+  }
+  const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(remote_fd);
+  const bool writes = access == Access::kReadAndWrite;
+  const int fd = open(path.c_str(), (writes ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+  if (fd < 0) return SystemError("cannot open its shared memory, " + path);
+  segment->memory_fd_ = fd;
+  struct stat info;
+  if (fstat(fd, &info) != 0) return SystemError("cannot read the size of " + path);
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (static_cast<size_t>(info.st_size) != bytes || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return Status(StatusCode::kUnavailable, path + " is not the expected shared memory of " +
+                                                std::to_string(bytes) + " bytes");
+  }
+  void* const memory =
+      mmap(nullptr, bytes, PROT_READ | (writes ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) return SystemError("cannot map " + path);
+  segment->data_ = static_cast<char*>(memory);
+  segment->bytes_ = bytes;
+  segment->Unpublish();
+  Token found;
+  std::memcpy(found.data(), segment->data_, found.size());
+  if (ToHex(found) != token) {
+    return Status(StatusCode::kUnavailable,
+                  path + " is other memory; did that process end and a new one take its number?");
+  }
+  segment->address_ = address;
+  *result = std::move(segment);
+  return Status();
+}
+
+SharedMemorySegment::~SharedMemorySegment() {
+  if (data_ != nullptr) munmap(data_, bytes_);
+  Unpublish();
+  if (process_fd_ >= 0) close(process_fd_);
+}
+
+void SharedMemorySegment::Unpublish() {
+  if (memory_fd_ >= 0) close(memory_fd_);
+  memory_fd_ = -1;
+}
+
+bool SharedMemorySegment::Populate(size_t offset, size_t bytes) {
+  int result;
+  do {
+    result = madvise(data_ + offset, bytes, kPopulateWrite);
+  } while (result != 0 && (errno == EINTR || errno == EAGAIN));
+  // A system before Linux 5.14 does not know it, and gives memory when it is touched.
+  return result == 0 || errno == EINVAL;
+}
+
+void SharedMemorySegment::Release(size_t offset, size_t bytes) {
+  madvise(data_ + offset, bytes, MADV_REMOVE);
+}
+
+bool SharedMemorySegment::OwnerEnded() const {
+  pollfd process = {process_fd_, POLLIN, 0};
+  return poll(&process, 1, 0) > 0;
+}
+
+}  // namespace tfdear

@@ -1,0 +1,97 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#ifndef TFDEAR_ENGINE_QUEUE_LANE_H_
+#define TFDEAR_ENGINE_QUEUE_LANE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "custom_ops/engine/base/status.h"
+#include "custom_ops/engine/base/thread_annotations.h"
+#include "custom_ops/engine/queue/process_group.h"
+
+namespace tfdear {
+
+// A place in the order of collectives. Tickets are taken in program order, which all ranks share;
+// the data come later, in any order. A ticket issues its collectives only when every ticket before
+// it has issued all of its own, so all ranks issue the same sequence without negotiation.
+class Ticket {
+ public:
+  virtual ~Ticket() = default;
+
+  // Submits every collective that may go now, in the ticket's own order. Returns true when none is
+  // left to issue. Called with the lane's mutex held: it must not block, and what reacts to the
+  // collectives' end goes into `reactions`, because a collective may end at once and a reaction
+  // may come back to the lane. The lane calls them without its mutex.
+  using Reactions = std::vector<std::function<void()>>;
+  virtual bool Issue(ProcessGroup* group, Reactions* reactions) = 0;
+  // True while the ticket can be withdrawn without any rank noticing: nothing was issued.
+  virtual bool Untouched() const = 0;
+  // No collective of this ticket will be issued any more.
+  virtual void Fail(const Status& cause) = 0;
+
+  int64_t number() const { return number_; }
+
+ private:
+  friend class Lane;
+  int64_t number_ = -1;
+};
+
+// Words for a collective of a ticket. A rank that gives up a step before it sent anything goes on
+// with its next ticket, and must not be added to the step that the others still take.
+std::string WithTicket(const std::string& text, int64_t number);
+
+// The process groups a rank belongs to, each with a lane (an order of collectives) of its own.
+enum class LaneKind : int {
+  kGradients = 0,  // All ranks: the large, overlapped collectives.
+  kControl = 1,    // All ranks: the small collectives that a step waits for.
+  kIntraNode = 2,  // Ranks of this node.
+  kInterNode = 3,  // Ranks with this local rank on all nodes.
+  // The two levels in which gradients can be summed. No tickets: steps of the gradients' lane run
+  // in these groups, so that steps of different buckets run at once.
+  kGradientsIntra = 4,  // Ranks of this node, or of this row of a grid.
+  kGradientsInter = 5,  // Ranks in this place on all nodes, or of this column.
+};
+inline constexpr int kNumLanes = 6;
+
+// The tickets of one process group in program order. tfdear has one lane for gradients and one for
+// the small collectives that a step waits for (counts of examples, metrics, statistics), so that
+// those never queue behind megabytes of gradients. Thread safe; no call blocks.
+class Lane {
+ public:
+  Lane(LaneKind kind, std::unique_ptr<ProcessGroup> group)
+      : kind_(kind), group_(std::move(group)) {}
+
+  LaneKind kind() const { return kind_; }
+  ProcessGroup* group() { return group_.get(); }
+
+  // Takes the next place for the ticket.
+  void Open(std::shared_ptr<Ticket> ticket);
+  // Issues what has become ready. Called whenever a ticket may have made progress.
+  void Advance();
+  // Withdraws a ticket that its function gave up before it contributed anything, for example
+  // because the data set ended; who waits for its sums hears kCancelled. Returns false if it is
+  // still in line but has issued collectives or got data.
+  bool Withdraw(Ticket* ticket);
+  // Every ticket in line and every later one fails with this cause.
+  void Fail(const Status& cause);
+
+ private:
+  void AdvanceLocked(Ticket::Reactions* reactions) TFDEAR_REQUIRES(mutex_);
+
+  const LaneKind kind_;
+  const std::unique_ptr<ProcessGroup> group_;
+  Mutex mutex_;
+  std::deque<std::shared_ptr<Ticket>> line_ TFDEAR_GUARDED_BY(mutex_);
+  int64_t next_number_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  Status failure_ TFDEAR_GUARDED_BY(mutex_);
+};
+
+}  // namespace tfdear
+
+#endif  // TFDEAR_ENGINE_QUEUE_LANE_H_

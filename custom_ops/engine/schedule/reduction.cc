@@ -1,0 +1,176 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include "custom_ops/engine/schedule/reduction.h"
+
+#include <chrono>
+#include <cstdio>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "custom_ops/engine/base/communication_threads.h"
+
+namespace tfdear {
+
+void InjectDelay(int max_ms) {
+  if (max_ms <= 0) return;
+  thread_local std::minstd_rand random(std::random_device{}());
+  const int micros = std::uniform_int_distribution<int>(0, max_ms * 1000)(random);
+  std::this_thread::sleep_for(std::chrono::microseconds(micros));
+}
+
+Reduction::Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, int world_size,
+                     std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* lane,
+                     int max_delay_ms, LevelGroups levels, CompressionOfStep compression,
+                     std::shared_ptr<FusionBufferPool> shared_pool)
+    : layout_(std::move(layout)),
+      rank_(rank),
+      world_size_(world_size),
+      pool_(std::move(pool)),
+      events_(events),
+      lane_(lane),
+      max_delay_ms_(max_delay_ms),
+      levels_(levels),
+      compression_(std::move(compression)),
+      shared_pool_(std::move(shared_pool)),
+      buckets_(layout_->buckets.size()),
+      arrived_(layout_->tensors.size()) {
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    buckets_[b].missing = static_cast<int>(layout_->buckets[b].tensors.size());
+    buckets_[b].shapes.resize(layout_->buckets[b].tensors.size());
+    buckets_[b].count = layout_->buckets[b].count;
+    buckets_[b].outstanding = layout_->last_steps[b];
+    buckets_[b].layers_missing = layout_->NormedIn(static_cast<int>(b));
+    buckets_[b].layers.resize(layout_->buckets[b].tensors.size());
+    layers_missing_ += buckets_[b].layers_missing;
+  }
+}
+
+bool Reduction::Issue(ProcessGroup* group, Reactions* reactions) {
+  while (next_step_ < layout_->steps.size()) {
+    const ReductionLayout::Step& step = layout_->steps[next_step_];
+    if (layout_->wait_for_all && !complete()) return false;
+    if (buckets_[step.bucket].missing.load() > 0) return false;
+    if (step.takes_norms && buckets_[step.bucket].layers_missing.load() > 0) return false;
+    ++next_step_;
+    works_.push_back(Submit(group, step));
+    reactions->push_back([self = shared_from_this(), bucket = step.bucket, last = step.brings_sum,
+                          work = works_.back()] {
+      work->OnDone([self, bucket, last](const Status& status) {
+        if (!status.ok() || (last && self->buckets_[bucket].outstanding.fetch_sub(1) == 1)) {
+          self->Finish(bucket, status);
+        }
+      });
+    });
+  }
+  return true;
+}
+
+std::shared_ptr<Work> Reduction::Submit(ProcessGroup* world, const ReductionLayout::Step& step) {
+  std::string text = step.signature != nullptr
+                         ? step.signature->text()
+                         : layout_->Describe(step, buckets_[step.bucket].count);
+  const bool exchanges =
+      step.kind.wire_format == WireFormat::kSelected && compression_.state != nullptr;
+  if (exchanges) {
+    // Ranks that disagree on it must not mix what they send.
+    char density[32];
+    std::snprintf(density, sizeof(density), " density %.9g ", compression_.density);
+    text += density + compression_.state->exchange(step.bucket)->Describe();
+  }
+  const auto signature =
+      std::make_shared<const Signature>(WithTicket(text, number()), layout_->details[step.bucket]);
+  ProcessGroup* const group = step.kind.group == Group::kIntra   ? levels_.intra
+                              : step.kind.group == Group::kInter ? levels_.inter
+                                                                 : world;
+  // The last exchange under the plan before this one; it may still run, in another group.
+  auto flushed = step.adds_held_back && compression_.flushed != nullptr
+                     ? compression_.flushed->last_exchange
+                     : nullptr;
+  auto run = [self = shared_from_this(), this, signature, flushed, &step](
+                 CollectiveBackend* backend, uint64_t sequence) {
+    if (flushed != nullptr) TFDEAR_RETURN_IF_ERROR(flushed->Wait());
+    InjectDelay(max_delay_ms_);
+    const bool gradients = lane_->kind() == LaneKind::kGradients;
+    const int64_t computation = gradients ? ComputationMicros() : 0;
+    const int64_t begin = EventRecord::NowMicros();
+    size_t bytes = 0;
+    Status status = RunStep(backend, step, *signature, sequence, &bytes);
+    events_->Add({gradients ? EventOf(step.kind) : EventKind::kCollective, number(), step.bucket,
+                  static_cast<int64_t>(bytes), begin, EventRecord::NowMicros(),
+                  gradients ? ComputationMicros() - computation : 0});
+    if (status.ok() && step.takes_norms) {
+      status = TakeNorms(backend, step.bucket, signature->text(), sequence);
+    }
+    return status;
+  };
+  // Groups cannot wait for each other in a circle: they take their steps in the order of the plan,
+  // in which a step comes after the one it waits for.
+  auto work =
+      group->Run(signature, std::move(run), step.waits_for < 0 ? nullptr : works_[step.waits_for]);
+  if (exchanges) compression_.state->last_exchange = work;
+  return work;
+}
+
+Reduced Reduction::SliceOf(int tensor, const BucketState& state) const {
+  const auto [bucket, slot] = layout_->place_of_tensor[tensor];
+  const Bucket& plan = layout_->buckets[bucket];
+  Reduced reduced;
+  reduced.owner = state.buffer;
+  reduced.data = state.buffer->data() + plan.offsets[slot] * SizeOf(plan.type);
+  reduced.shape = state.shapes[slot];
+  reduced.norms = state.layers[slot].norms;
+  reduced.since_us = state.done_us;
+  if (plan.sparse) {
+    reduced.indices_owner = state.indices;
+    reduced.indices = reinterpret_cast<int64_t*>(state.indices->data());
+  }
+  return reduced;
+}
+
+void Reduction::WhenReduced(int tensor, Receiver receiver) {
+  Status status;
+  Reduced reduced;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    BucketState& bucket = buckets_[layout_->place_of_tensor[tensor].bucket];
+    if (!bucket.done) {
+      if (failure_.ok()) {
+        bucket.receivers.emplace_back(tensor, std::move(receiver));
+        return;
+      }
+      status = failure_;
+    } else {
+      status = bucket.status;
+    }
+    if (status.ok()) reduced = SliceOf(tensor, bucket);
+  }
+  receiver(status, reduced);
+}
+
+void Reduction::Finish(int bucket_index, const Status& status) {
+  std::vector<std::pair<int, Receiver>> receivers;
+  std::vector<Reduced> slices;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    BucketState& bucket = buckets_[bucket_index];
+    if (bucket.done) return;
+    bucket.done = true;
+    bucket.done_us = EventRecord::NowMicros();
+    bucket.status = status;
+    receivers.swap(bucket.receivers);
+    for (auto& [tensor, receiver] : receivers) {
+      slices.push_back(status.ok() ? SliceOf(tensor, bucket) : Reduced());
+    }
+  }
+  for (size_t i = 0; i < receivers.size(); ++i) receivers[i].second(status, slices[i]);
+}
+
+void Reduction::Fail(const Status& cause) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    failure_ = cause;
+  }
+  for (size_t b = 0; b < buckets_.size(); ++b) Finish(static_cast<int>(b), cause);
+}
+
+}  // namespace tfdear

@@ -1,0 +1,153 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#ifndef TFDEAR_ENGINE_SCHEDULE_REDUCTION_H_
+#define TFDEAR_ENGINE_SCHEDULE_REDUCTION_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "custom_ops/engine/base/signature.h"
+#include "custom_ops/engine/memory/fusion_buffer.h"
+#include "custom_ops/engine/norms/layer_norms.h"
+#include "custom_ops/engine/queue/lane.h"
+#include "custom_ops/engine/record/event_record.h"
+#include "custom_ops/engine/schedule/compression_state.h"
+#include "custom_ops/engine/schedule/reduction_layout.h"
+
+namespace tfdear {
+
+// The sum of one tensor over the ranks. `data` aliases the fusion buffer; `owner` keeps it.
+struct Reduced {
+  std::shared_ptr<FusionBuffer> owner;
+  void* data = nullptr;
+  std::vector<int64_t> shape;
+  // Sparse tensors only: the rows of all ranks, in the order of the ranks, and their indices.
+  std::shared_ptr<FusionBuffer> indices_owner;
+  int64_t* indices = nullptr;
+  LayerNorms norms = {0, 0};  // Where they were asked for.
+  int64_t since_us = 0;       // When it was there, on the clock of the event record.
+};
+
+// The process groups of the levels that sums can be formed in; null where there is no such level.
+struct LevelGroups {
+  ProcessGroup* intra = nullptr;
+  ProcessGroup* inter = nullptr;
+};
+
+// How the sparse exchanges of one execution go.
+struct CompressionOfStep {
+  std::shared_ptr<CompressionState> state;  // Null: the layout is not compressed.
+  // Held back under another plan, and added to what is contributed now; or null.
+  std::shared_ptr<const CompressionState> flushed;
+  double density = 1;  // At least 1: everything is sent, dense.
+};
+
+// One execution of a layout: gradients come in in any order, sums go out.
+//
+// Life of a bucket: filling (contributions are copied into its fusion buffer by the threads that
+// bring them) -> issued in its turn -> reduced -> gathered; then the waiting receivers are called
+// with slices of the buffer. Thread safe.
+class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> {
+ public:
+  using Receiver = std::function<void(const Status&, const Reduced&)>;
+
+  Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, int world_size,
+            std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* lane,
+            int max_delay_ms, LevelGroups levels = {}, CompressionOfStep compression = {},
+            std::shared_ptr<FusionBufferPool> shared_pool = nullptr);
+
+  // Adds this rank's share of a dense tensor, `weight` times what is at `data`. A weight of 0
+  // contributes zeros, whatever `data` holds; integers weigh 0 or 1.
+  Status Contribute(int tensor, const void* data, const std::vector<int64_t>& shape,
+                    double weight = 1);
+  // Adds rows: `values` holds shape[0] rows, `indices` as many. shape[0] may be 0, and a weight of
+  // 0 contributes no rows.
+  Status ContributeRows(int tensor, const void* values, const int64_t* indices,
+                        std::vector<int64_t> shape, double weight = 1);
+  // What the norms of a tensor are taken of, which wants them by its TensorSpec. Its bucket is not
+  // spread before. Elements and type must be those of the tensor.
+  Status AddLayer(int tensor, LayerOperands operands);
+  // Calls the receiver once the sum is there (at once if it is).
+  void WhenReduced(int tensor, Receiver receiver);
+
+  bool Issue(ProcessGroup* group, Reactions* reactions) override;
+  bool Untouched() const override { return contributed_.load() == 0; }
+  void Fail(const Status& cause) override;
+  bool complete() const {
+    return contributed_.load() == layout_->tensors.size() && layers_missing_.load() == 0;
+  }
+  const ReductionLayout& layout() const { return *layout_; }
+  Lane* lane() const { return lane_; }
+
+ private:
+  struct BucketState {
+    std::shared_ptr<FusionBuffer> buffer;
+    std::shared_ptr<FusionBuffer> indices;     // Sparse.
+    std::vector<std::vector<int64_t>> shapes;  // Of each slot.
+    std::atomic<int> missing{0};               // Contributions.
+    std::atomic<int> outstanding{0};           // Steps that bring the sum.
+    std::atomic<int> layers_missing{0};        // Tensors that want norms, without operands yet.
+    std::vector<NormedSlot> layers;            // Of each slot; used where norms are wanted.
+    size_t count = 0;
+    // [Note: sums without copies]; of the group's thread.
+    char* sum = nullptr;  // Where all ranks' sum is formed; null: in the own buffer.
+    int gathered = 0;     // Steps after which all owners are known to be done.
+    bool done = false;
+    int64_t done_us = 0;
+    Status status;
+    std::vector<std::pair<int, Receiver>> receivers;
+  };
+
+  Status TakeBuffer(int bucket, size_t count, FusionBuffer** buffer);
+  void RecordContribution(int tensor, int64_t begin_us);
+  Status Accept(int tensor, double weight);
+  void Arrived(int tensor);
+  std::shared_ptr<Work> Submit(ProcessGroup* world, const ReductionLayout::Step& step);
+  Status ExchangeSelected(CollectiveBackend* backend, const ReductionLayout::Step& step,
+                          const Signature& signature, uint64_t sequence, size_t* bytes);
+  Status RunDense(CollectiveBackend* backend, const ReductionLayout::Step& step,
+                  const Signature& signature, uint64_t sequence, size_t* bytes);
+  std::vector<Range> ShardsOfStep(const ReductionLayout::Step& step) const;
+  Status RunStep(CollectiveBackend* backend, const ReductionLayout::Step& step,
+                 const Signature& signature, uint64_t sequence, size_t* bytes);
+  Status SumShared(CollectiveBackend* backend, const ReductionLayout::Step& step,
+                   const std::vector<Range>& shards, const Signature& signature, uint64_t sequence);
+  Status GatherRows(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                    BucketState* bucket, DataType type);
+  Status TakeNorms(CollectiveBackend* backend, int bucket, const std::string& text,
+                   uint64_t sequence);
+  void Finish(int bucket, const Status& status);
+  Reduced SliceOf(int tensor, const BucketState& bucket) const;
+
+  const std::shared_ptr<const ReductionLayout> layout_;
+  const int rank_;
+  const int world_size_;
+  const std::shared_ptr<FusionBufferPool> pool_;
+  EventRecord* const events_;
+  Lane* const lane_;
+  const int max_delay_ms_;
+  const LevelGroups levels_;
+  const CompressionOfStep compression_;
+  const std::shared_ptr<FusionBufferPool> shared_pool_;  // Of memory that all ranks map; or null.
+
+  std::mutex mutex_;  // Guards the buffers and the receivers of the buckets, and the failure.
+  Status failure_;
+  std::vector<BucketState> buckets_;
+  std::vector<std::atomic<bool>> arrived_;
+  std::atomic<size_t> contributed_{0};
+  std::atomic<int> layers_missing_{0};
+  // Guarded by the lane's mutex.
+  size_t next_step_ = 0;
+  std::vector<std::shared_ptr<Work>> works_;  // Of the steps that were issued.
+};
+
+// Sleeps a random time up to `max_ms`; a test's way to shake the order of events.
+void InjectDelay(int max_ms);
+
+}  // namespace tfdear
+
+#endif  // TFDEAR_ENGINE_SCHEDULE_REDUCTION_H_

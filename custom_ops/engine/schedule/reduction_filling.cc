@@ -1,0 +1,151 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+// What a rank gives to a reduction: gradients, rows, and what norms are taken of.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "custom_ops/engine/collectives/sum.h"
+#include "custom_ops/engine/schedule/reduction.h"
+
+namespace tfdear {
+namespace {
+
+void CopyWeighted(DataType type, void* target, const void* source, double weight, size_t count) {
+  if (count == 0) return;
+  if (weight == 1) {
+    std::memcpy(target, source, count * SizeOf(type));
+  } else {
+    CopyScaled(type, target, source, weight, count);
+  }
+}
+
+size_t ElementsOf(const std::vector<int64_t>& shape) {
+  size_t elements = 1;
+  for (int64_t dimension : shape) elements *= static_cast<size_t>(dimension);
+  return elements;
+}
+
+}  // namespace
+
+Status Reduction::TakeBuffer(int bucket, size_t count, FusionBuffer** buffer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  BucketState& state = buckets_[bucket];
+  if (state.buffer == nullptr) {
+    const size_t bytes = count * SizeOf(layout_->buckets[bucket].type);
+    // With memory of its own it travels too, by copies.
+    if (shared_pool_ == nullptr || !shared_pool_->Take(bytes, &state.buffer).ok()) {
+      TFDEAR_RETURN_IF_ERROR(pool_->Take(bytes, &state.buffer));
+    }
+    state.count = count;
+  }
+  *buffer = state.buffer.get();
+  return Status();
+}
+
+Status Reduction::Contribute(int tensor, const void* data, const std::vector<int64_t>& shape,
+                             double weight) {
+  const TensorSpec& spec = layout_->tensors[tensor];
+  const auto [bucket, slot] = layout_->place_of_tensor[tensor];
+  const size_t elements = ElementsOf(shape);
+  if (spec.sparse || (spec.count >= 0 && static_cast<size_t>(spec.count) != elements)) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        "tensor " + std::to_string(tensor) + " of '" + layout_->name + "' was announced " +
+            (spec.sparse ? "as sparse" : "with " + std::to_string(spec.count) + " elements") +
+            " when its function was traced, but came with " + std::to_string(elements));
+  }
+  TFDEAR_RETURN_IF_ERROR(Accept(tensor, weight));
+  const int64_t begin = EventRecord::NowMicros();
+  FusionBuffer* buffer = nullptr;
+  TFDEAR_RETURN_IF_ERROR(
+      TakeBuffer(bucket, spec.count < 0 ? elements : layout_->buckets[bucket].count, &buffer));
+  const size_t element = SizeOf(spec.type);
+  char* target = buffer->data() + layout_->buckets[bucket].offsets[slot] * element;
+  const size_t bytes = elements * element;
+  if (weight == 0) {
+    std::memset(target, 0, bytes);
+  } else {
+    CopyWeighted(spec.type, target, data, weight, elements);
+  }
+  // The gap before the next slot is summed too. What a former user of the buffer left there would
+  // grow with every step, up to infinities, subnormals (slow) or overflows.
+  if (spec.count >= 0) std::memset(target + bytes, 0, AlignUp(bytes) - bytes);
+  buckets_[bucket].shapes[slot] = shape;
+  RecordContribution(tensor, begin);
+  Arrived(tensor);
+  return Status();
+}
+
+Status Reduction::ContributeRows(int tensor, const void* values, const int64_t* indices,
+                                 std::vector<int64_t> shape, double weight) {
+  const TensorSpec& spec = layout_->tensors[tensor];
+  if (!spec.sparse || shape.empty()) {
+    return Status(StatusCode::kInvalidArgument, "tensor " + std::to_string(tensor) + " of '" +
+                                                    layout_->name + "' was announced as dense");
+  }
+  TFDEAR_RETURN_IF_ERROR(Accept(tensor, weight));
+  if (weight == 0) shape[0] = 0;
+  const int bucket = layout_->place_of_tensor[tensor].bucket;
+  const int64_t begin = EventRecord::NowMicros();
+  const size_t bytes = ElementsOf(shape) * SizeOf(spec.type);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    BucketState& state = buckets_[bucket];
+    TFDEAR_RETURN_IF_ERROR(pool_->Take(bytes, &state.buffer));
+    TFDEAR_RETURN_IF_ERROR(pool_->Take(shape[0] * sizeof(int64_t), &state.indices));
+    state.shapes[0] = shape;
+    CopyWeighted(spec.type, state.buffer->data(), values, weight, ElementsOf(shape));
+    if (shape[0] > 0) std::memcpy(state.indices->data(), indices, shape[0] * sizeof(int64_t));
+  }
+  RecordContribution(tensor, begin);
+  Arrived(tensor);
+  return Status();
+}
+
+void Reduction::RecordContribution(int tensor, int64_t begin_us) {
+  if (lane_->kind() != LaneKind::kGradients) return;
+  events_->Add({EventKind::kContribute, number(), tensor, layout_->place_of_tensor[tensor].bucket,
+                begin_us, EventRecord::NowMicros()});
+}
+
+// Before anything is written: a second contribution must not touch bytes that may be on the line.
+Status Reduction::Accept(int tensor, double weight) {
+  const DataType type = layout_->tensors[tensor].type;
+  if ((type == DataType::kInt32 || type == DataType::kInt64) && weight != 0 && weight != 1) {
+    return Status(StatusCode::kInvalidArgument,
+                  "tensor " + std::to_string(tensor) + " of '" + layout_->name +
+                      "' holds integers, which weigh 0 or 1, not " + std::to_string(weight));
+  }
+  if (arrived_[tensor].exchange(true)) {
+    return Status(StatusCode::kInternal, "tensor " + std::to_string(tensor) + " of '" +
+                                             layout_->name + "' was contributed twice in one step");
+  }
+  return Status();
+}
+
+void Reduction::Arrived(int tensor) {
+  contributed_.fetch_add(1);
+  if (buckets_[layout_->place_of_tensor[tensor].bucket].missing.fetch_sub(1) == 1) lane_->Advance();
+}
+
+Status Reduction::AddLayer(int tensor, LayerOperands operands) {
+  const TensorSpec& spec = layout_->tensors[tensor];
+  const auto [bucket, slot] = layout_->place_of_tensor[tensor];
+  BucketState& state = buckets_[bucket];
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    NormedSlot& layer = state.layers[slot];
+    if (!spec.norms || spec.sparse || spec.type != DataType::kFloat32 || layer.operands.owner) {
+      return Status(StatusCode::kInternal, "tensor " + std::to_string(tensor) + " of '" +
+                                               layout_->name +
+                                               "' has no norms, or was given its layer twice");
+    }
+    layer.offset = layout_->buckets[bucket].offsets[slot];
+    layer.operands = std::move(operands);
+  }
+  layers_missing_.fetch_sub(1);
+  if (state.layers_missing.fetch_sub(1) == 1) lane_->Advance();
+  return Status();
+}
+
+}  // namespace tfdear

@@ -1,0 +1,160 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+#include "custom_ops/engine/transport/tcp/gloo_exchange.h"
+
+#include <gloo/transport/context.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+namespace tfdear {
+namespace {
+
+// With fewer, one connection runs dry between segments. Not many more, either: a sender that may
+// put whole shards on the line for all peers at once overruns the queue of the link, and lost
+// packets cost more than waiting.
+constexpr size_t kLeastReceivesAhead = 4;
+
+// Longer than any run, short enough not to overflow a clock; see [Note: how waits end].
+constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
+
+}  // namespace
+
+GlooExchange::GlooExchange(GlooTransport* transport, const char* operation,
+                           const Signature& signature, uint64_t sequence, uint64_t round)
+    : transport_(transport),
+      what_(DescribeCall(operation, signature, sequence)),
+      key_(KeyOfCall(operation, signature, sequence, round)) {
+  MutexLock lock(transport_->mutex_);
+  status_ = transport_->failure_.status();
+  transport_->active_ = &what_;
+}
+
+GlooExchange::~GlooExchange() {
+  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> unfinished;
+  for (std::deque<GlooMessage>* messages : {&sends_, &receives_}) {
+    for (GlooMessage& message : *messages) {
+      if (message.buffer != nullptr) unfinished.push_back(std::move(message.buffer));
+    }
+  }
+  if (!unfinished.empty()) transport_->poster_->Discard(&unfinished);
+  bool close;
+  {
+    MutexLock lock(transport_->mutex_);
+    transport_->active_ = nullptr;
+    close = transport_->failure_.aborted();
+  }
+  if (close) transport_->CloseConnections();
+}
+
+uint64_t GlooExchange::SlotOf(uint64_t tag, size_t bytes) const {
+  // The length is part of it because gloo ends the process when a message is longer than its
+  // receiver expects. This way the receiver waits until its deadline, and its error explains.
+  return MixBits(MixBits(key_ ^ tag) ^ bytes);
+}
+
+void GlooExchange::Prepare(GlooMessage* message, uint64_t tag) {
+  try {
+    message->buffer =
+        transport_->contexts_[tag % transport_->contexts_.size()]->createUnboundBuffer(
+            message->target, message->bytes);
+  } catch (const std::exception& error) {
+    status_ = transport_->PeerFailed(message->peer, error.what());
+    return;
+  }
+  GlooPoster::Operation operation;
+  operation.buffer = message->buffer.get();
+  operation.peer = message->peer;
+  operation.slot = SlotOf(tag, message->bytes);
+  operation.bytes = message->bytes;
+  operation.is_send = message->is_send;
+  unposted_.push_back(operation);
+}
+
+Channel::Message* GlooExchange::Send(int peer, uint64_t tag, const void* data, size_t bytes) {
+  sends_.emplace_back();
+  GlooMessage* const message = &sends_.back();
+  message->peer = peer;
+  message->bytes = bytes;
+  // gloo has one buffer class for both directions; it only reads from this one.
+  message->target = static_cast<char*>(const_cast<void*>(data));
+  message->is_send = true;
+  if (!status_.ok() || bytes == 0) return message;
+  Prepare(message, tag);
+  transport_->bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
+  return message;
+}
+
+Channel::Message* GlooExchange::Receive(int peer, uint64_t tag, void* target, size_t bytes) {
+  receives_.emplace_back();
+  GlooMessage* const message = &receives_.back();
+  message->peer = peer;
+  message->bytes = bytes;
+  message->target = static_cast<char*>(target);
+  if (!status_.ok() || bytes == 0) return message;
+  if (target == nullptr) {
+    message->memory = transport_->TakeMemory(bytes);
+    message->target = message->memory.data();
+  }
+  Prepare(message, tag);
+  return message;
+}
+
+Status GlooExchange::Wait(Message* waited_for, const Use& use) {
+  auto* const message = static_cast<GlooMessage*>(waited_for);
+  if (!status_.ok() || message->buffer == nullptr) return status_;
+  GlooTransport& transport = *transport_;
+  if (!unposted_.empty()) transport.poster_->Post(&unposted_);
+  {
+    MutexLock lock(transport.mutex_);
+    status_ = transport.failure_.status();
+    if (!status_.ok()) return status_;
+    transport.waiting_buffer_ = message->buffer.get();
+    transport.waiting_is_send_ = message->is_send;
+    transport.wait_deadline_ = std::chrono::steady_clock::now() + transport.timeout_;
+    transport.waiting_for_.store(message->peer, std::memory_order_relaxed);
+  }
+  bool delivered = false;
+  std::string exception;
+  try {
+    delivered = message->is_send ? message->buffer->waitSend(nullptr, kForever)
+                                 : message->buffer->waitRecv(nullptr, kForever);
+  } catch (const std::exception& error) {
+    exception = error.what();
+  }
+  {
+    MutexLock lock(transport.mutex_);
+    transport.waiting_buffer_ = nullptr;
+    transport.waiting_for_.store(-1, std::memory_order_relaxed);
+    if (!delivered && exception.empty()) {  // woken by this transport, for a reason it recorded
+      status_ = transport.failure_.status();
+      if (status_.ok()) status_ = Status(StatusCode::kInternal, what_ + ": gloo gave up a wait");
+    }
+  }
+  if (!exception.empty()) status_ = transport.PeerFailed(message->peer, exception);
+  // After an error the event thread may be about to start this message: left to the destructor.
+  if (!status_.ok()) return status_;
+  message->buffer.reset();
+  if (use) use(message->target);
+  if (!message->memory.empty()) transport_->GiveBackMemory(std::move(message->memory));
+  return status_;
+}
+
+Status GlooExchange::WaitForSends() {
+  for (GlooMessage& message : sends_) {
+    if (!Wait(&message).ok()) break;
+  }
+  return status_;
+}
+
+size_t GlooExchange::ReceivesAhead() const {
+  return std::max(kLeastReceivesAhead, size_t{2} * transport_->connections());
+}
+
+// Enough for the line, and for every connection if there are several to each peer.
+size_t GlooExchange::SendsAhead(size_t) const { return ReceivesAhead() / 2; }
+
+}  // namespace tfdear

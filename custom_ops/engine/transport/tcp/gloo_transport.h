@@ -1,0 +1,115 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+#ifndef TFDEAR_ENGINE_TRANSPORT_TCP_GLOO_TRANSPORT_H_
+#define TFDEAR_ENGINE_TRANSPORT_TCP_GLOO_TRANSPORT_H_
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "custom_ops/engine/base/status.h"
+#include "custom_ops/engine/base/thread_annotations.h"
+#include "custom_ops/engine/transport/failure_state.h"
+
+namespace gloo {
+namespace transport {
+class Context;
+class UnboundBuffer;
+}  // namespace transport
+}  // namespace gloo
+
+namespace tfdear {
+
+class GlooPoster;
+
+// The connections of one rank to all its peers, with deadlines and Abort(). Collectives use it
+// through GlooExchange (gloo_exchange.h), from one thread at a time; Abort() and the getters are
+// safe from any thread.
+//
+// A peer may be reached by several connections, among which the messages of a collective take
+// turns: for networks that give a single one less than the link has.
+//
+// [Note: how waits end]
+// gloo ends a wait that runs out of time by closing ALL connections of the rank, which its
+// neighbours would take for the death of this rank. So gloo is told to wait practically for ever,
+// and a watchdog thread here wakes the waiting thread at its deadline by the same call that
+// Abort() uses. The connections stay open until Abort() or destruction.
+class GlooTransport {
+ public:
+  // Binds to `bind_address` and nothing else. `timeout` bounds Connect() and, later, every wait.
+  // `connections` to each peer, equal on all ranks.
+  static Status Create(int rank, int size, const std::string& bind_address,
+                       std::chrono::milliseconds timeout, int connections,
+                       std::unique_ptr<GlooTransport>* result);
+  ~GlooTransport();
+  GlooTransport(const GlooTransport&) = delete;
+  GlooTransport& operator=(const GlooTransport&) = delete;
+
+  std::string Listen();
+  Status Connect(const std::vector<std::string>& blob_of_rank);
+
+  void Abort(const Status& cause);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  int connections() const { return connections_; }
+  int waiting_for() const { return waiting_for_.load(std::memory_order_relaxed); }
+  uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
+  FailureState* failure() { return &failure_; }
+
+ private:
+  friend class GlooExchange;
+
+  GlooTransport(int rank, int size, std::chrono::milliseconds timeout, int connections);
+
+  Status ConnectPeer(int peer, const std::vector<std::string>& addresses,
+                     std::chrono::steady_clock::time_point deadline);
+  void Watch();
+  void CloseConnections() TFDEAR_EXCLUDES(mutex_);
+  // Records an exception of gloo, which almost always means a closed connection, and returns what
+  // the caller is to report. Wakes the waiting thread if that is another one.
+  Status PeerFailed(int peer, const std::string& what) TFDEAR_EXCLUDES(mutex_);
+  void WakeWaiterLocked() TFDEAR_REQUIRES(mutex_);
+  // Memory for messages that arrive nowhere else, kept between collectives; of at least so many
+  // bytes. For the thread that runs collectives.
+  std::vector<char> TakeMemory(size_t bytes);
+  void GiveBackMemory(std::vector<char> memory) { memory_.push_back(std::move(memory)); }
+
+  const int rank_;
+  const int size_;
+  const std::chrono::milliseconds timeout_;
+  const int connections_;
+  // What gloo calls a context is one connection to every peer.
+  std::vector<std::shared_ptr<gloo::transport::Context>> contexts_;
+  std::unique_ptr<GlooPoster> poster_;
+  std::vector<std::vector<char>> memory_;
+
+  // Has a lock of its own, but changes with mutex_ held: no wait begins between a failure and the
+  // wake-up of whoever waits.
+  FailureState failure_;
+
+  Mutex mutex_;
+  // The running collective: "all_reduce 'text' (sequence 3)".
+  const std::string* active_ TFDEAR_GUARDED_BY(mutex_) = nullptr;
+  bool connections_closed_ TFDEAR_GUARDED_BY(mutex_) = false;
+  bool stopping_ TFDEAR_GUARDED_BY(mutex_) = false;
+  gloo::transport::UnboundBuffer* waiting_buffer_ TFDEAR_GUARDED_BY(mutex_) = nullptr;
+  bool waiting_is_send_ TFDEAR_GUARDED_BY(mutex_) = false;
+  std::chrono::steady_clock::time_point wait_deadline_ TFDEAR_GUARDED_BY(mutex_);
+  std::condition_variable watchdog_wakes_;
+
+  Mutex closing_mutex_;  // Held while connections are closed; taken without mutex_.
+  std::atomic<int> waiting_for_{-1};
+  std::atomic<uint64_t> bytes_sent_{0};
+  std::thread watchdog_;
+};
+
+}  // namespace tfdear
+
+#endif  // TFDEAR_ENGINE_TRANSPORT_TCP_GLOO_TRANSPORT_H_
