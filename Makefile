@@ -42,6 +42,8 @@ install: system $(DEPENDENCIES)  ## set everything up: system packages, environm
 	@$(MAKE) --no-print-directory $(PACKAGE)
 	@# Also after the first time: Bazel decides whether the library is still the right one.
 	@$(VENV)/bin/python -W ignore setup.py -q build_ext --inplace
+	@# For benchmarks; wheels do without.
+	@install "$$($(BAZEL) info bazel-bin 2>/dev/null)/custom_ops/benchmarks/_tfdear_benchmarks.so" tfdear/
 
 # All of Python that is not ours.
 environment: $(DEPENDENCIES) $(TOOLS)
@@ -159,7 +161,7 @@ build/top_k_standalone_test: custom_ops/kernels/cuda/top_k_standalone_test.cu.cc
 
 clean:  ## remove the environment and everything built
 	-$(BAZEL) clean
-	rm -rf $(VENV) build dist tfdear.egg-info tfdear/_tfdear_*ops.so tfdear/_build_info.py
+	rm -rf $(VENV) build dist tfdear.egg-info tfdear/_tfdear_*.so tfdear/_build_info.py
 
 help:
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST)

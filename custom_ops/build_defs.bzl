@@ -3,44 +3,50 @@
 
 load("//custom_ops/bazel:flags.bzl", "COMPILE_FLAGS")
 
-def tfdear_cc_library(name, **kwargs):
-    """A library in tfdear's flags. All of it is linked: Python calls parts by name, through ctypes."""
+def tfdear_cc_library(name, visibility = ["//:__subpackages__"], **kwargs):
+    """A folder's C++ files. They may include what `deps` may; the build refuses the rest."""
     native.cc_library(
         name = name,
-        alwayslink = True,
+        srcs = native.glob(["*.cc"]),
+        hdrs = native.glob(["*.h"]),
         copts = COMPILE_FLAGS,
         linkstatic = True,
+        visibility = visibility,
         **kwargs
     )
 
-def tfdear_op_library(name, deps):
-    """A shared library that tf.load_op_library loads."""
+def tfdear_shared_library(name, deps, **kwargs):
+    """A library that others load. Of its symbols they see those of exported_symbols.lds."""
+    symbols = "//custom_ops:exported_symbols.lds"
     native.cc_binary(
         name = name,
-        linkopts = ["-Wl,-z,defs", "-pthread"],
+        additional_linker_inputs = [symbols],
+        linkopts = [
+            "-Wl,-z,defs",
+            "-Wl,--version-script=$(location %s)" % symbols,
+            "-pthread",
+        ],
         linkshared = True,
         deps = deps,
+        **kwargs
     )
 
-def tfdear_cc_tests(sources, helpers, deps, data, shards = {}):
-    """One googletest binary for each source file, named after it.
+def tfdear_cc_tests(deps, shards = {}):
+    """One googletest binary for each X_test.cc of a folder, named after it.
 
     Args:
-      sources: Files that end in `_test.cc`.
-      helpers: Headers and sources that every test may use.
-      deps: Libraries under test.
-      data: Files the tests read at run time.
+      deps: Libraries under test, and helpers.
       shards: Sources whose cases run in several processes at once, and in how many.
     """
-    for source in sources:
+    for source in native.glob(["*_test.cc"]):
         native.cc_test(
             name = source[:-len(".cc")],
             shard_count = shards.get(source),
             # Seconds each; the limit only ends a test that hangs.
             size = "medium",
-            srcs = [source] + helpers,
+            srcs = [source],
             copts = COMPILE_FLAGS,
-            data = data,
+            data = ["//tests/cc:lsan_suppressions.txt"],
             local_defines = ["_GLIBCXX_ASSERTIONS"],
             linkopts = ["-pthread"],
             linkstatic = True,

@@ -9,4 +9,7 @@ COMPILE_FLAGS = [
     "-Wno-unused-parameter",
     "-Wno-deprecated-declarations",
     "-pthread",
+    # Only what has TFDEAR_EXPORT can be seen from outside of a shared library.
+    "-fvisibility=hidden",
+    "-fvisibility-inlines-hidden",
 ]

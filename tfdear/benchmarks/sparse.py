@@ -16,8 +16,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tfdear.benchmarks import engine_parts, report
 from tfdear.benchmarks import lab as netlab
-from tfdear.benchmarks import report
 from tfdear.benchmarks.group import Group
 from tfdear.compression import MSTopK
 
@@ -107,6 +107,8 @@ def measure(
     for name in sums or ():
         if name not in ways:
             raise ValueError(f"sums are {', '.join(map(repr, ways))}. Received: {name!r}")
+    if not engine_parts.are_built():
+        tell("parts of sums are measured in the source tree only; wheels lack their library")
     rows = []
     for name in sums or ways:
         with Group("with_tfdear", sys.executable, ranks, pin, ways[name]) as group:
@@ -117,7 +119,7 @@ def measure(
             group.call("gradient_sum", _TIMEOUT, count=count, repeats=0)
             # Of a call, and of its step that is not timed.
             of_call = _more(before, _sent(lab))
-            has_parts = name.startswith("HiTopKComm")
+            has_parts = name.startswith("HiTopKComm") and engine_parts.are_built()
             turns = repeats if has_parts else 1
             for _ in range(turns):
                 if has_parts:

@@ -83,24 +83,17 @@ SIGNATURES: dict[str, tuple] = {
         *_ERROR,
     ),
     "tfdear_reduction_close": (None, _INT64),
-    "tfdear_sums_of_squares": (None, _INT, _MEMORY, _INT64S, _INT, _MEMORY),
-    # top_k_api.h
-    "tfdear_top_k_create": (_OBJECT, _INT),
-    "tfdear_top_k_destroy": (None, _OBJECT),
-    "tfdear_top_k_select": (None, _OBJECT, _INT, _MEMORY, _INT64, _INT64, _MEMORY, _MEMORY),
-    "tfdear_top_k_select_with_feedback": (
-        None,
-        *(_OBJECT, _MEMORY, _MEMORY, _INT64, _INT64, _MEMORY, _MEMORY),
-    ),
-    "tfdear_top_k_forget": (None, _OBJECT),
-    "tfdear_read_pass": (None, _OBJECT, _MEMORY, _INT64),
-    "tfdear_add_pass": (None, _OBJECT, _MEMORY, _MEMORY, _INT64),
-    # sparse_code_api.h
-    "tfdear_sparse_encode": (_INT64, _MEMORY, _MEMORY, _INT64, _INT64, _INT, _MEMORY, _INT64),
-    "tfdear_sparse_decode_and_add": (_INT, _MEMORY, _INT64, _INT64, _MEMORY),
     # loopback_bind.h
     "tfdear_bind_to_loopback": (_INT, _INT),
 }
+
+
+def declare(library: ctypes.CDLL, signatures: dict[str, tuple]) -> ctypes.CDLL:
+    """Gives the functions of a library the types of a table like `SIGNATURES`; returns it."""
+    for name, (result, *arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
 
 
 @functools.cache
@@ -112,10 +105,7 @@ def load() -> ctypes.CDLL:
             Python files: the two number something differently.
     """
     _ops.load()
-    library = ctypes.CDLL(str(_ops.library_path()))
-    for name, (result, *arguments) in SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+    library = declare(ctypes.CDLL(str(_ops.library_path())), SIGNATURES)
     difference = names.difference(library.tfdear_names().decode())
     if difference is not None:
         raise ImportError(

@@ -23,29 +23,6 @@ def _address_arguments(blobs: Sequence[bytes]) -> tuple:
     return texts, lengths, len(blobs)
 
 
-def sums_of_squares(kind: str, layers: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
-    """What the engine adds up for the norms of layers, all of it in the calling thread.
-
-    Use it to measure the kernel.
-
-    Args:
-        kind: "lars" or "lamb".
-        layers: Of every layer: gradient, weights and, for LAMB, mean and square of the gradients,
-            contiguous and of float32.
-
-    Returns:
-        Of every layer: the sums of squares of its weights, and of its gradient or step.
-    """
-    arrays = [array for layer in layers for array in layer]
-    pointers = (ctypes.c_void_p * len(arrays))(*[array.ctypes.data for array in arrays])
-    counts = (ctypes.c_int64 * len(layers))(*[layer[0].size for layer in layers])
-    sums = np.empty((len(layers), 2))
-    engine_library.load().tfdear_sums_of_squares(
-        int(kind == "lamb"), pointers, counts, len(layers), sums.ctypes.data
-    )
-    return sums
-
-
 class OpenReduction:
     """An execution of a layout, driven from Python: `Engine.open_reduction`."""
 

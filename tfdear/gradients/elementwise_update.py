@@ -3,9 +3,9 @@
 
 An update is a chain of passes over memory: momentum makes four, Adam a dozen. Where all of it is
 element-wise, the engine does the whole chain on one tile after another
-(`custom_ops/engine/updates/elementwise_program.h`). That is decided by the operations of the traced graph,
-whatever the optimizer is called. Only operations that IEEE 754 rounds correctly are taken, so that
-the weights do not depend, not by a bit, on whether an update is translated.
+(`custom_ops/engine/updates/elementwise_program.h`). That is decided by the operations of the traced
+graph, whatever the optimizer is called. Only operations that IEEE 754 rounds correctly are taken,
+so that the weights do not depend, not by a bit, on whether an update is translated.
 
 What an update makes of numbers alone, as Adam does of the step, is computed in the calling graph.
 """

@@ -2,8 +2,8 @@
 """Norms of a layer for LARS and LAMB: in parallel over the ranks where the engine sums gradients.
 
 Where an update is put off, the engine takes the norms, every rank those of its shard ([Note:
-Parallel norms] in `custom_ops/engine/norms/layer_norms.h`). Everywhere else, one op takes them here, in
-one pass.
+Parallel norms] in `custom_ops/engine/norms/layer_norms.h`). Everywhere else, one op takes them
+here, in one pass.
 """
 
 import dataclasses

@@ -8,7 +8,10 @@ import re
 import pytest
 
 from tfdear.base import names
-from tfdear.engine import c_api as engine_library
+from tfdear.benchmarks import engine_parts
+from tfdear.engine import c_api
+
+_CUSTOM_OPS = pathlib.Path(__file__).resolve().parents[3] / "custom_ops"
 
 
 def as_the_library_says(tables):
@@ -16,7 +19,7 @@ def as_the_library_says(tables):
 
 
 def test_the_library_numbers_them_alike():
-    assert names.difference(engine_library.load().tfdear_names().decode()) is None
+    assert names.difference(c_api.load().tfdear_names().decode()) is None
 
 
 @pytest.mark.parametrize("word", names.tables())
@@ -52,21 +55,20 @@ def test_the_first_difference_is_named():
 
 def test_a_library_with_other_names_is_refused(monkeypatch):
     monkeypatch.setattr(names, "STATUS_CODES", (*names.STATUS_CODES[:-1], "another"))
-    engine_library.load.cache_clear()
+    c_api.load.cache_clear()
     try:
         with pytest.raises(ImportError, match="status_code 7 is 'resource_exhausted' in the lib"):
-            engine_library.load()
+            c_api.load()
     finally:
         monkeypatch.undo()
-        engine_library.load()
+        c_api.load()
 
 
-def functions_of_the_library():
-    """Of every function that a header declares for Python: result, name and arguments, as in C."""
-    headers = pathlib.Path(__file__).parents[2].glob("custom_ops/**/*.h")
-    declaration = re.compile(r"([a-z][\w ]*?[ *]+)(tfdear_\w+)\(([^()]*)\);")
-    for header in headers:
-        for result, name, arguments in declaration.findall(header.read_text()):
+def functions_of(*patterns):
+    """Of every function that these files export for Python: result, name and arguments, as in C."""
+    declaration = re.compile(r"TFDEAR_EXPORT\s+([a-z][\w ]*?[ *]+)(tfdear_\w+)\(([^()]*)\)")
+    for path in sorted(p for pattern in patterns for p in _CUSTOM_OPS.glob(pattern)):
+        for result, name, arguments in declaration.findall(path.read_text()):
             yield result.strip(), name, [a.strip() for a in arguments.split(",") if a.strip()]
 
 
@@ -78,11 +80,19 @@ def fits(ctype, c):
     return ctype is (None if expected is None else getattr(ctypes, expected))
 
 
-def test_every_function_of_the_library_has_its_types():
-    declared = list(functions_of_the_library())
-    assert {name for _, name, _ in declared} == set(engine_library.SIGNATURES)
+@pytest.mark.parametrize(
+    ("patterns", "signatures"),
+    [
+        (("api/*.h", "tensorflow_server/*.h"), c_api.SIGNATURES),
+        (("benchmarks/*.cc",), engine_parts.SIGNATURES),
+    ],
+    ids=("library", "benchmarks"),
+)
+def test_every_function_of_a_library_has_its_types(patterns, signatures):
+    declared = list(functions_of(*patterns))
+    assert {name for _, name, _ in declared} == set(signatures)
     for result, name, arguments in declared:
-        own_result, *own_arguments = engine_library.SIGNATURES[name]
+        own_result, *own_arguments = signatures[name]
         assert fits(own_result, result), name
         assert len(own_arguments) == len(arguments), name
         for ctype, argument in zip(own_arguments, arguments, strict=True):

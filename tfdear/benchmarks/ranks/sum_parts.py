@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tfdear.base.names import Lane, Operation
-from tfdear.engine import c_api as engine_library
+from tfdear.benchmarks import engine_parts
 from tfdear.engine.engine import Engine
 
 # Of a pair, in 4-byte words: more than its code takes.
@@ -59,7 +59,7 @@ class Parts:
         self._values = np.zeros(k, np.float32)
         self._indices = np.zeros(k, np.uint32)
         self._code = np.zeros(_WORDS_OF_PAIR * k + 1024, np.float32)
-        self._library = engine_library.load()
+        self._library = engine_parts.library()
         self._top_k = self._library.tfdear_top_k_create(1)
         self._others = self._codes_of_others()
         self.coded = 0

@@ -25,6 +25,8 @@ import time
 
 import numpy as np
 
+from tfdear.benchmarks import engine_parts
+
 _STEPS = 6
 _DEADLINE = 120.0
 _ARRAYS = {"lars": 2, "lamb": 4}
@@ -62,8 +64,6 @@ MODELS = {"resnet-50": resnet50, "transformer": transformer}
 
 def kernel(model: str, kind: str, repeats: int = 15) -> dict[str, float]:
     """Seconds of the kernel over all layers, and of reading as many bytes once."""
-    from tfdear.engine import engine
-
     layers, offsets = layers_of(model, kind)
     total = int(offsets[-1]) * 4 * _ARRAYS[kind]
     left = np.zeros(total // 2, np.uint8)
@@ -79,12 +79,12 @@ def kernel(model: str, kind: str, repeats: int = 15) -> dict[str, float]:
         compare(*pointers, ctypes.c_size_t(left.nbytes))
         seconds["read"].append(time.perf_counter() - begin)
         begin = time.perf_counter()
-        engine.sums_of_squares(kind, layers)
+        sums_of_squares(kind, layers)
         seconds["norms"].append(time.perf_counter() - begin)
         for size, parts in shards.items():
             for rank, part in enumerate(parts):
                 cpu = time.thread_time()
-                engine.sums_of_squares(kind, part)
+                sums_of_squares(kind, part)
                 taken = time.thread_time() - cpu
                 seconds_of_rank.setdefault((size, rank), []).append(taken)
     result = {name: statistics.median(values) for name, values in seconds.items()}
@@ -98,6 +98,25 @@ def kernel(model: str, kind: str, repeats: int = 15) -> dict[str, float]:
     return result
 
 
+def sums_of_squares(kind: str, layers: list[list[np.ndarray]]) -> None:
+    """Adds up what the norms of layers are made of, as the engine does, in the calling thread.
+
+    Args:
+        kind: "lars" or "lamb".
+        layers: Of every layer: gradient, weights and, for LAMB, mean and square of the gradients,
+            contiguous and of float32.
+    """
+    arrays = [array for layer in layers for array in layer]
+    sums = np.empty((len(layers), 2))
+    engine_parts.library().tfdear_sums_of_squares(
+        int(kind == "lamb"),
+        (ctypes.c_void_p * len(arrays))(*[array.ctypes.data for array in arrays]),
+        (ctypes.c_int64 * len(layers))(*[layer[0].size for layer in layers]),
+        len(layers),
+        sums.ctypes.data_as(ctypes.c_void_p),
+    )
+
+
 def at_once(kind: str, parts: list, repeats: int, cold: bool, passes: int = 1) -> float:
     """Processor time of the norms of each part, in a process of its own, all at once: the mean.
 
@@ -108,8 +127,6 @@ def at_once(kind: str, parts: list, repeats: int, cold: bool, passes: int = 1) -
         cold: Whether every process reads something else before each.
         passes: How often each process takes its norms in a repeat.
     """
-    from tfdear.engine import engine
-
     fork = multiprocessing.get_context("fork")
     barrier = fork.Barrier(len(parts))
     results = fork.SimpleQueue()
@@ -122,7 +139,7 @@ def at_once(kind: str, parts: list, repeats: int, cold: bool, passes: int = 1) -
             barrier.wait(_DEADLINE)
             cpu = time.thread_time()
             for _ in range(passes):
-                engine.sums_of_squares(kind, part)
+                sums_of_squares(kind, part)
             seconds.append(time.thread_time() - cpu)
         results.put(statistics.median(seconds[1:]))
 

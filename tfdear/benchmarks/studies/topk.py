@@ -24,7 +24,7 @@ import tensorflow as tf
 
 import tfdear
 from tfdear.base import names
-from tfdear.engine import c_api as engine_library
+from tfdear.benchmarks import engine_parts
 
 SAMPLINGS = 30
 
@@ -78,7 +78,7 @@ class Core:
     """The engine's top-k through ctypes: no TensorFlow around it."""
 
     def __init__(self, threads):
-        self._library = engine_library.load()
+        self._library = engine_parts.library()
         self._top_k = self._library.tfdear_top_k_create(threads)
         self._values, self._indices = np.empty(0, "float32"), np.empty(0, "uint32")
 
