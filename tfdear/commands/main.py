@@ -191,7 +191,7 @@ def _make_parser(command: str | None) -> argparse.ArgumentParser:
     timeline_command.add_parser(commands)
     for name, summary in _PLANNING_COMMANDS.items():
         if name == command:
-            importlib.import_module(f"tfdear.{name}_command").add_parser(commands)
+            importlib.import_module(f"tfdear.commands.{name}").add_parser(commands)
         else:
             commands.add_parser(name, help=summary)
     return parser

@@ -1,7 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Stands between the launcher and one rank, and leaves no process of that rank behind.
 
-The launcher starts it as a script of its own, isolated (`python -I -S rank_guard.py`), so that it
+The launcher starts it as a script of its own, isolated (`python -I -S guard.py`), so that it
 starts fast and no module of the user can shadow one that it needs. Standard library only.
 
 Why a process between: the kernel can tell a process that its parent died, but not its

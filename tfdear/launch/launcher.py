@@ -1,7 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Starts the ranks of a job on this machine, shows what they print, and ends them together.
 
-One thread and one event loop. Every rank runs under a guard (`rank_guard`), which sees to it that
+One thread and one event loop. Every rank runs under a guard (`guard.py`), which sees to it that
 the rank and all that it starts end when they must, also when the launcher itself is killed.
 """
 

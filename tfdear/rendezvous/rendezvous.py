@@ -80,9 +80,9 @@ class Rendezvous:
         # machine's own name to 127.0.1.1), but finds it on the way to any rank elsewhere.
         hosts = [cluster_lib.split_address(self.cluster.coordinator, "coordinator")[0]]
         hosts += [str(facts["address"]) for facts in self.facts_of_rank if facts.get("address")]
-        addresses = [addresses.address_towards(host) for host in hosts]
-        outside = [a for a in addresses if a and not cluster_lib.is_loopback(a)]
-        return outside[0] if outside else "127.0.0.1"
+        own = (addresses.address_towards(host) for host in hosts)
+        outside = (address for address in own if address and not cluster_lib.is_loopback(address))
+        return next(outside, "127.0.0.1")
 
     def describe(self, rank: int) -> str:
         """ "rank 2 (host h, pid 123)", for messages."""

@@ -205,8 +205,8 @@ def build(model: str, batch_size: int, schedule: str, fusion: str) -> int:
     """Makes a model to train. Returns the bytes of its gradients."""
     import keras_models  # type: ignore[import-not-found]
 
-    chosen = None if fusion == "default" else fusion.parse(fusion)
-    strategy = tfdear.DearStrategy(schedule=schedule, fusion=chosen)
+    planner = None if fusion == "default" else fusion
+    strategy = tfdear.DearStrategy(schedule=schedule, fusion=planner)
     with strategy.scope():
         trained = keras_models.build(model)
     batch = keras_models.data(model, batch_size * strategy.world_size)

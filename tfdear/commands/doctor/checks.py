@@ -97,7 +97,7 @@ def check_packages() -> Check:
 
 def check_library() -> Check:
     """Whether TensorFlow loads the custom-op library; in a process of its own."""
-    code = "from tfdear import _ops; _ops.load(); print(_ops.library_path())"
+    code = "from tfdear.engine import library; library.load(); print(library.library_path())"
     result = _python(["-c", code], _LOADING_SECONDS)
     if result.returncode == 0:
         return Check("custom-op library", True, f"loads: {result.stdout.strip().splitlines()[-1]}")
