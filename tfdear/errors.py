@@ -27,7 +27,7 @@ class StoreUnavailableError(TfdearError):
     """The coordination service, which rank 0 hosts, did not answer.
 
     Args:
-        message: what was asked and what came back.
+        message: What was asked and what came back.
         refused: True when nobody listens there (any more); False when no answer came in time.
     """
 

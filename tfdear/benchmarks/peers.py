@@ -40,7 +40,7 @@ class Peer:
         """Starts the framework's ranks, or says why they are not there.
 
         Raises:
-            BenchmarkError: tfdear itself does not start.
+            BenchmarkError: The ranks of tfdear do not start.
         """
         if self.python is None:
             tell(f"{self.name}: not there ({self.flag} names no Python)")

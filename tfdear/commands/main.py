@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-        arguments: the command line without the program's name. Defaults to None: `sys.argv`.
+        arguments: The command line without the program's name. Defaults to None: `sys.argv`.
 
     Returns:
         The exit code: 2 for a command that makes no sense, else that of the command.

@@ -32,7 +32,7 @@ def draw(
         bounds: What `bounds` returned, by number of workers.
 
     Raises:
-        ImportError: matplotlib is not installed.
+        ImportError: Matplotlib is not installed.
     """
     try:
         import matplotlib.artist

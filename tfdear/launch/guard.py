@@ -37,8 +37,8 @@ class Guard:
     """Runs one command and everything that it starts.
 
     Args:
-        channel: the socket to the launcher.
-        grace: seconds between the first signal that asks the rank to end, and SIGKILL.
+        channel: The socket to the launcher.
+        grace: Seconds between the first signal that asks the rank to end, and SIGKILL.
     """
 
     def __init__(self, channel: socket.socket, grace: float):

@@ -40,8 +40,8 @@ def launch(plan: LaunchPlan, environ: Mapping[str, str] | None = None) -> int:
     """Runs a job and waits for its end. Use it from the main thread of a process.
 
     Args:
-        plan: what to start.
-        environ: environment variables of the job. Defaults to None: those of this process.
+        plan: What to start.
+        environ: Environment variables of the job. Defaults to None: those of this process.
 
     Returns:
         0 when every rank returned 0; else the exit code of the rank that failed first, 128 + n if
@@ -49,7 +49,7 @@ def launch(plan: LaunchPlan, environ: Mapping[str, str] | None = None) -> int:
         when the command cannot be executed.
 
     Raises:
-        LaunchError: the log folder cannot be written, or the machine cannot start so many ranks.
+        LaunchError: The log folder cannot be written, or the machine cannot start so many ranks.
     """
     return _Job(plan, os.environ if environ is None else environ).run()
 

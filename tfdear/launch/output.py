@@ -45,7 +45,7 @@ class LinePrefixer:
     UTF-8 that arrives in pieces stays whole.
 
     Args:
-        prefix: goes in front of every line.
+        prefix: Goes in front of every line.
     """
 
     def __init__(self, prefix: bytes):
@@ -84,7 +84,7 @@ class Sink:
     launcher ends its ranks in time even when nobody reads what they print.
 
     Args:
-        descriptor: where to write.
+        descriptor: Where to write.
     """
 
     def __init__(self, descriptor: int):
@@ -155,10 +155,10 @@ class Relay:
     """Brings what one rank prints into one pipe or terminal to a sink and to a log file.
 
     Args:
-        source: file descriptor that is read; closed by `close`.
-        sink: where it is shown; None: nowhere.
-        prefix: goes in front of every line; None: the rank is live.
-        log: file that gets every byte; None: no file.
+        source: File descriptor that is read; closed by `close`.
+        sink: Where it is shown; None: nowhere.
+        prefix: Goes in front of every line; None: the rank is live.
+        log: File that gets every byte; None: no file.
     """
 
     def __init__(
@@ -224,8 +224,8 @@ def last_lines(data: bytes, count: int) -> list[str]:
     r"""The last lines of raw output, for people to read.
 
     Args:
-        data: raw bytes; the first line may be incomplete.
-        count: number of lines at most.
+        data: Raw bytes; the first line may be incomplete.
+        count: Number of lines at most.
 
     Returns:
         Lines without their line feeds; of each, the last state that `\r` left.
@@ -239,7 +239,7 @@ def exception_line(data: bytes) -> str | None:
     """The line that names the exception which ended a Python program.
 
     Args:
-        data: the end of what it printed, stderr included.
+        data: The end of what it printed, stderr included.
 
     Returns:
         Such as "KeyError: 'x'"; None if there is no traceback.

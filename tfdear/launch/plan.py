@@ -40,21 +40,21 @@ class LaunchPlan:
     Use it with `tfdear.launch.launcher.launch`.
 
     Args:
-        command: program and arguments, the same for every rank; see `make_command`.
-        num_ranks: number of processes.
-        num_nodes: number of nodes that this machine plays; the ranks are spread over them in equal,
+        command: Program and arguments, the same for every rank; see `make_command`.
+        num_ranks: Number of processes.
+        num_nodes: Number of nodes that this machine plays; the ranks are spread over them in equal,
             contiguous blocks. Defaults to 1.
-        log_dir: folder for one file per rank, `rank_<n>.log`, which is created or overwritten.
+        log_dir: Folder for one file per rank, `rank_<n>.log`, which is created or overwritten.
             Defaults to None: no files.
-        prefix: whether `[rank <n>] ` goes in front of the lines of other ranks than 0. Defaults to
+        prefix: Whether `[rank <n>] ` goes in front of the lines of other ranks than 0. Defaults to
             True.
-        show: the ranks whose output is shown. Defaults to None: all; with `log_dir`, rank 0 alone.
-        grace: seconds that the other ranks have, after the first failure, to end by themselves with
+        show: The ranks whose output is shown. Defaults to None: all; with `log_dir`, rank 0 alone.
+        grace: Seconds that the other ranks have, after the first failure, to end by themselves with
             an error of their own. Defaults to 15.
-        kill_after: seconds between the signal that asks a rank to end, and SIGKILL. Defaults to 5.
+        kill_after: Seconds between the signal that asks a rank to end, and SIGKILL. Defaults to 5.
 
     Raises:
-        LaunchError: a value is not possible.
+        LaunchError: A value is not possible.
     """
 
     command: Sequence[str]
@@ -100,10 +100,10 @@ class LaunchPlan:
         """The environment variables of one rank.
 
         Args:
-            environ: the launcher's own; what it sets for threads and for TensorFlow's log is kept.
-            rank: number of the rank.
+            environ: The launcher's own; what it sets for threads and for TensorFlow's log is kept.
+            rank: Number of the rank.
             coordinator: "host:port" of the coordination service, the same for every rank.
-            cores: number of cores that all ranks share.
+            cores: Number of cores that all ranks share.
 
         Returns:
             A new dictionary.
@@ -129,16 +129,16 @@ def make_command(target: str, arguments: Sequence[str] = (), module: bool = Fals
     """Finds out how to start what the user named, before anything is started.
 
     Args:
-        target: a `.py` file, a folder with `__main__.py`, or any executable; with `module`, the
+        target: A `.py` file, a folder with `__main__.py`, or any executable; with `module`, the
             name of a Python module.
-        arguments: what is passed on to it.
-        module: whether `target` is the name of a module, as in `python -m`. Defaults to False.
+        arguments: What is passed on to it.
+        module: Whether `target` is the name of a module, as in `python -m`. Defaults to False.
 
     Returns:
         Program and arguments. Python code runs unbuffered in this interpreter.
 
     Raises:
-        LaunchError: there is no such script, module or program.
+        LaunchError: There is no such script, module or program.
     """
     # Unbuffered: what a rank printed before it was killed must be there to read.
     python = [sys.executable, "-u"]
@@ -194,7 +194,7 @@ def available_cores(cgroup: str = "/sys/fs/cgroup") -> int:
     """Number of cores that this process may use.
 
     Args:
-        cgroup: where control groups are mounted.
+        cgroup: Where control groups are mounted.
 
     Returns:
         The cores it may run on, or fewer if a container's quota allows less time; at least 1.

@@ -22,9 +22,9 @@ class Rank:
     """One rank, its guard, and what is known of it.
 
     Args:
-        number: the rank.
-        guard: its guard process.
-        channel: the launcher's side of the guard's channel.
+        number: The rank.
+        guard: Its guard process.
+        channel: The launcher's side of the guard's channel.
     """
 
     def __init__(self, number: int, guard: subprocess.Popen, channel: socket.socket):

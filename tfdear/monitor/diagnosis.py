@@ -33,7 +33,7 @@ class Cause:
 
     Args:
         kind: "unavailable", "deadline_exceeded", "invalid_argument" or "aborted".
-        message: what every rank raises.
+        message: What every rank raises.
     """
 
     kind: str
@@ -55,19 +55,19 @@ class Snapshot:
     """What one rank knows at one moment.
 
     Args:
-        rank: the rank that looks.
-        describe: words for a rank, with host and process id.
-        members: the ranks of a process group.
-        in_flight: collectives that run on this rank now.
-        failure: transport error of this rank's engine ("message", "peer", "kind"), or None.
-        failure_seconds: how long that error has been known.
-        failed: ranks that raised, with what they published.
-        left: ranks whose script ended, with what they published.
-        dead: ranks whose heartbeats stopped.
-        stalls: collectives that other ranks wait in.
-        timeout: seconds a collective may take.
-        heartbeat: seconds without a sign of life after which a rank is given up.
-        stall_seconds: ranks tell what they wait in when it takes longer than this.
+        rank: The rank that looks.
+        describe: Words for a rank, with host and process id.
+        members: The ranks of a process group.
+        in_flight: Collectives that run on this rank now.
+        failure: Transport error of this rank's engine ("message", "peer", "kind"), or None.
+        failure_seconds: How long that error has been known.
+        failed: Ranks that raised, with what they published.
+        left: Ranks whose script ended, with what they published.
+        dead: Ranks whose heartbeats stopped.
+        stalls: Collectives that other ranks wait in.
+        timeout: Seconds a collective may take.
+        heartbeat: Seconds without a sign of life after which a rank is given up.
+        stall_seconds: Ranks tell what they wait in when it takes longer than this.
     """
 
     rank: int

@@ -18,8 +18,8 @@ def install(monitor: Monitor, drain: Callable[[], None] | None = None) -> None:
     before the monitor is closed: register there what still needs the other ranks.
 
     Args:
-        monitor: of this process.
-        drain: waits until this rank has no work in flight; called before the farewell of a rank
+        monitor: Of this process.
+        drain: Waits until this rank has no work in flight; called before the farewell of a rank
             that ends without an error.
     """
     previous = sys.excepthook

@@ -55,18 +55,18 @@ class Monitor:
     """Looks after the job in a thread of its own, from `start` to `close`.
 
     Args:
-        rendezvous: where the ranks met.
-        engine: what to abort.
-        group_members: the ranks of the process groups that do not hold all, by name. Groups within
+        rendezvous: Where the ranks met.
+        engine: What to abort.
+        group_members: The ranks of the process groups that do not hold all, by name. Groups within
             and across nodes have one name but different ranks everywhere.
-        heartbeat: seconds without a sign of life after which a rank is given up. Default: that of
+        heartbeat: Seconds without a sign of life after which a rank is given up. Default: that of
             the rendezvous.
-        timeout: seconds any collective may take. Default 300.
-        stall_seconds: a collective that runs longer is compared with those of the other ranks.
-            Default 2.
-        cleanup_timeout: seconds for which the script may clean up after an abort: one that does not
+        timeout: Seconds any collective may take. Defaults to 300.
+        stall_seconds: A collective that runs longer is compared with those of the other ranks.
+            Defaults to 2.
+        cleanup_timeout: Seconds for which the script may clean up after an abort: one that does not
             move for this long, or whose exit handlers take longer, is ended. Who writes a
-            checkpoint may finish it. Default 60.
+            checkpoint may finish it. Defaults to 60.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Monitor:
         """Tells the other ranks that this one fails. Call it before any connection closes.
 
         Args:
-            error: type and text of the exception.
+            error: Type and text of the exception.
         """
         if os.getpid() != self._pid:
             return
@@ -174,7 +174,7 @@ class Monitor:
         Rank 0 waits up to 10 s for the others, because the store ends with it.
 
         Args:
-            error: type and text of the exception that ends this rank, or None.
+            error: Type and text of the exception that ends this rank, or None.
         """
         if self._closing_since is not None or os.getpid() != self._pid:
             return

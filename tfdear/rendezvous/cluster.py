@@ -34,16 +34,16 @@ class Cluster:
 
     Args:
         rank: 0 to world_size - 1; rank 0 is the chief and hosts the coordination service.
-        world_size: number of processes.
+        world_size: Number of processes.
         addresses: "host:port" of every rank when the environment tells them (a resolver,
             TF_CONFIG), else None.
-        chiefs: how many of these addresses, from the first, belong to the job "chief". Defaults to
+        chiefs: How many of these addresses, from the first, belong to the job "chief". Defaults to
             0.
         coordinator: "host:port" of the coordination service; "" for a job of one process.
-        local_rank: place on the node when the environment tells it, else None.
-        local_size: number of ranks on the node when the environment tells it, else None.
-        node_rank: number of the node when the environment tells it, else None.
-        source: where the record comes from, in words, for messages.
+        local_rank: Place on the node when the environment tells it, else None.
+        local_size: Number of ranks on the node when the environment tells it, else None.
+        node_rank: Number of the node when the environment tells it, else None.
+        source: Where the record comes from, in words, for messages.
     """
 
     rank: int
@@ -80,15 +80,15 @@ def discover(cluster_resolver: Any = None, environ: Mapping[str, str] | None = N
     play several.
 
     Args:
-        cluster_resolver: any `tf.distribute.cluster_resolver.ClusterResolver` whose jobs are
-            "chief" and "worker". Default None: look at the environment.
-        environ: the environment variables. Default: those of this process.
+        cluster_resolver: Any `tf.distribute.cluster_resolver.ClusterResolver` whose jobs are
+            "chief" and "worker". Defaults to None: look at the environment.
+        environ: The environment variables. Defaults to those of this process.
 
     Returns:
         The `Cluster`.
 
     Raises:
-        ValueError: a variable has a value that makes no sense, or TF_CONFIG contradicts the
+        ValueError: A variable has a value that makes no sense, or TF_CONFIG contradicts the
             launcher that it is set under; the text names them.
     """
     environ = os.environ if environ is None else environ
@@ -106,14 +106,14 @@ def split_address(address: str, what: str) -> tuple[str, int]:
     """Splits "host:port" (or "[IPv6]:port") and checks it.
 
     Args:
-        address: the text.
-        what: name of the variable it comes from, for the error.
+        address: The text.
+        what: Name of the variable it comes from, for the error.
 
     Returns:
         Host without brackets, and port.
 
     Raises:
-        ValueError: it is not host:port with a port from 1 to 65535.
+        ValueError: It is not host:port with a port from 1 to 65535.
     """
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")

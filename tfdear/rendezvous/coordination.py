@@ -176,7 +176,7 @@ class Deadline:
     """A moment in the future and growing pauses until then, for loops that look at the store.
 
     Args:
-        seconds: from now.
+        seconds: From now.
     """
 
     def __init__(self, seconds: float):

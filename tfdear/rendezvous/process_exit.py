@@ -25,7 +25,7 @@ def leave_without_teardown(code: int) -> None:
     """Makes this process end with `code`, without TensorFlow's teardown, when its script ends.
 
     Args:
-        code: the exit code, not 0. The first call wins.
+        code: The exit code, not 0. The first call wins.
     """
     if not _exit_code:
         _exit_code.append(code)
@@ -35,7 +35,7 @@ def leave_now(code: int) -> None:
     """Ends the process at once. Text that was printed still gets out.
 
     Args:
-        code: the exit code.
+        code: The exit code.
     """
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):

@@ -30,10 +30,10 @@ class Rendezvous:
     """The job as this rank sees it, and the store that all ranks share. Made by `connect`.
 
     Args:
-        cluster: this process's place in the job.
-        store: what all ranks share.
-        facts_of_rank: what every rank told about itself at the start.
-        heartbeat: seconds without a sign of life after which a rank is given up.
+        cluster: This process's place in the job.
+        store: What all ranks share.
+        facts_of_rank: What every rank told about itself at the start.
+        heartbeat: Seconds without a sign of life after which a rank is given up.
     """
 
     def __init__(
@@ -92,15 +92,15 @@ class Rendezvous:
         """Gives every rank the values of all ranks. All ranks must call it, in the same order.
 
         Args:
-            name: what is exchanged, for the error message; may be used again and again.
-            value: this rank's value.
-            timeout: seconds to wait for the last rank.
+            name: What is exchanged, for the error message; may be used again and again.
+            value: This rank's value.
+            timeout: Seconds to wait for the last rank.
 
         Returns:
             One value per rank, in rank order.
 
         Raises:
-            RendezvousTimeoutError: a rank did not come in time; the text names those missing.
+            RendezvousTimeoutError: A rank did not come in time; the text names those missing.
         """
         self._exchanges[name] = self._exchanges.get(name, 0) + 1
         path = f"exchange/{name}/{self._exchanges[name]}"
@@ -160,10 +160,10 @@ def connect(
     """Brings all ranks together; call it once, before TensorFlow does anything.
 
     Args:
-        cluster: from `cluster.discover`.
-        timeout: seconds to wait for the last rank. Default 300.
-        heartbeat: seconds without a sign of life after which a rank is given up. Default 10.
-        facts: what must be the same on every rank, by name: "tfdear" (its version), "backend",
+        cluster: From `cluster.discover`.
+        timeout: Seconds to wait for the last rank. Defaults to 300.
+        heartbeat: Seconds without a sign of life after which a rank is given up. Defaults to 10.
+        facts: What must be the same on every rank, by name: "tfdear" (its version), "backend",
             "device", ... The world size and TensorFlow's version are compared in any case.
 
     Returns:
@@ -171,9 +171,9 @@ def connect(
 
     Raises:
         RuntimeError: TensorFlow is in use already.
-        RendezvousTimeoutError: not all ranks came; the text lists those that did not.
-        MismatchError: the ranks differ in `facts` or in the world size; the text says who has what.
-        RendezvousError: the port is taken, two processes claim one rank, or TensorFlow failed.
+        RendezvousTimeoutError: Not all ranks came; the text lists those that did not.
+        MismatchError: The ranks differ in `facts` or in the world size; the text says who has what.
+        RendezvousError: The port is taken, two processes claim one rank, or TensorFlow failed.
     """
     own: dict[str, Any] = {
         "common": {"world size": cluster.world_size, **facts},

@@ -30,7 +30,7 @@ def require_fresh_context() -> None:
     """Raises when TensorFlow already runs: its devices can no longer join a cluster.
 
     Raises:
-        RuntimeError: an op, a tensor or a list of logical devices was asked for before.
+        RuntimeError: An op, a tensor or a list of logical devices was asked for before.
     """
     if _tf_private.context.context()._context_handle is not None:
         raise RuntimeError(
@@ -49,7 +49,7 @@ def require_free_port(address: str) -> None:
         address: "host:port" of the coordination service.
 
     Raises:
-        RendezvousError: the port is taken or may not be used.
+        RendezvousError: The port is taken or may not be used.
     """
     host, port = cluster_lib.split_address(address, "coordinator")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -72,9 +72,9 @@ class ServerStart(threading.Thread):
     """Connects TensorFlow in the background, so that the caller can keep its own deadline.
 
     Args:
-        cluster: this process's place in the job.
-        heartbeat: seconds without a sign of life after which a rank is given up.
-        register_timeout: seconds TensorFlow may take to reach rank 0.
+        cluster: This process's place in the job.
+        heartbeat: Seconds without a sign of life after which a rank is given up.
+        register_timeout: Seconds TensorFlow may take to reach rank 0.
     """
 
     def __init__(self, cluster: cluster_lib.Cluster, heartbeat: float, register_timeout: float):

@@ -31,10 +31,10 @@ class Check:
     """The result of one check.
 
     Args:
-        name: what was checked.
-        passed: whether all is well.
-        text: what was found.
-        remedy: what to do when it is not well.
+        name: What was checked.
+        passed: Whether all is well.
+        text: What was found.
+        remedy: What to do when it is not well.
     """
 
     name: str
@@ -53,8 +53,8 @@ def run(self_test: bool = True, timeout: float = 120.0) -> int:
     """Prints what is found and checks it.
 
     Args:
-        self_test: whether to run a job of two ranks. Defaults to True.
-        timeout: seconds for that job. Defaults to 120.
+        self_test: Whether to run a job of two ranks. Defaults to True.
+        timeout: Seconds for that job. Defaults to 120.
 
     Returns:
         0 when every check passed, else 1.
