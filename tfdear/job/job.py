@@ -67,7 +67,7 @@ class Job:
             cluster,
             timeout=options.init_timeout,
             heartbeat=options.heartbeat,
-            facts={
+            common={
                 "tfdear": tfdear.__version__,
                 "backend": "gloo",
                 "device": "CPU",

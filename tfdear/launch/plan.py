@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from tfdear.rendezvous import rank_environment
 
 # Above Linux's usual range of ephemeral ports (32768 to 60999), so that no outgoing connection
-# takes the port between the moment it is chosen and the moment rank 0 listens there.
+# takes the port between the time it is chosen and the time rank 0 listens there.
 _FIRST_PORT = 61440
 _LAST_PORT = 65535
 
@@ -30,7 +30,7 @@ _THREAD_VARIABLES = {
 
 
 class LaunchError(ValueError):
-    """Nothing was started, because what was asked for makes no sense; the text says what to do."""
+    """Nothing was started, because the request is invalid; the message says what to do."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class LaunchPlan:
         kill_after: Seconds between the signal that asks a rank to end, and SIGKILL. Defaults to 5.
 
     Raises:
-        LaunchError: A value is not possible.
+        LaunchError: A value is out of range.
     """
 
     command: Sequence[str]
@@ -68,7 +68,9 @@ class LaunchPlan:
 
     def __post_init__(self) -> None:
         if self.num_ranks < 1:
-            raise LaunchError(f"the number of ranks must be at least 1, but is {self.num_ranks}.")
+            raise LaunchError(
+                f"the number of ranks (-n) must be at least 1. Received: {self.num_ranks}"
+            )
         if self.num_nodes < 1 or self.num_ranks % self.num_nodes:
             raise LaunchError(
                 f"{self.num_ranks} ranks cannot be spread evenly over {self.num_nodes} nodes. Give "
@@ -82,7 +84,9 @@ class LaunchPlan:
         for name in ("grace", "kill_after"):
             seconds = getattr(self, name)
             if not 0 <= seconds < math.inf:
-                raise LaunchError(f"{name} must be a number of seconds from 0, but is {seconds}.")
+                raise LaunchError(
+                    f"{name} must be a number of seconds, 0 or more. Received: {name}={seconds}"
+                )
 
     def is_shown(self, rank: int) -> bool:
         """Whether the output of this rank goes to the terminal."""
@@ -113,12 +117,12 @@ class LaunchPlan:
         # Rank 0's warnings stand for those of all.
         result.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if rank == 0 else "2")
         if self.num_ranks > 1:
-            # Otherwise every rank starts a thread per core, and they get in each other's way.
+            # Otherwise every rank starts a thread per core, and all of them compete for the cores.
             for name, least in _THREAD_VARIABLES.items():
                 result.setdefault(name, str(max(least, cores // self.num_ranks)))
         if any(result.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
-            # The coordination service speaks gRPC, which asks a proxy even for loopback, and waits.
-            # Only gRPC reads this variable, and in place of no_proxy.
+            # The coordination service uses gRPC, which asks a proxy even for loopback, and waits.
+            # Only gRPC reads this variable, instead of no_proxy.
             direct = [result.get("no_grpc_proxy") or result.get("no_proxy"), "127.0.0.1,localhost"]
             result["no_grpc_proxy"] = ",".join(filter(None, direct))
         node_of_rank = [self.node_of(each) for each in range(self.num_ranks)]
@@ -140,7 +144,7 @@ def make_command(target: str, arguments: Sequence[str] = (), module: bool = Fals
     Raises:
         LaunchError: There is no such script, module or program.
     """
-    # Unbuffered: what a rank printed before it was killed must be there to read.
+    # Unbuffered, so that what a rank printed before it was killed is not lost.
     python = [sys.executable, "-u"]
     here = os.getcwd()
     if module:
@@ -177,7 +181,7 @@ def free_port() -> int:
     Returns:
         A port above the usual ephemeral range if possible, else any.
     """
-    # By chance, so that two jobs that start at the same moment do not choose the same one.
+    # At random, so that two jobs that start at the same time do not choose the same one.
     candidates = random.SystemRandom().sample(range(_FIRST_PORT, _LAST_PORT + 1), 64)
     for port in [*candidates, 0]:
         # On all interfaces: a port that is free on loopback alone may not be enough.
@@ -210,7 +214,7 @@ def available_cores(cgroup: str = "/sys/fs/cgroup") -> int:
 
 
 def _module_exists(name: str) -> bool:
-    # The ranks will look in the current folder first.
+    # The ranks search the current folder first.
     path = sys.path
     sys.path = ["", *path]
     try:
