@@ -110,7 +110,7 @@ def search(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def sparse(options: argparse.Namespace) -> dict[str, Any]:
-    """Sparse sums beside dense ones."""
+    """Sparse sums compared with dense ones."""
     from tfdear.benchmarks import sparse
 
     compressor.check_density(options.density)
@@ -154,7 +154,7 @@ def training(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def overlap(options: argparse.Namespace) -> dict[str, Any]:
-    """Real training, beside other frameworks."""
+    """Real training, compared with other frameworks."""
     from tfdear.benchmarks import overlap, peers
 
     with _one_node(options.ranks) if options.one_node else _lab(options) as lab:

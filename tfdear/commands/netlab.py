@@ -122,14 +122,14 @@ def _execute(options: argparse.Namespace) -> int:
         raise netlab.LabError(
             f"the nodes of lab {options.name!r} are 0 to {len(nodes) - 1}. Received: {options.node}"
         )
-    line = nodes[options.node].command(command)
+    arguments = nodes[options.node].command(command)
     sys.stdout.flush()
-    os.execvp(line[0], line)
+    os.execvp(arguments[0], arguments)
 
 
 def _run(options: argparse.Namespace) -> int:
-    words = _command(options)
-    command = make_command(words[0], words[1:], module=options.module)
+    target, *arguments = _command(options)
+    command = make_command(target, arguments, module=options.module)
     nodes = netlab.find(options.name).nodes
     processes: list[subprocess.Popen] = []
     previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -166,7 +166,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _wait(processes: list[subprocess.Popen]) -> int:
-    """Waits for all; after a failure the others have some seconds to end by themselves."""
+    """Waits for all; after a failure the others have some seconds to end."""
     deadline = float("inf")
     code = 0
     while any(process.poll() is None for process in processes):

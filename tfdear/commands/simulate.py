@@ -27,7 +27,7 @@ examples:
 The defaults of alpha and beta are 10 Gbit/s Ethernet, as the MG-WFBP paper measured it.
 """
 _USAGE_EXIT_CODE = 2
-# Every one of them is an event of the simulation, for every schedule, planner and cluster.
+# Each chunk is an event of the simulation, for every schedule, planner and cluster.
 _MOST_CHUNKS = 10_000
 _PLANNERS = ("NoFusion", "SingleBucket", "FixedSize", "MGWFBP", "Planned")
 
@@ -109,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Simulates and prints; returns the exit code, 2 for a command that makes no sense."""
+    """Simulates and prints; returns the exit code, 2 for invalid arguments."""
     try:
         output_file.check_writable(options.json, options.plot)
         trace = simulator.load(options.trace).scaled(options.compute_factor)
@@ -154,7 +154,7 @@ def _workers(text: str) -> list[int]:
             numbers = [int(number) for number in text.split(",")]
         else:
             numbers = [int(first)]
-            # Not a number below 1: it would double for ever.
+            # A number below 1 would double for ever.
             while numbers[-1] >= 1 and 2 * numbers[-1] <= int(last):
                 numbers.append(2 * numbers[-1])
         if min(numbers) < 1 or range_mark and int(last) < numbers[0]:

@@ -1,40 +1,42 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""This process among the others of its job: what is started, and in which order."""
+"""This process and the others of its job: what is started, and in which order."""
 
 from absl import logging
 
 import tfdear
-from tfdear.engine import engine as engine_module
-from tfdear.engine import plan as engine_plan
+from tfdear.engine.engine import Algorithm, Engine, EventReader, Schedule
+from tfdear.engine.plan import SparseBuckets
 from tfdear.fusion import planner
-from tfdear.job import compressed_buckets, groups, links, seeds
+from tfdear.job import compressed_buckets, seeds
 from tfdear.job import options as options_module
-from tfdear.job import tuner as tuner_module
+from tfdear.job.groups import ProcessGroups
+from tfdear.job.links import Links
+from tfdear.job.tuner import FIRST_AGREEMENT, Tuner
 from tfdear.monitor import exit_handlers
-from tfdear.monitor import monitor as monitor_module
-from tfdear.planning import cost_model
-from tfdear.rendezvous import cluster as cluster_module
-from tfdear.rendezvous import cluster_resolver as cluster_resolver_module
-from tfdear.rendezvous import nodes
-from tfdear.rendezvous import rendezvous as rendezvous_module
+from tfdear.monitor.monitor import Monitor
+from tfdear.planning.cost_model import CommunicationCosts
+from tfdear.rendezvous import rendezvous
+from tfdear.rendezvous.cluster import discover
+from tfdear.rendezvous.cluster_resolver import make as make_cluster_resolver
+from tfdear.rendezvous.nodes import Node
 
 # What the engine does before the first plan; "bytescheduler" is an order of partitioned buckets.
 _FIRST_SCHEDULE = {
-    "dear": engine_module.Schedule.DEAR,
-    "wfbp": engine_module.Schedule.WFBP,
-    "sequential": engine_module.Schedule.SEQUENTIAL,
-    "bytescheduler": engine_module.Schedule.WFBP,
+    "dear": Schedule.DEAR,
+    "wfbp": Schedule.WFBP,
+    "sequential": Schedule.SEQUENTIAL,
+    "bytescheduler": Schedule.WFBP,
 }
 _ALGORITHM = {
-    "ring": engine_module.Algorithm.SHARDS,
-    "tree": engine_module.Algorithm.TREE,
-    "hierarchical": engine_module.Algorithm.LEVELS,
-    "torus2d": engine_module.Algorithm.LEVELS,
+    "ring": Algorithm.SHARDS,
+    "tree": Algorithm.TREE,
+    "hierarchical": Algorithm.LEVELS,
+    "torus2d": Algorithm.LEVELS,
 }
 
 
 class Job:
-    """What a strategy knows of its own process and of the others.
+    """Starts what a strategy needs of its own process and of the others, and holds it.
 
     Args:
         options: The strategy's options.
@@ -47,23 +49,23 @@ class Job:
 
     def __init__(self, options: options_module.DearOptions, cluster_resolver=None):
         self.options = options
-        self.engine = engine_module.Engine()
-        cluster = cluster_module.discover(cluster_resolver)
+        self.engine = Engine()
+        cluster = discover(cluster_resolver)
         self.source = cluster.source
         self.rank = cluster.rank
         self.world_size = cluster.world_size
-        self.monitor: monitor_module.Monitor | None = None
-        # Decides about fusion, on rank 0.
-        self.tuner: tuner_module.Tuner | None = None
+        self.monitor: Monitor | None = None
+        # Plans tensor fusion, on rank 0.
+        self.tuner: Tuner | None = None
         # Which buckets are compressed, if any.
-        self.sparse_buckets: engine_plan.SparseBuckets | None = None
+        self.sparse_buckets: SparseBuckets | None = None
         if self.world_size == 1:
-            self.node = nodes.Node(node_rank=0, num_nodes=1, local_rank=0, local_size=1)
-            self.groups = groups.ProcessGroups(options, 0, [self.node])
-            self.links = links.Links(self.groups)
-            self.cluster_resolver = cluster_resolver or cluster_resolver_module.make(cluster)
+            self.node = Node(node_rank=0, num_nodes=1, local_rank=0, local_size=1)
+            self.groups = ProcessGroups(options, 0, [self.node])
+            self.links = Links(self.groups)
+            self.cluster_resolver = cluster_resolver or make_cluster_resolver(cluster)
             return
-        self._rendezvous = rendezvous_module.connect(
+        self._rendezvous = rendezvous.connect(
             cluster,
             timeout=options.init_timeout,
             heartbeat=options.heartbeat,
@@ -72,20 +74,20 @@ class Job:
                 "backend": "gloo",
                 "device": "CPU",
                 **options.shared(),
-                # Ranks that record one measure their clocks together.
+                # Ranks that record timelines measure their clocks together.
                 options_module.TIMELINE_VARIABLE: (
                     "set" if options_module.timeline_file() else "not set"
                 ),
             },
         )
         self.node = self._rendezvous.nodes[self.rank]
-        self.cluster_resolver = cluster_resolver or cluster_resolver_module.make(
+        self.cluster_resolver = cluster_resolver or make_cluster_resolver(
             cluster, self._rendezvous.hosts
         )
-        self.groups = groups.ProcessGroups(options, self.rank, self._rendezvous.nodes)
-        self.links = links.Links(self.groups)
-        # From here on a rank that fails or dies is named by the others.
-        self.monitor = monitor_module.Monitor(
+        self.groups = ProcessGroups(options, self.rank, self._rendezvous.nodes)
+        self.links = Links(self.groups)
+        # From here on the others name a rank that fails or dies.
+        self.monitor = Monitor(
             self._rendezvous,
             self.engine,
             self.groups.names_and_members(),
@@ -102,8 +104,8 @@ class Job:
             self.monitor.report_failure(f"{type(error).__name__}: {error}"[:2000])
             raise
 
-    def _start(self, monitor: monitor_module.Monitor) -> None:
-        """What ranks do together once they have met, watched by the monitor."""
+    def _start(self, monitor: Monitor) -> None:
+        """The part of the start that the monitor watches: all ranks have met and do it together."""
         options = self.options
         self.groups.connect(
             self.engine, self._rendezvous.listen_address, self.exchange, monitor.cause_of
@@ -114,7 +116,7 @@ class Job:
             _ALGORITHM[options.collective],
             planner.first_bucket_bytes(options.fusion, options.compression is not None),
             options.max_delay_ms,
-            first_agreement=tuner_module.FIRST_AGREEMENT,
+            first_agreement=FIRST_AGREEMENT,
         )
         self.links.measure(self.engine, self.node.num_nodes)
         if options.compression is not None:
@@ -127,9 +129,9 @@ class Job:
                 self._warn_uncompressed,
             )
         if self.rank == 0:
-            self.tuner = tuner_module.Tuner(
+            self.tuner = Tuner(
                 self.engine,
-                engine_module.EventReader(),
+                EventReader(),
                 options.fusion,
                 options.planned_schedule,
                 self.costs,
@@ -140,7 +142,7 @@ class Job:
             )
 
     def exchange(self, value: str) -> list[str]:
-        """Every rank's value, in the order of the ranks. All ranks must call it alike."""
+        """The values of all ranks, in the order of the ranks. All ranks must call it together."""
         return self._rendezvous.exchange("exchange", value, timeout=self.options.init_timeout)
 
     def exchange_integers(self, value: int) -> list[int]:
@@ -149,11 +151,11 @@ class Job:
 
     @property
     def compresses(self) -> bool:
-        """Whether buckets of gradients can be compressed: there is a network for it."""
+        """Whether some buckets of gradients are compressed."""
         return self.sparse_buckets is not None
 
     @property
-    def costs(self) -> cost_model.CommunicationCosts | None:
+    def costs(self) -> CommunicationCosts | None:
         """What a reduction of gradients costs, as measured by this rank at the start."""
         return self.links.of_gradients(self.options.compression if self.compresses else None)
 

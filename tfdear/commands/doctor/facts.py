@@ -17,11 +17,11 @@ import tfdear
 from tfdear.launch.plan import available_cores
 
 PACKAGES = ("tensorflow", "keras", "numpy", "psutil", "scikit-optimize")
-# Those that gRPC reads, in small letters only.
+# Those that gRPC reads; it ignores them in capital letters.
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 NO_PROXIES = ("no_grpc_proxy", "no_proxy")
 _OPTIONAL_PACKAGES = ("tf-keras", "tensorflow-text", "tf-models-official")
-# What the project knows of; a build says in BACKENDS which of them it has.
+# All backends of the project; BACKENDS lists those of a build.
 _BACKENDS = ("gloo", "nccl", "mpi")
 _VARIABLES = ("TF_CONFIG", "CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE", "MASTER_ADDR")
 _VARIABLE_PREFIXES = ("TFDEAR_", "SLURM_", "OMPI_COMM_", "OMP_", "TF_NUM_", "GRPC_", "GLOO_")
@@ -40,7 +40,7 @@ def describe_build() -> str:
     """What the custom-op library was built with, and which backends it has."""
     info = build_info()
     if not info:
-        return "There is no build: _build_info.py is missing beside the package's modules."
+        return "There is no build: _build_info.py is missing from the package's folder."
     rows = [(name.lower(), str(value)) for name, value in info.items()]
     rows += [(f"backend {name}", text) for name, text in backends(info).items()]
     return _table(rows)
@@ -48,7 +48,7 @@ def describe_build() -> str:
 
 def describe_machine() -> str:
     """Operating system, cores and memory."""
-    import psutil  # Here, so that the other facts are told where it is missing.
+    import psutil  # Imported here: the other sections are printed where it is missing.
 
     memory = psutil.virtual_memory()
     shared = psutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
@@ -109,7 +109,7 @@ def build_info() -> dict[str, Any]:
 
 
 def backends(info: Mapping[str, object]) -> dict[str, str]:
-    """Says of every backend whether a build has it; `info` is that of `build_info`."""
+    """Whether a build has each backend, as text by its name; `info` is that of `build_info`."""
     built = info.get("BACKENDS", ())
     names = [str(name) for name in built] if isinstance(built, (list, tuple)) else []
     known = [*_BACKENDS, *(name for name in names if name not in _BACKENDS)]
