@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tfdear.benchmarks import lab as netlab
+from tfdear.benchmarks.lab import LabError
 from tfdear.commands import benchmark_runs, output_file
 from tfdear.planning import schedules
 
@@ -313,7 +313,7 @@ def _reporting(
             if options.json is not None:
                 report.write(options.json, {"machine": machine, **document})
             return 0
-        except (netlab.LabError, ValueError, OSError) as error:
+        except (LabError, ValueError, OSError) as error:
             print(f"tfdear benchmark: {error}", file=sys.stderr)
             return _USAGE_EXIT_CODE
         except BenchmarkError as error:
