@@ -29,7 +29,7 @@ class TimelineRecorder:
     Args:
         job: The strategy's job, of several ranks.
         path: The file, the same for all ranks; each adds its number to the name.
-        gather: Gives a list of integers to all ranks and returns everybody's.
+        gather: Gives a list of integers to all ranks and returns those of all ranks.
 
     Raises:
         ValueError: The directory of `path` cannot be written to.

@@ -176,7 +176,7 @@ def make_command(target: str, arguments: Sequence[str] = (), module: bool = Fals
 
 
 def free_port() -> int:
-    """Chooses a port that nobody holds on this machine.
+    """Chooses a port that is free on this machine.
 
     Returns:
         A port above the usual ephemeral range if possible, else any.

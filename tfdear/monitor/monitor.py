@@ -114,7 +114,7 @@ class Monitor:
         rendezvous.check_alive = self.check_alive
 
     def start(self) -> None:
-        """Starts watching. A job of one process has nobody to watch."""
+        """Starts to watch; a job of one process needs no monitor."""
         if self._rendezvous.world_size > 1:
             self._thread.start()
 

@@ -23,14 +23,14 @@ def is_interactive() -> bool:
 
 
 def wait_until_stuck(
-    cleanup_timeout: float, goodbye_seconds: float, closing_since: Callable[[], float | None]
+    cleanup_timeout: float, grace_seconds: float, closing_since: Callable[[], float | None]
 ) -> None:
     """Returns when the script has not moved for as long as it may clean up.
 
     Args:
         cleanup_timeout: Seconds that the main thread may stay at one instruction, or that exit
             handlers may take. A checkpoint that is being written may be finished.
-        goodbye_seconds: Seconds more that the exit handlers may take, to wait for other ranks.
+        grace_seconds: Seconds more that the exit handlers may take, to wait for other ranks.
         closing_since: Time at which the exit handlers started, of `time.monotonic`, or None.
     """
     main = threading.main_thread().ident
@@ -45,7 +45,7 @@ def wait_until_stuck(
             continue
         closing = closing_since()
         if closing is not None:
-            if now - max(closing, since) >= cleanup_timeout + goodbye_seconds:
+            if now - max(closing, since) >= cleanup_timeout + grace_seconds:
                 return
             continue
         frame = frames.get(main or 0)

@@ -89,7 +89,7 @@ def _message_classes() -> dict[str, Any]:
 
 
 def _text(pair: Any) -> str:
-    # Bytes that are no text were written by somebody else; whoever parses them reports that.
+    # Bytes that are no text were not written by a rank, which shows when they are parsed.
     return pair.value.decode(errors="replace")
 
 

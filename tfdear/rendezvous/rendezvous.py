@@ -115,9 +115,9 @@ class Rendezvous:
                     self._ask(self.store.insert, f"{path}-all", text, deadline=deadline)
                     return values
             else:
-                text = self._ask(self.store.try_get, f"{path}-all", deadline=deadline)
-                if text is not None:
-                    return store_records.values_of_ranks(f"{path}-all", text, self.world_size)
+                published = self._ask(self.store.try_get, f"{path}-all", deadline=deadline)
+                if published is not None:
+                    return store_records.values_of_ranks(f"{path}-all", published, self.world_size)
             self.check_alive()
             if deadline.expired():
                 break

@@ -44,7 +44,7 @@ class Meeting:
         self._heartbeat = heartbeat
         self._liveness = liveness.Liveness(self.store, cluster.rank, heartbeat)
         self._dead: list[int] = []
-        # When rank 0 answered last, if it ever did, and since when nobody listens there.
+        # When rank 0 answered last, if it ever did, and since when it refuses connections.
         self._answered: float | None = None
         self._refused_since: float | None = None
         self._came: dict[int, dict[str, Any]] = {}

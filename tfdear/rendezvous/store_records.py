@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""What ranks tell each other in the store, as JSON that is checked before anybody relies on it.
+"""What ranks tell each other in the store, as JSON that is checked when it is read.
 
 Whoever reaches the meeting point can write there: a rank of another version, a leftover of another
 job, a stranger. A record that is not as it must be is an error that names its key at once.

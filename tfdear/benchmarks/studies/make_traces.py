@@ -95,8 +95,10 @@ def bert(layers: int, hidden: int, heads: int, length: int, predictions: int) ->
         predictions: Masked tokens of an example, which the language model predicts.
     """
     # Imported here: the other traces are made without tf-models-official.
-    from official.nlp.configs import encoders
-    from official.nlp.modeling import layers as official_layers
+    from official.nlp.configs import encoders  # type: ignore[import-not-found]
+    from official.nlp.modeling import (  # type: ignore[import-not-found]
+        layers as official_layers,
+    )
     from official.nlp.modeling import networks
 
     config = encoders.BertEncoderConfig(

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
 import numpy as np
 
@@ -227,23 +228,23 @@ def main() -> None:
         model, kind, parallel, directory = arguments.rank_job
         rank_job(model, kind, bool(int(parallel)), pathlib.Path(directory))
         return
-    rows = []
+    rows: list[dict[str, Any]] = []
     print(f"{'model':12s} {'norms':5s} {'MB':>6s} {'kernel':>9s} {'one read':>9s} {'ratio':>6s}")
     for model in arguments.models:
         for kind in arguments.kinds:
-            row = kernel(model, kind)
+            seconds = kernel(model, kind)
             size = 4e-6 * _ARRAYS[kind] * sum(math.prod(shape) for shape in MODELS[model]())
-            rows.append({"model": model, "kind": kind, "megabytes": size, **row, "ranks": {}})
+            rows.append({"model": model, "kind": kind, "megabytes": size, **seconds, "ranks": {}})
             print(
-                f"{model:12s} {kind:5s} {size:6.0f} {1e3 * row['norms']:6.1f} ms "
-                f"{1e3 * row['read']:6.1f} ms {row['norms'] / row['read']:6.2f}",
+                f"{model:12s} {kind:5s} {size:6.0f} {1e3 * seconds['norms']:6.1f} ms "
+                f"{1e3 * seconds['read']:6.1f} ms {seconds['norms'] / seconds['read']:6.2f}",
                 flush=True,
             )
     for kind in arguments.kinds:
         small = [[[np.ones(_CACHED_ELEMENTS, np.float32)] * _ARRAYS[kind]]]
-        seconds = [at_once(kind, small * n, 5, False, _CACHED_PASSES) for n in _WORLD_SIZES]
-        ratios = ", ".join(f"{s / seconds[0]:.2f}" for s in seconds)
-        print(f"{kind} in the cache, 1 to {len(seconds)} processes at once: {ratios}", flush=True)
+        times = [at_once(kind, small * n, 5, False, _CACHED_PASSES) for n in _WORLD_SIZES]
+        ratios = ", ".join(f"{time / times[0]:.2f}" for time in times)
+        print(f"{kind} in the cache, 1 to {len(times)} processes at once: {ratios}", flush=True)
     print(
         f"\n{'model':12s} {'norms':5s} {'ranks':>5s} {'shard':>9s} {'over 1/P':>9s} "
         f"{'at once':>9s} {'cold':>9s} {'in steps':>9s} {'over cold':>9s}"

@@ -198,8 +198,7 @@ class Torch:
         )
 
     def close(self):
-        self._process.stdin.close()
-        self._process.wait(60)
+        self._process.communicate(timeout=60)
         self._folder.cleanup()
 
     def measure(self, vectors, k, repeats):
@@ -209,6 +208,7 @@ class Torch:
         indices = f"{self._folder.name}/indices.npy"
         task = {"vectors": paths, "k": k, "repeats": repeats, "indices": indices}
         print(json.dumps(task), file=self._process.stdin, flush=True)
+        assert self._process.stdout is not None
         answer = self._process.stdout.readline()
         if not answer:
             sys.exit(f"the process with torch ended with {self._process.wait(60)}")
