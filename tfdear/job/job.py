@@ -8,9 +8,15 @@ from tfdear.engine.engine import Algorithm, Engine, EventReader, Schedule
 from tfdear.engine.plan import SparseBuckets
 from tfdear.fusion import planner
 from tfdear.job import compressed_buckets, seeds
-from tfdear.job import options as options_module
 from tfdear.job.groups import ProcessGroups
 from tfdear.job.links import Links
+from tfdear.job.options import (
+    TIMELINE_VARIABLE,
+    DearOptions,
+    stall_seconds,
+    timeline_file,
+    trace_file,
+)
 from tfdear.job.tuner import FIRST_AGREEMENT, Tuner
 from tfdear.monitor import exit_handlers
 from tfdear.monitor.monitor import Monitor
@@ -47,7 +53,7 @@ class Job:
         ValueError: The environment describes no valid cluster, or not one for the collective.
     """
 
-    def __init__(self, options: options_module.DearOptions, cluster_resolver=None):
+    def __init__(self, options: DearOptions, cluster_resolver=None):
         self.options = options
         self.engine = Engine()
         cluster = discover(cluster_resolver)
@@ -75,9 +81,7 @@ class Job:
                 "device": "CPU",
                 **options.shared(),
                 # Ranks that record timelines measure their clocks together.
-                options_module.TIMELINE_VARIABLE: (
-                    "set" if options_module.timeline_file() else "not set"
-                ),
+                TIMELINE_VARIABLE: "set" if timeline_file() else "not set",
             },
         )
         self.node = self._rendezvous.nodes[self.rank]
@@ -93,7 +97,7 @@ class Job:
             self.groups.names_and_members(),
             heartbeat=options.heartbeat,
             timeout=options.timeout,
-            stall_seconds=options_module.stall_seconds(),
+            stall_seconds=stall_seconds(),
             cleanup_timeout=options.cleanup_timeout,
         )
         self.monitor.start()
@@ -138,7 +142,7 @@ class Job:
                 tree=options.collective == "tree",
                 levels=self.groups.levels,
                 sparse_buckets=self.sparse_buckets,
-                trace_file=options_module.trace_file(),
+                trace_file=trace_file(),
             )
 
     def exchange(self, value: str) -> list[str]:
