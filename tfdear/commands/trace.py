@@ -9,7 +9,6 @@ import os
 import sys
 
 from tfdear.commands import output_file
-from tfdear.job.options import TRACE_VARIABLE
 
 _DESCRIPTION = """\
 Runs a training script on this machine and records a trace of its model: of every gradient its size
@@ -50,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
     Returns:
         The job's exit code; 1 if the job made too few steps for a trace.
     """
+    from tfdear.job.options import TRACE_VARIABLE
     from tfdear.launch import launcher
     from tfdear.launch.plan import LaunchPlan, make_command
     from tfdear.planning.trace import Trace
