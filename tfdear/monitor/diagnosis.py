@@ -97,7 +97,7 @@ def find_cause(snapshot: Snapshot) -> Cause | None:
 def lost_coordinator(snapshot: Snapshot, refused: bool, seconds: float) -> Cause:
     """The cause when rank 0, and with it the store, does not answer any more."""
     if refused:
-        what = "was lost: it was killed or crashed (its connections closed without a report)"
+        what = "was lost: it was killed or crashed (its connections closed without a word)"
     else:
         what = (
             f"has not answered for {seconds:.0f} s (heartbeat {snapshot.heartbeat:g} s): it is "
@@ -275,7 +275,7 @@ def _lost(snapshot: Snapshot) -> Cause | None:
     return Cause(
         "unavailable",
         f"{snapshot.describe(peer)} was lost: it was killed or crashed (its connections closed "
-        f"without a report).{_activity(snapshot)} See rank {peer}'s log; the kernel's log tells "
+        f"without a word).{_activity(snapshot)} See rank {peer}'s log; the kernel's log tells "
         "whether it ran out of memory.",
     )
 
