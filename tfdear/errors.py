@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Errors that tfdear raises by itself."""
+"""Errors of tfdear's own."""
 
 __all__ = [
     "JobAbortedError",
@@ -19,7 +19,7 @@ class TfdearError(RuntimeError):
     `tf.errors.OpError`, because TensorFlow carries them; their text is the same.
     """
 
-    # The engine's word for what happened, as in `diagnosis.Cause`; empty for errors of Python.
+    # What happened, in the engine's terms (see `diagnosis.Cause`); empty for errors of Python.
     kind = ""
 
 
@@ -27,8 +27,8 @@ class StoreUnavailableError(TfdearError):
     """The coordination service, which rank 0 hosts, did not answer.
 
     Args:
-        message: what was asked and what came back.
-        refused: True when nobody listens there (any more); False when no answer came in time.
+        message: What was asked and what came back.
+        refused: True when nothing listens there; False when no answer came in time.
     """
 
     def __init__(self, message: str, refused: bool = False):
@@ -49,4 +49,4 @@ class MismatchError(RendezvousError):
 
 
 class JobAbortedError(TfdearError):
-    """The job was given up while this rank waited; the text names the rank that caused it."""
+    """The job was aborted while this rank waited; the message names the rank that caused it."""

@@ -1,7 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""What schedules and planners would do on clusters that are not at hand. Imports no TensorFlow.
+"""Schedules and planners, simulated on clusters that are not at hand. Imports no TensorFlow.
 
-It runs the planners' own code on the played timelines of `tfdear.schedules`.
+It runs the planners' own code on the simulated timelines of `tfdear.schedules`.
 """
 
 import copy
@@ -136,8 +136,8 @@ def simulate(
         trace: The model.
         network: The cluster.
         workers: Numbers of workers.
-        planners: Planners of `tfdear.fusion` by a name of yours. One that searches runs its trials
-            on the simulated step times first, from where it stands.
+        planners: Planners of `tfdear.fusion` by any name. One that searches first runs its trials,
+            from its current state, on simulated step times.
         schedule_names: Of `tfdear.schedules.SCHEDULES`. Defaults to all.
         chunk_bytes: Size of a chunk, in bytes; see `tfdear.schedules.timeline`. Defaults to None:
             an urgent transfer interrupts another at no cost.
@@ -163,17 +163,17 @@ def simulate(
         for schedule in schedule_names:
             for name, planner in planners.items():
                 buckets = _plan(planner, trace, costs, schedule)
-                played = schedules.timeline(schedule, buckets, trace, costs, chunk_bytes)
+                timeline = schedules.timeline(schedule, buckets, trace, costs, chunk_bytes)
                 # Zero only for a trace without times on a network that costs nothing.
-                efficiency = alone / played.iteration_time if played.iteration_time else 1.0
+                efficiency = alone / timeline.iteration_time if timeline.iteration_time else 1.0
                 results.append(
                     Result(
                         workers=count,
                         schedule=schedule,
                         planner=name,
                         buckets=len(buckets),
-                        iteration_time=played.iteration_time,
-                        exposed=played.exposed,
+                        iteration_time=timeline.iteration_time,
+                        exposed=timeline.exposed,
                         speedup=count * efficiency,
                         efficiency=efficiency,
                     )
@@ -196,8 +196,8 @@ def _plan(
 def bounds(trace: Trace, costs: cost_model.CommunicationCosts) -> dict[str, float]:
     """Returns the iteration times that no plan of each kind can beat, in seconds.
 
-    Use it to see what a schedule leaves on the table. All gradients travel as one collective, so
-    that they pay one start-up, and overlap is perfect.
+    Use it to see how near a schedule is to the optimum. All gradients are sent as one collective,
+    with one start-up, and overlap is perfect.
 
     Args:
         trace: The model.

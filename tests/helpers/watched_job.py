@@ -20,7 +20,7 @@ import tensorflow as tf
 from tfdear.monitor import exit_handlers, monitor
 from tfdear.rendezvous import cluster, rendezvous
 
-FACTS = {"tfdear": "1", "backend": "gloo", "device": "CPU"}
+COMMON = {"tfdear": "1", "backend": "gloo", "device": "CPU"}
 
 
 class AbortedError(RuntimeError):
@@ -126,7 +126,7 @@ class SlowState(tf.train.experimental.PythonState):
 
 def start(**monitor_options):
     """Meets the other ranks; returns the rendezvous, the engine and the running monitor."""
-    meeting = rendezvous.connect(cluster.discover(), timeout=60, facts=FACTS)
+    meeting = rendezvous.connect(cluster.discover(), timeout=60, common=COMMON)
     engine = ByteEngine(meeting)
     watch = monitor.Monitor(meeting, engine, **monitor_options)
     exit_handlers.install(watch)

@@ -136,7 +136,7 @@ def test_a_proxy_between_ranks_is_explained(tmp_path):
 @pytest.mark.multi_process
 def test_wrong_values_are_found(broken, tmp_path):
     # A rank that believes other values to be right stands for a collective that is wrong.
-    script = broken / "doctor_self_test.py"
+    script = broken / "commands/doctor/self_test.py"
     text = script.read_text()
     assert "axis=0)" in text
     script.write_text(text.replace("axis=0)", "axis=0) + (np.arange(_ELEMENTS) == 7)"))
@@ -151,7 +151,7 @@ def test_wrong_values_are_found(broken, tmp_path):
 
 @pytest.mark.multi_process
 def test_a_self_test_that_hangs_is_ended(broken, tmp_path):
-    script = broken / "doctor_self_test.py"
+    script = broken / "commands/doctor/self_test.py"
     script.write_text("import time\nprint('I hang', flush=True)\ntime.sleep(1000)\n")
     code, output = run_doctor(tmp_path, "--timeout", "3", package=broken)
     assert code == 1

@@ -588,7 +588,7 @@ def test_no_output_is_lost(runner):
 
 def test_the_command_line_starts_without_tensorflow():
     code = (
-        "import sys, tfdear.commands.main, tfdear.launcher\n"
+        "import sys, tfdear.commands.main, tfdear.launch.launcher\n"
         "assert not {'tensorflow', 'keras', 'numpy'} & sys.modules.keys()\n"
     )
     environment = dict(os.environ, PYTHONPATH=str(ROOT))

@@ -15,13 +15,13 @@ from tfdear.rendezvous import cluster
 from tfdear.rendezvous import process_exit
 from tfdear.rendezvous import rendezvous
 
-facts = {
+common = {
     "tfdear": os.environ.get("VERSION", "1"),
     "backend": os.environ.get("BACKEND", "gloo"),
     "device": "CPU",
 }
 meeting = rendezvous.connect(
-    cluster.discover(), timeout=float(os.environ.get("TIMEOUT", "60")), facts=facts
+    cluster.discover(), timeout=float(os.environ.get("TIMEOUT", "60")), common=common
 )
 """
 

@@ -167,10 +167,10 @@ class Timelines:
         return True
 
 
-class WordsOfRanks:
+class StoreRecords:
     """What ranks write into the store where they meet."""
 
-    facts = {
+    description = {
         "common": {"world size": 2, "tfdear": "1"},
         "host": "node",
         "pid": 7,
@@ -189,7 +189,7 @@ class WordsOfRanks:
 
     def __init__(self, folder: pathlib.Path):
         self._readers = (
-            (self.facts, self._meet),
+            (self.description, self._meet),
             (["first", "second"], lambda text: store_records.values_of_ranks("k", text, 2)),
             (self.stall, functools.partial(self._diagnose, "stall")),
             ({"error": "ValueError: x", "time": 5.0}, functools.partial(self._diagnose, "failed")),
@@ -208,14 +208,14 @@ class WordsOfRanks:
         return True
 
     def _meet(self, text: str) -> None:
-        entries = {"0": json.dumps(self.facts), "1": text}
-        came = store_records.facts_of_rank(entries)
+        entries = {"0": json.dumps(self.description), "1": text}
+        came = store_records.descriptions(entries)
         mismatch.mismatch(came)
         nodes.of_ranks([came[0], came[1]])
         assert "pid" in rank_names.describe(1, came[1])
 
     def _diagnose(self, kind: str, text: str) -> None:
-        words = store_records.words_of_rank({f"{kind}/1": text}, kind)
+        reports = store_records.reports({f"{kind}/1": text}, kind)
         snapshot = diagnosis.Snapshot(
             rank=0,
             describe=lambda rank: f"rank {rank}",
@@ -223,10 +223,10 @@ class WordsOfRanks:
             in_flight=[dict(self.stall[0], seconds=1e4)],
             failure=None,
             failure_seconds=0.0,
-            failed=words if kind == "failed" else {},
-            left=words if kind == "left" else {},
+            failed=reports if kind == "failed" else {},
+            left=reports if kind == "left" else {},
             dead={},
-            stalls=words if kind == "stall" else {},
+            stalls=reports if kind == "stall" else {},
             timeout=300.0,
             heartbeat=10.0,
             stall_seconds=1.0,
@@ -262,7 +262,7 @@ class ResidualFiles:
         return True
 
 
-SUBJECTS = (Traces, Timelines, WordsOfRanks, ResidualFiles)
+SUBJECTS = (Traces, Timelines, StoreRecords, ResidualFiles)
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)
@@ -318,9 +318,9 @@ class Store:
 
 @pytest.mark.parametrize("rank", ["", "-1", "1_0", "x", "1" * 5000, "٣"])
 def test_keys_that_name_no_rank_are_refused(rank):
-    facts = json.dumps(WordsOfRanks.facts)
+    description = json.dumps(StoreRecords.description)
     with pytest.raises(errors.RendezvousError, match="'start/rank/"):
-        store_records.facts_of_rank({rank: facts})
+        store_records.descriptions({rank: description})
     with pytest.raises(errors.RendezvousError, match="ends in no rank"):
         liveness.Liveness(Store({rank: "1"}), 0, 10.0).silent_ranks(1.0)
 

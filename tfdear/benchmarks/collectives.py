@@ -1,7 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""How fast collectives are: time, algorithm bandwidth, bus bandwidth, fraction of the line.
+"""How fast collectives are: time, algorithm bandwidth, bus bandwidth, fraction of the link's rate.
 
-The words are those of nccl-tests: `algbw` is the size over the time; `busbw` is `algbw` times
+The terms are those of nccl-tests: `algbw` is the size over the time; `busbw` is `algbw` times
 2 (P - 1) / P for an all-reduce and (P - 1) / P for its halves, so that the perfect value is the
 rate of a node's link for every number of ranks.
 """
@@ -14,14 +14,15 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfdear.benchmarks import lab as netlab
 from tfdear.benchmarks import report
 from tfdear.benchmarks.group import Group
 from tfdear.benchmarks.peers import Peer
+from tfdear.benchmarks.settings import Settings
+from tfdear.benchmarks.table import table
 
 COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce", "pair")
 _MEASURE_SECONDS = 0.4
-# Reduced before every measurement, so that a burst is over: _DRAIN_BYTES of the ranks.
+# Reduced before every measurement, to use up the burst of a shaped link: _DRAIN_BYTES of the ranks.
 _DRAIN_BYTES = 1 << 20
 _MOST_REPEATS = 200
 _TIMEOUT = 120.0
@@ -47,46 +48,36 @@ class Row:
         return _share(self.collective, world_size) * self.nbytes / self.median
 
 
-def measure(
-    lab: netlab.Lab,
-    peers: Sequence[Peer],
-    sizes: Sequence[int],
-    repeats: int,
-    pin: bool,
-    tell: Callable[[str], None],
-) -> dict[str, Any]:
-    """Runs the collectives of every framework that is there, in turns, and prints a table.
+def measure(settings: Settings, *, peers: Sequence[Peer], sizes: Sequence[int]) -> dict[str, Any]:
+    """Runs the collectives of every framework that is installed, in turns, and prints a table.
 
     Args:
-        lab: Where the ranks run.
+        settings: Where and how often to measure.
         peers: The frameworks, tfdear first.
         sizes: Sizes in bytes.
-        repeats: Measurements of each, of which the median counts.
-        pin: Whether every rank gets one core.
-        tell: Prints a line.
 
     Returns:
         What the JSON file holds.
     """
-    world_size = len(lab.nodes)
+    world_size = len(settings.lab.nodes)
     rows: dict[tuple[str, str, int], Row] = {}
     with contextlib.ExitStack() as stack:
         groups: dict[str, Group] = {}
         for peer in peers:
-            group = peer.open(stack, lab, pin, tell)
+            group = peer.open(stack, settings)
             if group is not None:
                 groups[peer.name] = group
         for nbytes in sizes:
             for collective in COLLECTIVES:
-                _measure_size(lab, groups, collective, nbytes, repeats, rows)
+                _measure_size(settings, groups, collective, nbytes, rows)
         descriptions = {name: group.description for name, group in groups.items()}
-    line = lab.bits_per_second
-    limit = None if line is None else report.PAYLOAD_SHARE * line / 8
-    _print(rows, world_size, limit, tell)
+    rate = settings.lab.bits_per_second
+    limit = None if rate is None else report.PAYLOAD_SHARE * rate / 8
+    _print(rows, world_size, limit, settings.tell)
     return {
         "benchmark": "collectives",
         "ranks": world_size,
-        "rate_bits_per_second": line,
+        "rate_bits_per_second": rate,
         "limit_bytes_per_second": limit,
         "frameworks": descriptions,
         "rows": [
@@ -101,31 +92,31 @@ def measure(
 
 
 def _measure_size(
-    lab: netlab.Lab,
+    settings: Settings,
     groups: dict[str, Group],
     collective: str,
     nbytes: int,
-    repeats: int,
     rows: dict[tuple[str, str, int], Row],
 ) -> None:
-    inner: dict[str, int] = {}
-    for _ in range(repeats):
+    nodes = settings.lab.nodes
+    repeats: dict[str, int] = {}
+    for _ in range(settings.repeats):
         for name, group in groups.items():
             if collective == "pair" and group.framework != "with_tfdear":
-                continue  # The peers have no halves in place to put together.
+                continue  # The peers have no in-place halves to run one after the other.
             call = {"name": collective, "nbytes": nbytes}
-            if name not in inner:
+            if name not in repeats:
                 first = max(group.call("collective", _TIMEOUT, repeats=2, **call))
-                inner[name] = max(1, min(_MOST_REPEATS, int(_MEASURE_SECONDS / max(first, 1e-5))))
-            before = [node.bytes_sent() for node in lab.nodes]
-            answers = group.call("collective", _TIMEOUT, repeats=inner[name], **call)
-            after = [node.bytes_sent() for node in lab.nodes]
+                repeats[name] = max(1, min(_MOST_REPEATS, int(_MEASURE_SECONDS / max(first, 1e-5))))
+            before = [node.bytes_sent() for node in nodes]
+            answers = group.call("collective", _TIMEOUT, repeats=repeats[name], **call)
+            after = [node.bytes_sent() for node in nodes]
             row = rows.setdefault((name, collective, nbytes), Row(name, collective, nbytes))
             # The slowest rank counts: the others waited for it.
             row.seconds.append(max(answers))
             sent = max(b - a for a, b in zip(before, after, strict=True))
-            least = inner[name] * _share(collective, len(lab.nodes)) * nbytes
-            row.wire.append(sent / (least + _share("all_reduce", len(lab.nodes)) * _DRAIN_BYTES))
+            least = repeats[name] * _share(collective, len(nodes)) * nbytes
+            row.wire.append(sent / (least + _share("all_reduce", len(nodes)) * _DRAIN_BYTES))
 
 
 def _share(collective: str, world_size: int) -> float:
@@ -143,7 +134,7 @@ def _print(
     ordered = sorted(rows.values(), key=lambda row: (row.nbytes, COLLECTIVES.index(row.collective)))
     header = ["collective", "size", "framework", "time ms", "algbw MB/s", "busbw MB/s", "wire"]
     header.append("of line" if limit else "to tfdear")
-    text = []
+    cells = []
     for row in ordered:
         bandwidth = row.bus_bandwidth(world_size)
         if limit:
@@ -151,7 +142,7 @@ def _print(
         else:
             ours = rows["tfdear", row.collective, row.nbytes].bus_bandwidth(world_size)
             relative = f"{bandwidth / ours:.2f}"
-        text.append(
+        cells.append(
             [
                 row.collective,
                 report.size(row.nbytes),
@@ -163,12 +154,12 @@ def _print(
                 relative,
             ]
         )
-    tell(report.table(header, text))
+    tell(table(cells, header=header))
     for nbytes in sorted({row.nbytes for row in ordered}):
         pair = rows["tfdear", "pair", nbytes].median
         whole = rows["tfdear", "all_reduce", nbytes].median
-        words = [f"{report.size(nbytes)}: the two halves take {pair / whole:.3f} of the all-reduce"]
+        parts = [f"{report.size(nbytes)}: the two halves take {pair / whole:.3f} of the all-reduce"]
         for row in ordered:
             if (row.collective, row.nbytes) == ("all_reduce", nbytes) and row.framework != "tfdear":
-                words.append(f"{row.median / whole:.2f} times as fast as {row.framework}")
-        tell("; ".join(words))
+                parts.append(f"{row.median / whole:.2f} times as fast as {row.framework}")
+        tell("; ".join(parts))

@@ -2,7 +2,7 @@
 """All planners of tensor fusion on one workload: a replay, as `tfdear benchmark replay` makes it.
 
 Planners that search run first, one trial after the other, each told its step time as in training.
-Then the plans that all planners ended with take turns.
+Then the final plans of all planners take turns.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfdear.benchmarks import lab as netlab
-from tfdear.benchmarks import link, peers, replay, report
+from tfdear.benchmarks import link, peers, replay
 from tfdear.benchmarks.group import Group
+from tfdear.benchmarks.settings import Settings
+from tfdear.benchmarks.table import table
 from tfdear.fusion.planner import Planner, SearchingPlanner, make_plan
 from tfdear.planning import schedules
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.trace import Trace
 
-# A search counts the trials that it needs to come this close to the best size that was tried.
+# A search has arrived when a trial is this close to the best size that was tried.
 _CLOSE = 1.05
 _MOST_TRIALS = 100
 
@@ -33,7 +34,7 @@ class Result:
     Args:
         schedule: Name of the schedule.
         planner: The planner as it was written.
-        plan: The plan that it ended with.
+        plan: Its final plan.
         predicted: Modelled iteration time of that plan.
         trials: Bucket bytes and step time of each trial of a search.
         seconds: Measured iterations of that plan.
@@ -48,34 +49,27 @@ class Result:
 
 
 def measure(
-    lab: netlab.Lab,
+    settings: Settings,
+    *,
     trace: Trace,
     ratio: float,
     names: Sequence[str],
     planners: dict[str, Callable[[], Planner]],
-    repeats: int,
-    iterations: int,
-    pin: bool,
-    tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Measures what every planner makes of a trace and prints a table.
+    """Measures the plan of every planner for a trace and prints a table.
 
     Args:
-        lab: Where the ranks run.
+        settings: Where and how often to measure.
         trace: The model.
         ratio: Communication over computation; the trace's times are scaled to give it.
         names: Schedules.
-        planners: What makes a planner, by name.
-        repeats: Turns of each plan.
-        iterations: Iterations per turn.
-        pin: Whether every rank gets one core.
-        tell: Prints a line.
+        planners: Functions that make a planner, by name.
 
     Returns:
         What the JSON file holds.
     """
     with contextlib.ExitStack() as stack:
-        group = peers.tfdear().open(stack, lab, pin, tell)
+        group = peers.tfdear().open(stack, settings)
         assert group is not None
         costs = link.measure(group)
         communication = costs.all_reduce.seconds(trace.bytes)
@@ -85,20 +79,20 @@ def measure(
             for schedule in names
             for name, make in planners.items()
         ]
-        for _ in range(repeats):
+        for _ in range(settings.repeats):
             for result in results:
-                result.seconds += replay.iterate(group, trace, result.plan, iterations)
-    tell(
+                result.seconds += replay.iterate(group, trace, result.plan, settings.iterations)
+    settings.tell(
         f"{trace.name}: {len(trace.layers)} tensors, {trace.bytes / 1e6:.1f} MB, communication / "
         f"computation = {ratio:g}"
     )
-    _print(results, tell)
+    _print(results, settings.tell)
     return {
         "benchmark": "fusion",
         "trace": trace.name,
         "ratio": ratio,
-        "ranks": len(lab.nodes),
-        "rate_bits_per_second": lab.bits_per_second,
+        "ranks": len(settings.lab.nodes),
+        "rate_bits_per_second": settings.lab.bits_per_second,
         "costs": dataclasses.asdict(costs),
         "computation": trace.forward + trace.backward,
         "communication": communication,
@@ -147,9 +141,9 @@ def trials_needed(trials: Sequence[tuple[int, float]], best: float) -> int | Non
 def _print(results: Sequence[Result], tell: Callable[[str], None]) -> None:
     rows = []
     for result in results:
-        alike = [other for other in results if other.schedule == result.schedule]
-        fastest = min(statistics.median(other.seconds) for other in alike)
-        tried = [time for other in alike for _, time in other.trials]
+        others = [other for other in results if other.schedule == result.schedule]
+        fastest = min(statistics.median(other.seconds) for other in others)
+        tried = [time for other in others for _, time in other.trials]
         search = ""
         if result.trials:
             needed = trials_needed(result.trials, min(tried))
@@ -167,4 +161,4 @@ def _print(results: Sequence[Result], tell: Callable[[str], None]) -> None:
             ]
         )
     header = ["schedule", "planner", "buckets", "measured s", "of the fastest", "predicted s"]
-    tell(report.table([*header, "trials to 5 %"], rows))
+    tell(table(rows, header=[*header, "trials to 5 %"]))

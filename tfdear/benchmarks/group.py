@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""The ranks of one framework, one per node of a lab, that answer calls until they are closed."""
+"""The ranks of one framework, one per node of a lab, which answer calls until they are closed."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tfdear.benchmarks import lab as netlab
+from tfdear.benchmarks.lab import Lab
 
 _PROGRAM = pathlib.Path(__file__).parent / "ranks" / "main.py"
 _PACKAGE_PARENT = str(pathlib.Path(__file__).parents[2])
 _START_SECONDS = 120.0
 _END_SECONDS = 10.0
-# Horovod's background thread looks for work every millisecond: a third of a core per rank.
+# Horovod's background thread polls every millisecond: a third of a core per rank.
 _BUSY_WHEN_IDLE = ("with_horovod",)
 _FOREIGN_VARIABLES = ("TFDEAR_", "SLURM_", "OMPI_", "HOROVOD_", "TF_CONFIG", "PYTHON")
 
 
 class BenchmarkError(RuntimeError):
-    """A benchmark cannot go on; the message says why and shows what the rank printed."""
+    """A benchmark cannot continue; the message says why and shows what the rank printed."""
 
 
 class Group:
@@ -42,14 +42,14 @@ class Group:
         variables: More environment variables of the processes.
 
     Raises:
-        BenchmarkError: The processes did not come up.
+        BenchmarkError: The processes did not start.
     """
 
     def __init__(
         self,
         framework: str,
         python: str,
-        lab: netlab.Lab,
+        lab: Lab,
         pin: bool = True,
         variables: Mapping[str, str] | None = None,
     ):
@@ -122,9 +122,9 @@ class Group:
         """Calls a method on all ranks at once.
 
         Args:
-            method: Name of the method in the framework's module.
-            timeout: Seconds within which all must have answered.
-            **arguments: Of the method, the same on all ranks; values that JSON knows.
+            method: Name of the method in the framework's module. timeout: Seconds within which all
+            must have answered. **arguments: Arguments of the method, the same on all ranks; values
+            that JSON can represent.
 
         Returns:
             The answer of every rank.
@@ -144,9 +144,9 @@ class Group:
         return answers
 
     def _signal(self, number: signal.Signals) -> None:
-        """Stops ranks between calls, or lets them go on, if they would not be idle by themselves.
+        """Stops or continues the ranks of a framework that is not idle between calls.
 
-        Only those: others have heartbeats, and a stopped rank would be taken for a lost one.
+        Only of such a framework: others have heartbeats, and would take a stopped rank for lost.
         """
         if self.framework in _BUSY_WHEN_IDLE:
             for process in self._processes:
@@ -195,7 +195,7 @@ def _environment(python: str, more: Mapping[str, str]) -> dict[str, str]:
         TF_CPP_MIN_LOG_LEVEL="1",
     )
     if python == sys.executable:
-        # tfdear need not be installed to be measured from its source tree.
+        # So that tfdear can be measured from its source tree without being installed.
         variables["PYTHONPATH"] = _PACKAGE_PARENT
     variables.update(more)
     return variables

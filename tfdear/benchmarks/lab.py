@@ -1,9 +1,9 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """A network of several nodes on one machine: network namespaces on a bridge, with shaped links.
 
-What the kernel holds is the only state: a lab is found again by the names of its namespaces, and
-nothing outside them is touched but `/etc/netns`, from where `ip netns exec` takes a node's hosts
-file. Needs root, iproute2 and util-linux. Imports no TensorFlow.
+The kernel holds the only state: a lab is found by the names of its namespaces, and nothing outside
+them is changed except `/etc/netns`, from where `ip netns exec` takes a node's hosts file. Needs
+root, iproute2 and util-linux. Imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _HOSTS_FILES = pathlib.Path("/etc/netns")
 # A token bucket must hold more than one 64 KiB segment that the kernel cuts late, or the link stays
 # below its rate; with 256 KiB the payload reaches 1448 / 1514 of it.
 _BURST = 256 << 10
-# What a bucket saved up passes at once after a pause: on a slow line a large part of a message. So
-# there it holds no more than this long of the rate, and the kernel makes smaller segments.
+# After a pause, a full token bucket passes at once: on a slow link a large part of a message. So
+# there it holds at most this many seconds of the rate, and the kernel makes smaller segments.
 _BURST_SECONDS = 2.1e-3
 _LEAST_BURST = 32 << 10
 _QUEUE_MS = 20
 _BUNDLES = (1, 2, 4, 8, 16)
 _CONGESTION_CONTROL = "cubic"
-# What the discovery of neighbours sends would blur the byte counters.
+# Messages of IPv6 neighbour discovery would disturb the byte counters.
 _NO_IPV6 = ("addrgenmode", "none")
 _COMMAND_SECONDS = 30
 # Seconds that processes in a lab have to end after SIGTERM.
@@ -69,7 +69,7 @@ class Node:
 
     def command(self, command: Sequence[str]) -> list[str]:
         """Returns the command line that runs `command` on this node, with its host name."""
-        # `ip` makes a mount namespace, so `unshare` need not; every step replaces the one before,
+        # `ip` makes a mount namespace, so `unshare` need not. Each program replaces the one before,
         # so that the process that is started is the command itself.
         rename = 'echo "$0" > /proc/sys/kernel/hostname && exec "$@"'
         prefix = ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c", rename]
@@ -96,7 +96,7 @@ class Lab:
         name: Name of the lab.
         nodes: Its nodes.
         rate: What each node may send, such as "1gbit"; None: as fast as the machine can.
-        paths: How many equal parts the rate is in, of which one connection gets one.
+        paths: Number of equal parts of the rate, of which one connection gets one.
     """
 
     name: str
@@ -128,17 +128,18 @@ def parse_rate(rate: str) -> float:
 def up(nodes: int, rate: str | None = "1gbit", name: str = "lab", paths: int = 1) -> Lab:
     """Makes a lab.
 
-    Use it to try on one machine what several would do. Every node sends at most `rate` (a token
-    bucket, so that the payload of full TCP segments reaches 0.956 of it) and uses the congestion
-    control "cubic": "bbr", a common default, measures the link all the time and adds noise.
+    Use it to try and measure on one machine what a cluster would do. Every node sends at most
+    `rate` (a token bucket, so that the payload of full TCP segments reaches 0.956 of it) and uses
+    the congestion control "cubic": "bbr", a common default, measures the link all the time and adds
+    noise.
 
     Args:
         nodes: Number of nodes, at least 1.
         rate: Rate of each node's link, such as "1gbit"; None: not shaped. Defaults to "1gbit".
         name: Name of the lab; small letters, digits and dashes. Defaults to "lab".
-        paths: 2, 4, 8 or 16 make each node's link a bundle of so many with equal shares of its
-            rate. The ports of a connection say which one it takes, so that one connection gets a
-            share of the rate and several may meet. Defaults to 1.
+        paths: 2, 4, 8 or 16 make each node's link a bundle of that many links with equal shares of
+            its rate. The ports of a connection select one of them, so that a connection gets one
+            share of the rate, and several may share it. Defaults to 1.
 
     Returns:
         The `Lab`.
@@ -159,7 +160,7 @@ def up(nodes: int, rate: str | None = "1gbit", name: str = "lab", paths: int = 1
         )
     switch = f"{_PREFIX}-{name}-{_SWITCH}"
     try:
-        # The kernel refuses a name that exists: of two that make the same lab, one fails here.
+        # The kernel refuses a name that exists: of two processes that make the same lab, one fails.
         _ip("netns", "add", switch)
     except LabError as error:
         if switch not in _namespaces():
@@ -196,7 +197,7 @@ def _make_node(lab: str, switch: str, number: int, rate: str | None, paths: int)
     _ip("-n", name, "addr", "add", f"{node.address}/24", "dev", _DEVICE, "noprefixroute")
     _ip("-n", name, "link", "set", _DEVICE, *_NO_IPV6, "up")
     _ip("-n", name, "link", "set", "lo", "up")
-    # By the route: a namespace's own default may only be one that the whole machine allows to all.
+    # By the route: as a namespace's default, only what the whole machine allows to all is possible.
     route = ["dev", _DEVICE, "src", node.address, "congctl", _CONGESTION_CONTROL]
     _ip("-n", name, "route", "add", f"{_SUBNET}.0/24", *route)
     if rate is not None:
@@ -205,7 +206,7 @@ def _make_node(lab: str, switch: str, number: int, rate: str | None, paths: int)
 
 
 def burst_bytes(bits_per_second: float) -> int:
-    """Returns how many bytes a link of this rate passes at once after a pause."""
+    """Returns the number of bytes that a link of this rate passes at once after a pause."""
     return min(_BURST, max(_LEAST_BURST, int(bits_per_second / 8 * _BURST_SECONDS)))
 
 
@@ -220,7 +221,7 @@ def _shape(namespace: str, rate: str, paths: int) -> None:
         bucket = ["burst", f"{burst}", "latency", f"{_QUEUE_MS}ms"]
         add("qdisc", "root", "tbf", "rate", rate, *bucket)
         return
-    # What no filter takes, such as ARP, is not shaped.
+    # Packets that match no filter, such as ARP, are not shaped.
     add("qdisc", "root", "handle", "1:", "htb")
     share = parse_rate(rate) / paths
     queue_bytes = share / 8 * _QUEUE_MS / 1000
@@ -229,8 +230,8 @@ def _shape(namespace: str, rate: str, paths: int) -> None:
         shape = ["htb", "rate", f"{share:.0f}bit", "burst", f"{_BURST}"]
         add("class", "parent", "1:", "classid", group, *shape)
         add("qdisc", "parent", group, "bfifo", "limit", f"{queue_bytes:.0f}")
-        # Without the lowest bit, which says who chose the port: Linux connects from even ones and
-        # lets a listener that asks for any have an odd one.
+        # Without the lowest bit, which is not random: Linux connects from even ports and gives odd
+        # ones to listeners that ask for any.
         port = ["u32", "match", "ip", "dport", f"{path << 1}", f"{(paths - 1) << 1:#x}"]
         add("filter", "parent", "1:", "protocol", "ip", *port, "flowid", group)
 
@@ -310,14 +311,14 @@ def temporary(nodes: int, rate: str | None = "1gbit", paths: int = 1) -> Iterato
 
 def _remove(name: str) -> None:
     namespaces = [f"{_PREFIX}-{name}-{number}" for number in _node_numbers(name)]
-    # A namespace lives on, without a name, while a process is in it: end them first.
+    # A namespace stays, without a name, while a process is in it, so they are ended first.
     _end_processes(namespaces)
     present = _namespaces()
     for namespace in [*namespaces, f"{_PREFIX}-{name}-{_SWITCH}"]:
         if namespace in present:
             _ip("netns", "del", namespace)
         shutil.rmtree(_HOSTS_FILES / namespace, ignore_errors=True)
-    with contextlib.suppress(OSError):  # Not empty: it serves others as well.
+    with contextlib.suppress(OSError):  # Not empty: others use it, too.
         _HOSTS_FILES.rmdir()
 
 
@@ -354,7 +355,7 @@ def _namespaces() -> set[str]:
 
 
 def _check_name(name: str) -> None:
-    # A last part that is a number would make the nodes of one lab look like those of another.
+    # With a number at the end, the nodes of one lab would have names like those of another.
     if not _NAME.fullmatch(name) or re.search(r"(^|-)[0-9]+$", name):
         raise LabError(
             "the name of a lab has small letters, digits and dashes, and does not end in a number "

@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""What the collectives of a started group cost, measured as every job does at its start."""
+"""The costs of a started group's collectives, measured as every job does at its start."""
 
 from __future__ import annotations
 

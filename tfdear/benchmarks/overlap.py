@@ -13,16 +13,18 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfdear.benchmarks import lab as netlab
 from tfdear.benchmarks import peers as peers_module
 from tfdear.benchmarks import report
 from tfdear.benchmarks.group import BenchmarkError, Group
+from tfdear.benchmarks.lab import Lab
+from tfdear.benchmarks.settings import Settings
+from tfdear.benchmarks.table import table
 
 _BUILD_SECONDS = 300.0
 _TURN_SECONDS = 600.0
-# Retracing, first buffers, plans that are measured before they are made.
+# Retracing, first buffers, measurements for plans.
 _WARM_UP_STEPS = 8
-# Of every turn, sent but not timed: FIRST_STEPS of ranks/keras_models.py.
+# Steps of every turn that are not timed: FIRST_STEPS of ranks/keras_models.py.
 _FIRST_STEPS = 2
 
 
@@ -38,39 +40,33 @@ class Case:
 
 
 def measure(
-    lab: netlab.Lab,
+    settings: Settings,
+    *,
     peers: Sequence[peers_module.Peer],
     model: str,
     batch_size: int,
-    ours: Sequence[tuple[str, str]],
-    repeats: int,
-    steps: int,
-    pin: bool,
-    tell: Callable[[str], None],
+    configurations: Sequence[tuple[str, str]],
 ) -> dict[str, Any]:
-    """Trains one model with every framework that is there and prints a table.
+    """Trains one model with every framework that is installed and prints a table.
 
     Args:
-        lab: Where the ranks run.
+        settings: Where and how often to measure; an iteration is a step.
         peers: The other frameworks.
         model: "resnet-50", "densenet-201", "vgg-16" or "bert-base".
         batch_size: Examples per rank and step.
-        ours: Schedules of tfdear, each with a planner.
-        repeats: Turns of each.
-        steps: Steps per turn.
-        pin: Whether every rank gets one core.
-        tell: Prints a line.
+        configurations: Schedules of tfdear, each with a planner.
 
     Returns:
         What the JSON file holds.
     """
+    lab, tell = settings.lab, settings.tell
     turns: list[tuple[Case, Group]] = []
     with contextlib.ExitStack() as stack:
         arguments: dict[str, Any] = {"model": model, "batch_size": batch_size}
-        for (schedule, planner), tcp in itertools.product(ours, (False, True)):
+        for (schedule, planner), tcp in itertools.product(configurations, (False, True)):
             if tcp and not _on_one_node(lab):
                 continue
-            group = peers_module.tfdear(shared_memory=not tcp).open(stack, lab, pin, tell)
+            group = peers_module.tfdear(shared_memory=not tcp).open(stack, settings)
             assert group is not None
             nbytes = group.call(
                 "build", _BUILD_SECONDS, schedule=schedule, fusion=planner, **arguments
@@ -78,7 +74,7 @@ def measure(
             name = f"tfdear {schedule}, {planner}" + (", without shared memory" if tcp else "")
             turns.append((Case(name, nbytes), group))
         for peer in peers:
-            group = peer.open(stack, lab, pin, tell)
+            group = peer.open(stack, settings)
             if group is None:
                 continue
             try:
@@ -91,9 +87,9 @@ def measure(
             for mode in ("alone", "together"):
                 group.call("train", _TURN_SECONDS, mode=mode, steps=_WARM_UP_STEPS)
             tell(f"{case.name}: {case.gradient_bytes / 1e6:.1f} MB of gradients, warm")
-        for _ in range(repeats):
+        for _ in range(settings.repeats):
             for case, group in turns:
-                _take_turn(lab, group, case, steps)
+                _take_turn(lab, group, case, settings.iterations)
         descriptions = {case.name: group.description for case, group in turns}
     cases = [case for case, _ in turns]
     _print(lab, cases, tell)
@@ -109,24 +105,24 @@ def measure(
     }
 
 
-def _take_turn(lab: netlab.Lab, group: Group, case: Case, steps: int) -> None:
+def _take_turn(lab: Lab, group: Group, case: Case, steps: int) -> None:
     world_size = len(lab.nodes)
     case.alone.append(max(group.call("train", _TURN_SECONDS, mode="alone", steps=steps)))
     before = [node.bytes_sent() for node in lab.nodes]
     case.together.append(max(group.call("train", _TURN_SECONDS, mode="together", steps=steps)))
     after = [node.bytes_sent() for node in lab.nodes]
     if _on_one_node(lab):
-        return  # Nothing leaves it.
+        return  # Nothing is sent to other nodes.
     least = 2 * (world_size - 1) / world_size * case.gradient_bytes
     least *= _FIRST_STEPS + steps
     case.wire.append(max(b - a for a, b in zip(before, after, strict=True)) / least)
 
 
-def _on_one_node(lab: netlab.Lab) -> bool:
+def _on_one_node(lab: Lab) -> bool:
     return len({*lab.nodes}) == 1
 
 
-def _print(lab: netlab.Lab, cases: Sequence[Case], tell: Callable[[str], None]) -> None:
+def _print(lab: Lab, cases: Sequence[Case], tell: Callable[[str], None]) -> None:
     world_size = len(lab.nodes)
     ours = min(
         (case for case in cases if case.name.startswith("tfdear")),
@@ -141,8 +137,8 @@ def _print(lab: netlab.Lab, cases: Sequence[Case], tell: Callable[[str], None]) 
         if case.wire:
             row.append(f"{statistics.median(case.wire):.3f}")
         if lab.bits_per_second:
-            line = report.PAYLOAD_SHARE * lab.bits_per_second / 8
-            communication = 2 * (world_size - 1) / world_size * case.gradient_bytes / line
+            rate = report.PAYLOAD_SHARE * lab.bits_per_second / 8
+            communication = 2 * (world_size - 1) / world_size * case.gradient_bytes / rate
             row += [f"{communication:.3f}", f"{max(alone, communication) / together:.3f}"]
         rows.append(row)
     header = ["framework", "step s", "slowest", "alone s", "step / alone", "tfdear / this"]
@@ -150,4 +146,4 @@ def _print(lab: netlab.Lab, cases: Sequence[Case], tell: Callable[[str], None]) 
         header.append("wire")
     if lab.bits_per_second:
         header += ["line s", "limit / step"]
-    tell(report.table(header, rows))
+    tell(table(rows, header=header))

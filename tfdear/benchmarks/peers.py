@@ -6,10 +6,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from tfdear.benchmarks import lab as netlab
 from tfdear.benchmarks.group import BenchmarkError, Group
+from tfdear.benchmarks.settings import Settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,9 +17,9 @@ class Peer:
     """A framework and the interpreter that has it.
 
     Args:
-        name: How tables call it.
+        name: Its name in tables.
         framework: Module in `ranks/`.
-        python: Interpreter; None: the user named none.
+        python: The interpreter; None where the user named none.
         flag: Command-line flag that names it.
         variables: More environment variables of its ranks.
     """
@@ -30,36 +30,30 @@ class Peer:
     flag: str
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def open(
-        self,
-        stack: contextlib.ExitStack,
-        lab: netlab.Lab,
-        pin: bool,
-        tell: Callable[[str], None],
-    ) -> Group | None:
-        """Starts the framework's ranks, or says why they are not there.
+    def open(self, stack: contextlib.ExitStack, settings: Settings) -> Group | None:
+        """Starts the framework's ranks, or prints why they are missing.
 
         Raises:
-            BenchmarkError: tfdear itself does not start.
+            BenchmarkError: The ranks of tfdear do not start.
         """
         if self.python is None:
-            tell(f"{self.name}: not there ({self.flag} names no Python)")
+            settings.tell(f"{self.name}: not there ({self.flag} names no Python)")
             return None
         try:
             group = stack.enter_context(
-                Group(self.framework, self.python, lab, pin, self.variables)
+                Group(self.framework, self.python, settings.lab, settings.pin, self.variables)
             )
         except BenchmarkError as error:
             if self.framework == "with_tfdear":
                 raise
-            tell(f"{self.name}: not there; {self.python} cannot run it: {error}")
+            settings.tell(f"{self.name}: not there; {self.python} cannot run it: {error}")
             return None
-        tell(f"{self.name}: {group.description}")
+        settings.tell(f"{self.name}: {group.description}")
         return group
 
 
 def tfdear(connections: int = 1, shared_memory: bool = True) -> Peer:
-    """Ourselves, in this interpreter, with so many connections to each rank of another node."""
+    """tfdear in this interpreter, with a number of connections to each rank of another node."""
     name = "tfdear" if connections == 1 else f"tfdear, {connections} connections"
     variables = {
         "TFDEAR_CONNECTIONS": str(connections),

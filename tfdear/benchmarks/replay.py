@@ -1,10 +1,10 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Schedules and planners on a real link, with computation replaced by sleep.
 
-Layers sleep as long as a trace says, gradients of the trace's sizes go through the real engine over
-the real link: what an accelerator would do that leaves the processor to communication. Every
-iteration has the same work in all schedules; they take turns, so that a change of the machine's
-speed hits all.
+Layers sleep as long as a trace says, and gradients of the trace's sizes go through the real engine
+over the real link, as with an accelerator that leaves the processor to communication. An iteration
+has the same work in all schedules; they take turns, so that a change of the machine's speed affects
+all of them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfdear.base import names
-from tfdear.benchmarks import lab as netlab
-from tfdear.benchmarks import link, report
+from tfdear.benchmarks import link
 from tfdear.benchmarks.group import Group
 from tfdear.benchmarks.peers import Peer
+from tfdear.benchmarks.settings import Settings
+from tfdear.benchmarks.table import table
 from tfdear.engine import plan as engine_plan
 from tfdear.fusion.planner import Planner, make_plan
 from tfdear.planning import schedules
@@ -34,7 +35,7 @@ class Case:
     """One schedule with one planner at one ratio; times of iterations in seconds.
 
     `seconds` are by the clock of the sleeping device, `wall` are the same iterations by the real
-    one, which also has what the processes of this machine need to hear of their data.
+    clock, which also counts the time until the processes of this machine notice their data.
     """
 
     ratio: float
@@ -58,12 +59,12 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """What no schedule of halves can beat, and the communication that nothing can hide.
+    """The time that no schedule of halves can beat, and the communication that nothing can hide.
 
     Args:
         computation: Time of both passes, in seconds.
-        communication: Time of all gradients on the line, in seconds.
-        exposed: Time of the front bucket, or of its first part if it travels in parts: ready last
+        communication: Time of all gradients on the link, in seconds.
+        exposed: Time of the front bucket, or of its first part if it is sent in parts: ready last
             and needed first, it is always exposed.
     """
 
@@ -78,30 +79,23 @@ class Bound:
 
 
 def measure(
-    lab: netlab.Lab,
+    settings: Settings,
+    *,
     peers: Sequence[Peer],
     trace: Trace,
     ratios: Sequence[float],
     names: Sequence[str],
     planners: dict[str, Planner],
-    repeats: int,
-    iterations: int,
-    pin: bool,
-    tell: Callable[[str], None],
 ) -> dict[str, Any]:
     """Replays a trace with every schedule and planner and prints a table per ratio.
 
     Args:
-        lab: Where the ranks run.
+        settings: Where and how often to measure.
         peers: The frameworks, tfdear first.
         trace: The model.
         ratios: Communication over computation; the trace's times are scaled to give them.
         names: Schedules of tfdear.
         planners: Planners of tfdear, by name.
-        repeats: How often every case has its turn.
-        iterations: Iterations per turn.
-        pin: Whether every rank gets one core.
-        tell: Prints a line.
 
     Returns:
         What the JSON file holds.
@@ -110,28 +104,26 @@ def measure(
     with contextlib.ExitStack() as stack:
         groups: dict[str, Group] = {}
         for peer in peers:
-            group = peer.open(stack, lab, pin, tell)
+            group = peer.open(stack, settings)
             if group is not None:
                 groups[peer.name] = group
         costs = link.measure(groups["tfdear"])
         for name, cost in dataclasses.asdict(costs).items():
-            tell(f"{name}: a = {cost['a'] * 1e6:.0f} us, b = {cost['b'] * 1e9:.3f} ns per byte")
+            settings.tell(
+                f"{name}: a = {cost['a'] * 1e6:.0f} us, b = {cost['b'] * 1e9:.3f} ns per byte"
+            )
         for ratio in ratios:
             communication = costs.all_reduce.seconds(trace.bytes)
             scaled = scale(trace, communication / ratio)
-            results.append(
-                _measure_ratio(
-                    lab, groups, scaled, costs, ratio, names, planners, repeats, iterations, tell
-                )
-            )
+            results.append(_measure_ratio(settings, groups, scaled, costs, ratio, names, planners))
         descriptions = {name: group.description for name, group in groups.items()}
     return {
         "benchmark": "replay",
         "trace": trace.name,
         "tensors": len(trace.layers),
         "bytes": trace.bytes,
-        "ranks": len(lab.nodes),
-        "rate_bits_per_second": lab.bits_per_second,
+        "ranks": len(settings.lab.nodes),
+        "rate_bits_per_second": settings.lab.bits_per_second,
         "costs": dataclasses.asdict(costs),
         "frameworks": descriptions,
         "ratios": results,
@@ -154,18 +146,16 @@ def scale(trace: Trace, computation: float) -> Trace:
 
 
 def _measure_ratio(
-    lab: netlab.Lab,
+    settings: Settings,
     groups: dict[str, Group],
     trace: Trace,
     costs: CommunicationCosts,
     ratio: float,
     names: Sequence[str],
     planners: dict[str, Planner],
-    repeats: int,
-    iterations: int,
-    tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    work = {**_work(trace), "repeats": iterations}
+    nodes = settings.lab.nodes
+    work = {**_work(trace), "repeats": settings.iterations}
     turns: list[tuple[Case, Group, dict[str, Any]]] = []
     front: float | None = None
     for schedule in names:
@@ -180,20 +170,19 @@ def _measure_ratio(
     if "torch" in groups:
         turns.append((Case(ratio, "torch DDP", "its own", 0, None), groups["torch"], work))
     sent: dict[int, float] = {}
-    for _ in range(repeats):
+    for _ in range(settings.repeats):
         for number, (case, group, arguments) in enumerate(turns):
-            before = [node.bytes_sent() for node in lab.nodes]
+            before = [node.bytes_sent() for node in nodes]
             answers = group.call("replay", _TIMEOUT, **arguments)
-            after = [node.bytes_sent() for node in lab.nodes]
+            after = [node.bytes_sent() for node in nodes]
             case.seconds += _slowest_rank(answers, "device")
             case.wall += _slowest_rank(answers, "wall")
             sent[number] = max(b - a for a, b in zip(before, after, strict=True))
     cases = [case for case, _, _ in turns]
     communication = costs.all_reduce.seconds(trace.bytes)
     bound = Bound(trace.forward + trace.backward, communication, front or 0.0)
-    _print(trace, ratio, bound, cases, tell)
-    world_size = len(lab.nodes)
-    least = 2 * (world_size - 1) / world_size * trace.bytes
+    _print(trace, ratio, bound, cases, settings.tell)
+    least = 2 * (len(nodes) - 1) / len(nodes) * trace.bytes
     return {
         "ratio": ratio,
         "forward": trace.forward,
@@ -210,7 +199,7 @@ def _measure_ratio(
                 # DistributedDataParallel also broadcasts the weights, once per turn.
                 "wire": None
                 if case.predicted is None
-                else sent[number] / (least * (1 + iterations)),
+                else sent[number] / (least * (1 + settings.iterations)),
             }
             for number, case in enumerate(cases)
         ],
@@ -239,7 +228,7 @@ def iterate(group: Group, trace: Trace, plan: schedules.Plan, iterations: int) -
 
 
 def _slowest_rank(answers: Sequence[dict[str, list[float]]], clock: str) -> list[float]:
-    """Of each iteration the slowest rank counts: the others waited for it."""
+    """The time of the slowest rank in each iteration: the others waited for it."""
     return [max(times) for times in zip(*(answer[clock] for answer in answers), strict=True)]
 
 
@@ -306,7 +295,7 @@ def _print(
         "of bound",
         "predicted s",
     ]
-    tell(report.table([*header, "device / predicted"], rows))
+    tell(table(rows, header=[*header, "device / predicted"]))
     best: dict[str, float] = {}
     for case in cases:
         best[case.schedule] = min(best.get(case.schedule, case.median), case.median)

@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""How benchmarks tell what they found: a table, the machine, a JSON file."""
+"""What benchmarks report in addition to their tables: the machine, and a JSON file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import datetime
 import json
 import os
 import platform
-from collections.abc import Sequence
 from typing import Any
 
 import psutil
@@ -18,7 +17,7 @@ PAYLOAD_SHARE = 1448 / 1514
 
 
 def machine(stolen: float) -> dict[str, Any]:
-    """Returns what a reader must know of the machine, and of its time while it was measured."""
+    """Describes the machine, and how much of its time was stolen during the measurement."""
     model = platform.processor()
     with open("/proc/cpuinfo") as file:
         for line in file:
@@ -37,49 +36,34 @@ def machine(stolen: float) -> dict[str, Any]:
     }
 
 
-def machine_line(facts: dict[str, Any]) -> str:
-    """What `machine` says, in one line."""
+def machine_line(description: dict[str, Any]) -> str:
+    """Formats what `machine` returned in one line."""
+    processor, memory = description["processor"], description["memory_gib"]
     return (
-        f"{facts['cores']} cores of {facts['processor']}, {facts['memory_gib']:g} GiB, Linux "
-        f"{facts['kernel']}, Python {facts['python']}, {facts['date']}; {facts['stolen']:.1%} of "
-        "the cores' time went to other virtual machines"
+        f"{description['cores']} cores of {processor}, {memory:g} GiB, "
+        f"Linux {description['kernel']}, Python {description['python']}, {description['date']}; "
+        f"{description['stolen']:.1%} of the cores' time went to other virtual machines"
     )
 
 
 class StolenTime:
-    """How much of the cores' time the host of a virtual machine has given to others since."""
+    """How much of the cores' time since then a virtual machine has lost to others."""
 
-    def __init__(self):
-        self._begin = psutil.cpu_times()
+    def __init__(self) -> None:
+        self._start = psutil.cpu_times()
 
     def share(self) -> float:
-        """From 0, as always on a machine that is not virtual, to 1."""
+        """From 0, as always on a physical machine, to 1."""
         spent = {
-            field: end - getattr(self._begin, field)
+            field: end - getattr(self._start, field)
             for field, end in psutil.cpu_times()._asdict().items()
             if not field.startswith("guest")  # It is part of the user's time.
         }
         return spent.get("steal", 0.0) / max(sum(spent.values()), 1e-9)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they must be: the first one flush left, numbers flush right."""
-    lines = [list(header), *(list(row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    text = []
-    for number, line in enumerate(lines):
-        cells = [
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        text.append("  ".join(cells).rstrip())
-        if number == 0:
-            text.append("  ".join("-" * width for width in widths))
-    return "\n".join(text)
-
-
 def size(nbytes: float) -> str:
-    """Bytes as people say them: "4 MiB"."""
+    """Formats a number of bytes: "4 MiB"."""
     for unit in ("B", "KiB", "MiB"):
         if nbytes < 1024:
             return f"{nbytes:g} {unit}"

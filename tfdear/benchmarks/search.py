@@ -1,9 +1,9 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Searches for a bucket size in real training, beside a grid of sizes.
+"""Searches for a bucket size in real training, compared with a grid of sizes.
 
 The grid is measured first, in turns. Every seed is then a `fit` of its own, with other weights,
 data and noise: in it the searches run one after the other, as any planner that searches does, and
-the sizes that they found take turns with the best and the first of the grid.
+the sizes that they found take turns with the best of the grid and with 25 MiB.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from typing import Any
 import numpy as np
 
 from tfdear import fusion
-from tfdear.benchmarks import lab as netlab
-from tfdear.benchmarks import peers, report
+from tfdear.benchmarks import peers
 from tfdear.benchmarks.group import BenchmarkError, Group
+from tfdear.benchmarks.settings import Settings
+from tfdear.benchmarks.table import table
 
 _CLOSE = 1.05
 _FIT_SECONDS = 900.0
 _STEPS_PER_FIT = 5000
-# Of each size of the grid, the first not counted: a training begins slower, whatever the size.
+# Turns of each size of the grid; the first is not counted, as a training starts slower.
 _GRID_TURNS = 4
 _GRID_SEED = 1000
 _GRID_RANGE = (1_000_000, 100_000_000)
@@ -37,11 +38,11 @@ class Found:
     """What a search found in one `fit`.
 
     Args:
-        seed: Of the `fit`.
+        seed: The seed of the `fit`.
         trials: Bucket bytes and seconds per step of each trial.
-        size: The bucket bytes it ended with.
-        ratio: Step time with them over that with the grid's best size in the same turn; the median
-            of all turns.
+        size: The bucket bytes that it found.
+        ratio: Step time with this size over that with the grid's best size in the same turn; the
+            median of all turns.
     """
 
     seed: int
@@ -76,30 +77,23 @@ class ModelResult:
 
 
 def measure(
-    lab: netlab.Lab,
+    settings: Settings,
+    *,
     models: Sequence[str],
     searches: Sequence[str],
     seeds: Sequence[int],
     noise: float,
     grid: int,
-    turns: int,
-    steps_per_trial: int,
-    pin: bool,
-    tell: Callable[[str], None],
 ) -> dict[str, Any]:
     """Measures the grid and the searches of every model and prints tables.
 
     Args:
-        lab: Where the ranks run.
+        settings: Where and how often to measure; an iteration is a step of a measurement.
         models: Some of `BATCH_SIZES`.
         searches: Planners as they are written; "{seed}" in them stands for the seed.
         seeds: One `fit` each.
         noise: What is added to the step times that searches are told, relative.
         grid: Sizes of the grid, 25 MiB not counted.
-        turns: How often each size is measured again.
-        steps_per_trial: Steps of these measurements.
-        pin: Whether every rank gets one core.
-        tell: Prints a line.
 
     Returns:
         What the JSON file holds.
@@ -108,21 +102,21 @@ def measure(
         BenchmarkError: A `fit` was over before everything was measured.
     """
     with contextlib.ExitStack() as stack:
-        group = peers.tfdear().open(stack, lab, pin, tell)
+        group = peers.tfdear().open(stack, settings)
         assert group is not None
         results = []
         for model in models:
-            fit = _Fit(group, model, noise, steps_per_trial)
-            result = _measure_grid(fit, grid, tell)
+            fit = _Fit(settings, group, model, noise)
+            result = _measure_grid(fit, grid)
             for seed in seeds:
-                _search(fit, result, searches, seed, turns, tell)
+                _search(fit, result, searches, seed)
             results.append(result)
     for result in results:
-        _print(result, tell)
+        _print(result, settings.tell)
     return {
         "benchmark": "search",
-        "ranks": len(lab.nodes),
-        "rate_bits_per_second": lab.bits_per_second,
+        "ranks": len(settings.lab.nodes),
+        "rate_bits_per_second": settings.lab.bits_per_second,
         "noise": noise,
         "models": [dataclasses.asdict(result) | {"best": result.best} for result in results],
     }
@@ -130,36 +124,36 @@ def measure(
 
 @dataclasses.dataclass(frozen=True)
 class _Fit:
+    settings: Settings
     group: Group
     model: str
     noise: float
-    steps_per_trial: int
 
     def run(self, searches: Sequence[str], sizes: Sequence[int], turns: int, seed: int) -> dict:
-        report = self.group.call(
+        found = self.group.call(
             "searched_fit",
             _FIT_SECONDS,
             model=self.model,
             batch_size=BATCH_SIZES[self.model],
             most_steps=_STEPS_PER_FIT,
-            errand={
+            assignment={
                 "searches": [text.replace("{seed}", str(seed)) for text in searches],
                 "sizes": list(sizes),
                 "turns": turns,
-                "steps_per_trial": self.steps_per_trial,
+                "steps_per_trial": self.settings.iterations,
                 "noise": self.noise,
                 "seed": seed,
             },
         )[0]
-        if report is None:
+        if found is None:
             raise BenchmarkError(
                 f"{self.model}: {_STEPS_PER_FIT} steps were over before everything was measured; "
                 "take fewer trials, turns or steps per trial"
             )
-        return report
+        return found
 
 
-def _measure_grid(fit: _Fit, count: int, tell: Callable[[str], None]) -> ModelResult:
+def _measure_grid(fit: _Fit, count: int) -> ModelResult:
     sizes = [*np.geomspace(*_GRID_RANGE, count).round().astype(int).tolist(), _START]
     seconds = [
         (size, times[1:]) for size, times in fit.run([], sizes, _GRID_TURNS, _GRID_SEED)["seconds"]
@@ -168,7 +162,7 @@ def _measure_grid(fit: _Fit, count: int, tell: Callable[[str], None]) -> ModelRe
         statistics.stdev(times) / statistics.fmean(times) for _, times in seconds
     )
     result = ModelResult(fit.model, seconds, scatter, [], {})
-    tell(f"{fit.model}, grid:")
+    fit.settings.tell(f"{fit.model}, grid:")
     relative = {size: statistics.median(times) for size, times in _of_turns(seconds).items()}
     rows = [
         [
@@ -178,27 +172,20 @@ def _measure_grid(fit: _Fit, count: int, tell: Callable[[str], None]) -> ModelRe
         ]
         for size, times in seconds
     ]
-    tell(report.table(["bucket MB", "step s", "of the best"], rows))
+    fit.settings.tell(table(rows, header=["bucket MB", "step s", "of the best"]))
     return result
 
 
 def _of_turns(grid: Sequence[tuple[int, list[float]]]) -> dict[int, list[float]]:
-    """Step times over the mean of their turn: what slows a whole turn says nothing of sizes."""
+    """Step times over the mean of their turn: what slows a whole turn does not depend on sizes."""
     means = [statistics.fmean(turn) for turn in zip(*(times for _, times in grid), strict=True)]
     return {
         size: [time / mean for time, mean in zip(times, means, strict=True)] for size, times in grid
     }
 
 
-def _search(
-    fit: _Fit,
-    result: ModelResult,
-    searches: Sequence[str],
-    seed: int,
-    turns: int,
-    tell: Callable[[str], None],
-) -> None:
-    answer = fit.run(searches, [result.best, _START], turns, seed)
+def _search(fit: _Fit, result: ModelResult, searches: Sequence[str], seed: int) -> None:
+    answer = fit.run(searches, [result.best, _START], fit.settings.repeats, seed)
     seconds = dict(answer["seconds"])
     ratios = {
         size: statistics.median(
@@ -214,7 +201,7 @@ def _search(
         result.searches.setdefault(name, []).append(found)
         kind = name.partition("(")[0]
         line += f"; {kind} {size / 1e6:.2f} MB {ratio:.3f} ({len(trials)})"
-    tell(line)
+    fit.settings.tell(line)
 
 
 def _print(result: ModelResult, tell: Callable[[str], None]) -> None:
@@ -240,4 +227,4 @@ def _print(result: ModelResult, tell: Callable[[str], None]) -> None:
             ]
         )
     header = ["search", "within 5 %", "median", "worst", "trials", "most"]
-    tell(report.table(header, rows))
+    tell(table(rows, header=header))

@@ -1,11 +1,11 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""What a sum of gradients takes between nodes, dense and compressed, and what a node sends.
+"""The time of a sum of gradients between nodes, dense and compressed, and the bytes sent.
 
-The steps of HiTopKComm are compared with what their parts take: those of equations 7 to 10 of Shi
-et al., "Towards Scalable Distributed Training of Deep Learning on Public Cloud Clusters", section
-3, and those that the equations leave out (docs/compression.md has the terms). Every part is
-measured by itself on all ranks at once, in turns with the steps, so that the sum is a prediction
-and a change of the machine's speed hits both.
+The steps of HiTopKComm are compared with the times of their parts: those of equations 7 to 10 of
+Shi et al., "Towards Scalable Distributed Training of Deep Learning on Public Cloud Clusters",
+section 3, and those that the equations leave out (docs/compression.md has the terms). Every part is
+measured alone, on all ranks at once, in turns with the steps, so that the sum of the parts is a
+prediction and a change of the machine's speed affects both.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from tfdear.benchmarks import engine_parts, report
-from tfdear.benchmarks import lab as netlab
+from tfdear.benchmarks import engine_parts
 from tfdear.benchmarks.group import Group
+from tfdear.benchmarks.lab import Lab
+from tfdear.benchmarks.settings import Settings
+from tfdear.benchmarks.table import table
 from tfdear.compression import MSTopK
 
 _TIMEOUT = 300.0
@@ -26,7 +28,7 @@ _PAIR_BYTES = 8
 
 
 def configurations(density: float) -> dict[str, dict[str, str]]:
-    """What is compared: names, and the variables of their jobs."""
+    """The ways to sum that are compared: names, and the variables of their jobs."""
     return {
         "dense ring": {"TFDEAR_COLLECTIVE": "ring"},
         "dense hierarchical": {"TFDEAR_COLLECTIVE": "hierarchical"},
@@ -50,11 +52,11 @@ class Row:
 
     name: str
     sent: float = 0.0  # Bytes that leave a node in a step, headers included.
-    # Of each step, from the moment when all ranks have a gradient until all have the sum.
+    # Of each step, from when all ranks have a gradient until all have the sum.
     steps: list[float] = dataclasses.field(default_factory=list)
     exchanges: list[float] = dataclasses.field(default_factory=list)  # Without the copies.
     phases: list[dict[str, float]] = dataclasses.field(default_factory=list)  # Of the slowest rank.
-    parts: list[dict[str, float]] = dataclasses.field(default_factory=list)  # Each by itself.
+    parts: list[dict[str, float]] = dataclasses.field(default_factory=list)  # Each alone.
 
     @property
     def step(self) -> float:
@@ -68,31 +70,26 @@ class Row:
 
     @property
     def predicted(self) -> dict[str, float] | None:
-        """What the parts of a step take by themselves; None if that was not measured."""
+        """The times of a step's parts, each measured alone; None if they were not."""
         return _medians(self.parts) if self.parts else None
 
 
 def measure(
-    lab: netlab.Lab,
+    settings: Settings,
+    *,
     ranks_per_node: int,
     count: int,
     density: float,
     sums: Sequence[str] | None,
-    repeats: int,
-    pin: bool,
-    tell: Callable[[str], None],
 ) -> dict[str, Any]:
     """Sums a gradient in every way, one job after the other, and prints a table.
 
     Args:
-        lab: The nodes.
+        settings: Where and how often to measure.
         ranks_per_node: Ranks on each.
         count: Elements of the gradient.
         density: Fraction that is sent.
         sums: Names of `configurations`; None: all of them.
-        repeats: Steps of each, of which the median counts.
-        pin: Whether every rank gets one core.
-        tell: Prints a line.
 
     Returns:
         What the JSON file holds.
@@ -100,6 +97,7 @@ def measure(
     Raises:
         ValueError: There is no sum of such a name.
     """
+    lab, repeats = settings.lab, settings.repeats
     ranks = dataclasses.replace(
         lab, nodes=tuple(node for node in lab.nodes for _ in range(ranks_per_node))
     )
@@ -108,17 +106,19 @@ def measure(
         if name not in ways:
             raise ValueError(f"sums are {', '.join(map(repr, ways))}. Received: {name!r}")
     if not engine_parts.are_built():
-        tell("parts of sums are measured in the source tree only; wheels lack their library")
+        settings.tell(
+            "parts of sums are measured in the source tree only; wheels lack their library"
+        )
     rows = []
     for name in sums or ways:
-        with Group("with_tfdear", sys.executable, ranks, pin, ways[name]) as group:
-            # Starts the job, which measures its links; young connections and memory are slow.
+        with Group("with_tfdear", sys.executable, ranks, settings.pin, ways[name]) as group:
+            # Starts the job, which measures its links; also warms up connections and memory.
             group.call("gradient_sum", _TIMEOUT, count=count, repeats=0)
             row = Row(name)
             before = _sent(lab)
             group.call("gradient_sum", _TIMEOUT, count=count, repeats=0)
-            # Of a call, and of its step that is not timed.
-            of_call = _more(before, _sent(lab))
+            # Sent by a call itself, and by its step that is not timed.
+            overhead = _more(before, _sent(lab))
             has_parts = name.startswith("HiTopKComm") and engine_parts.are_built()
             turns = repeats if has_parts else 1
             for _ in range(turns):
@@ -126,9 +126,9 @@ def measure(
                     _add_parts(group, count, density, ranks_per_node, row)
                 before = _sent(lab)
                 _add_steps(group, count, repeats // turns, row)
-                row.sent = (_more(before, _sent(lab)) - of_call) / (repeats // turns)
+                row.sent = (_more(before, _sent(lab)) - overhead) / (repeats // turns)
             rows.append(row)
-    _print(rows, len(lab.nodes), ranks_per_node, count, density, tell)
+    _print(settings, rows, ranks_per_node, count, density)
     return {
         "benchmark": "sparse",
         "nodes": len(lab.nodes),
@@ -148,12 +148,12 @@ def measure(
     }
 
 
-def _sent(lab: netlab.Lab) -> list[int]:
+def _sent(lab: Lab) -> list[int]:
     return [node.bytes_sent() for node in lab.nodes]
 
 
 def _more(before: list[int], after: list[int]) -> int:
-    """What the busiest node sent meanwhile."""
+    """The bytes that the busiest node sent meanwhile."""
     return max(b - a for a, b in zip(before, after, strict=True))
 
 
@@ -162,14 +162,14 @@ def _add_steps(group: Group, count: int, steps: int, row: Row) -> None:
     answers = group.call("gradient_sum", _TIMEOUT, count=count, repeats=steps)
     names = ("begins", "copied", "first", "last", "ends")
     for step in range(steps):
-        begins, copied, first, last, ends = (
+        starts, copied, first, last, ends = (
             [answer[name][step] for answer in answers] for name in names
         )
-        row.steps.append(max(ends) - min(begins))
+        row.steps.append(max(ends) - min(starts))
         row.exchanges.append(max(last) - max(first))
         row.phases.append(
             {
-                "copy in": max(copied) - min(begins),
+                "copy in": max(copied) - min(starts),
                 **{
                     phase: max(answer["phases"][phase] for answer in answers)
                     for phase in answers[0]["phases"]
@@ -180,7 +180,7 @@ def _add_steps(group: Group, count: int, steps: int, row: Row) -> None:
 
 
 def _add_parts(group: Group, count: int, density: float, ranks_per_node: int, row: Row) -> None:
-    """Adds what every part of a step takes by itself: from the first begin to the last end.
+    """Adds the time of every part of a step, measured alone: from the first start to the last end.
 
     All ranks share the cores and the memory of one machine here, as in a step.
     """
@@ -209,13 +209,9 @@ def _medians(of_turns: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def _print(
-    rows: list[Row],
-    nodes: int,
-    ranks_per_node: int,
-    count: int,
-    density: float,
-    tell: Callable[[str], None],
+    settings: Settings, rows: list[Row], ranks_per_node: int, count: int, density: float
 ) -> None:
+    nodes = len(settings.lab.nodes)
     pairs = (nodes - 1) * _PAIR_BYTES * density * count
     first = rows[0].step
     header = [
@@ -229,10 +225,10 @@ def _print(
         "parts ms",
         "step / parts",
     ]
-    text = []
+    cells = []
     for row in rows:
         predicted = None if row.predicted is None else sum(row.predicted.values())
-        text.append(
+        cells.append(
             [
                 row.name,
                 f"{row.step * 1e3:.1f}",
@@ -245,8 +241,8 @@ def _print(
                 "-" if predicted is None else f"{row.step / predicted:.3f}",
             ]
         )
-    tell(f"{nodes} nodes x {ranks_per_node} ranks, {count} elements, density {density:g}")
-    tell(report.table(header, text))
+    settings.tell(f"{nodes} nodes x {ranks_per_node} ranks, {count} elements, density {density:g}")
+    settings.tell(table(cells, header=header))
     for row in rows:
         if row.predicted is None:
             continue
@@ -254,9 +250,10 @@ def _print(
             f"{step * 1e3:.1f} / {sum(parts.values()) * 1e3:.1f}"
             for step, parts in zip(row.steps, row.parts, strict=True)
         ]
-        tell(f"{row.name}: parts {_words(row.predicted)}. Took: {_words(_medians(row.phases))}.")
-        tell(f"{row.name}: step / parts of each turn, ms: {', '.join(turns)}.")
+        phases = _format(_medians(row.phases))
+        settings.tell(f"{row.name}: parts {_format(row.predicted)}. Took: {phases}.")
+        settings.tell(f"{row.name}: step / parts of each turn, ms: {', '.join(turns)}.")
 
 
-def _words(seconds: dict[str, float]) -> str:
+def _format(seconds: dict[str, float]) -> str:
     return "; ".join(f"{name} {s * 1e3:.1f} ms" for name, s in seconds.items())

@@ -1,7 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Training of a real model between slow nodes, dense and compressed: time of a step, and result.
 
-What is learned does not depend on how fast the line is, so it is learned on one that is not shaped.
+The result does not depend on how fast the link is, so it is learned on one that is not shaped.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from tfdear import compression
-from tfdear.benchmarks import lab as netlab
-from tfdear.benchmarks import report
 from tfdear.benchmarks.group import Group
+from tfdear.benchmarks.settings import Settings
+from tfdear.benchmarks.table import table
 
 _BUILD_SECONDS = 300.0
 _STEP_SECONDS = 60.0
@@ -36,38 +37,33 @@ class Row:
 
 
 def measure(
-    labs: dict[str, Callable[[], Any]],
+    settings_of_rate: Mapping[str, Callable[[], AbstractContextManager[Settings]]],
+    *,
     ranks_per_node: int,
     task: str,
     batch_size: int,
     sums: Sequence[str],
-    steps: int,
-    repeats: int,
     learning_steps: int,
-    pin: bool,
-    tell: Callable[[str], None],
 ) -> dict[str, Any]:
     """Trains with every kind of sum and prints a table.
 
     Args:
-        labs: Context managers of the nodes, by the rate between them.
-        ranks_per_node: Ranks on each.
+        settings_of_rate: Makes the settings with a lab, by the rate between its nodes; an iteration
+            is a step.
+        ranks_per_node: Ranks on each node.
         task: "resnet-50" or "transformer".
         batch_size: Examples per rank and step.
-        sums: As `variables` has them; the first is what others are compared with.
-        steps: Steps per repeat.
-        repeats: Turns of each, of which the median counts.
-        learning_steps: Steps of the training whose result is told; 0: none.
-        pin: Whether every rank gets one core.
-        tell: Prints a line.
+        sums: As `variables` takes them; the others are compared with the first.
+        learning_steps: Steps of the training whose result is reported; 0: none.
 
     Returns:
         What the JSON file holds.
     """
     rows = [Row(name) for name in sums]
-    for rate, make_lab in labs.items():
+    for rate, make_settings in settings_of_rate.items():
         for row in rows:
-            with make_lab() as lab, _group(lab, ranks_per_node, row.name, pin) as group:
+            with make_settings() as settings, _group(settings, ranks_per_node, row.name) as group:
+                nodes, tell, steps = settings.lab.nodes, settings.tell, settings.iterations
                 arguments = {"task": task, "batch_size": batch_size}
                 answers = group.call("learn", _BUILD_SECONDS, steps=learning_steps, **arguments)
                 row.gradient_bytes = answers[0]["gradient_bytes"]
@@ -78,14 +74,15 @@ def measure(
                     continue
                 limit = _STEP_SECONDS * (2 + steps)
                 group.call("learning_step", limit, steps=steps)
-                before = [node.bytes_sent() for node in lab.nodes]
+                before = [node.bytes_sent() for node in nodes]
                 row.seconds[rate] = [
-                    max(group.call("learning_step", limit, steps=steps)) for _ in range(repeats)
+                    max(group.call("learning_step", limit, steps=steps))
+                    for _ in range(settings.repeats)
                 ]
-                after = [node.bytes_sent() for node in lab.nodes]
-                # Of every repeat the first steps are not timed, but sent.
+                after = [node.bytes_sent() for node in nodes]
+                # The first steps of every repeat are not timed, but they send, too.
                 sent = max(b - a for a, b in zip(before, after, strict=True))
-                row.sent[rate] = sent / (repeats * (answers[0]["first_steps"] + steps))
+                row.sent[rate] = sent / (settings.repeats * (answers[0]["first_steps"] + steps))
                 tell(f"{row.name}, {rate}: {statistics.median(row.seconds[rate]):.3f} s")
     _print(rows, tell)
     return {
@@ -117,11 +114,10 @@ def variables(name: str) -> dict[str, str]:
     return {"TFDEAR_COMPRESSION": name}
 
 
-def _group(lab: netlab.Lab, ranks_per_node: int, name: str, pin: bool) -> Group:
-    ranks = dataclasses.replace(
-        lab, nodes=tuple(node for node in lab.nodes for _ in range(ranks_per_node))
-    )
-    return Group("with_tfdear", sys.executable, ranks, pin, variables(name))
+def _group(settings: Settings, ranks_per_node: int, name: str) -> Group:
+    nodes = tuple(node for node in settings.lab.nodes for _ in range(ranks_per_node))
+    ranks = dataclasses.replace(settings.lab, nodes=nodes)
+    return Group("with_tfdear", sys.executable, ranks, settings.pin, variables(name))
 
 
 def _print(rows: Sequence[Row], tell: Callable[[str], None]) -> None:
@@ -130,7 +126,7 @@ def _print(rows: Sequence[Row], tell: Callable[[str], None]) -> None:
     for rate in rates:
         header += [f"step s, {rate}", "slowest", "times as fast", "MB sent"]
     header.append(rows[0].measure or "result")
-    table = []
+    table_rows = []
     for row in rows:
         cells = [row.name]
         for rate in rates:
@@ -139,5 +135,5 @@ def _print(rows: Sequence[Row], tell: Callable[[str], None]) -> None:
             cells += [f"{seconds:.3f}", f"{max(row.seconds[rate]):.3f}", f"{first / seconds:.2f}"]
             cells.append(f"{row.sent[rate] / 1e6:.2f}")
         cells.append("" if row.learned is None else f"{row.learned:.4f}")
-        table.append(cells)
-    tell(report.table(header, table))
+        table_rows.append(cells)
+    tell(table(table_rows, header=header))

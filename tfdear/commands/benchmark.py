@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tfdear.benchmarks import lab as netlab
+from tfdear.benchmarks.lab import LabError
 from tfdear.commands import benchmark_runs, output_file
 from tfdear.planning import schedules
 
@@ -69,7 +69,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "--connections",
         type=_list(_positive(int)),
         default=[],
-        help="also with so many connections to each rank, such as 2,4 (default: only with one)",
+        help="also with these numbers of connections to each rank, such as 2,4 (default: only 1)",
     )
     collectives.add_argument(
         "--paths", type=_positive(int), default=1, help="as of `tfdear netlab up` (default: 1)"
@@ -128,7 +128,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         nargs="+",
         default=["default"],
         help='planners of tfdear.fusion, such as "FixedSize(4 << 20)" (default: what DearStrategy '
-        "does if nobody says)",
+        "does by default)",
     )
     overlap.add_argument(
         "--one-node",
@@ -168,7 +168,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "--rates",
         type=lambda text: text.split(","),
         default=["100mbit", "1gbit"],
-        help="what each node may send, in place of --rate (default: 100mbit,1gbit)",
+        help="what each node may send, instead of --rate (default: 100mbit,1gbit)",
     )
     training.add_argument(
         "--sums",
@@ -185,7 +185,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "--learning-steps",
         type=int,
         default=0,
-        help="steps of a training whose result is told, on a line that is not shaped (default: "
+        help="steps of a training whose result is told, on a link that is not shaped (default: "
         "none)",
     )
     planners = _add(
@@ -256,7 +256,7 @@ def _positive(convert: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def _list(convert: Callable[[str], Any]) -> Callable[[str], list[Any]]:
     def read(text: str) -> list[Any]:
-        return [convert(word) for word in text.split(",")]
+        return [convert(part) for part in text.split(",")]
 
     return read
 
@@ -302,7 +302,7 @@ def _reporting(
         from tfdear.benchmarks import report
         from tfdear.benchmarks.group import BenchmarkError
 
-        # As an exception, so that the lab and its ranks go before this process does.
+        # As an exception, so that the lab and its ranks are removed before this process ends.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         try:
             output_file.check_writable(options.json)
@@ -313,7 +313,7 @@ def _reporting(
             if options.json is not None:
                 report.write(options.json, {"machine": machine, **document})
             return 0
-        except (netlab.LabError, ValueError, OSError) as error:
+        except (LabError, ValueError, OSError) as error:
             print(f"tfdear benchmark: {error}", file=sys.stderr)
             return _USAGE_EXIT_CODE
         except BenchmarkError as error:
@@ -327,10 +327,10 @@ def _sizes(text: str) -> list[int]:
     """Reads "64K,4M"."""
     factors = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     sizes = []
-    for word in text.split(","):
-        factor = factors.get(word[-1:].upper())
+    for part in text.split(","):
+        factor = factors.get(part[-1:].upper())
         try:
-            sizes.append(int(word[:-1]) * factor if factor else int(word))
+            sizes.append(int(part[:-1]) * factor if factor else int(part))
         except ValueError:
             sizes.append(0)
     if min(sizes) < 1:

@@ -7,11 +7,13 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 from tfdear import fusion as fusion_package
 from tfdear import simulator
-from tfdear.benchmarks import lab as netlab
+from tfdear.benchmarks import lab
+from tfdear.benchmarks.settings import Settings
 from tfdear.compression import compressor
 from tfdear.fusion import planner
 
@@ -21,23 +23,28 @@ def tell(line: str) -> None:
     print(line, flush=True)
 
 
-def _lab(options: argparse.Namespace, paths: int = 1):
-    _check_ranks(options.ranks)
-    rate = None if options.rate == "none" else options.rate
-    return netlab.temporary(options.ranks, rate, paths)
-
-
-def _check_ranks(ranks: int) -> None:
-    if ranks < 2:
-        raise ValueError(f"--ranks must be at least 2. Received: {ranks}")
+@contextlib.contextmanager
+def _settings(
+    options: argparse.Namespace, rate: str, iterations: int = 1, paths: int = 1
+) -> Iterator[Settings]:
+    """The settings with a lab of one rank per node."""
+    _check_ranks(options)
+    with lab.temporary(options.ranks, None if rate == "none" else rate, paths) as nodes:
+        yield Settings(nodes, options.pin, options.repeats, tell, iterations)
 
 
 @contextlib.contextmanager
-def _one_node(ranks: int):
-    """A lab whose nodes are all the same one."""
-    _check_ranks(ranks)
-    with netlab.temporary(1, None) as lab:
-        yield dataclasses.replace(lab, nodes=lab.nodes * ranks)
+def _settings_on_one_node(options: argparse.Namespace, iterations: int) -> Iterator[Settings]:
+    """The settings with a lab in which all ranks are on the same node."""
+    _check_ranks(options)
+    with lab.temporary(1, None) as node:
+        ranks = dataclasses.replace(node, nodes=node.nodes * options.ranks)
+        yield Settings(ranks, options.pin, options.repeats, tell, iterations)
+
+
+def _check_ranks(options: argparse.Namespace) -> None:
+    if options.ranks < 2:
+        raise ValueError(f"--ranks must be at least 2. Received: {options.ranks}")
 
 
 def replay(options: argparse.Namespace) -> dict[str, Any]:
@@ -45,18 +52,14 @@ def replay(options: argparse.Namespace) -> dict[str, Any]:
     from tfdear.benchmarks import peers, replay
 
     trace = simulator.load(options.trace)
-    with _lab(options) as lab:
+    with _settings(options, options.rate, options.iterations) as settings:
         return replay.measure(
-            lab,
-            [peers.tfdear(), peers.torch(options.torch_python)],
-            trace,
-            options.ratio,
-            options.schedules,
-            dict(zip(options.planners, map(fusion_package.parse, options.planners), strict=True)),
-            options.repeats,
-            options.iterations,
-            options.pin,
-            tell,
+            settings,
+            peers=[peers.tfdear(), peers.torch(options.torch_python)],
+            trace=trace,
+            ratios=options.ratio,
+            names=options.schedules,
+            planners={text: fusion_package.parse(text) for text in options.planners},
         )
 
 
@@ -67,17 +70,15 @@ def fusion(options: argparse.Namespace) -> dict[str, Any]:
     trace = simulator.load(options.trace)
     for text in options.planners:
         fusion_package.parse(text)
-    with _lab(options) as lab:
+    with _settings(options, options.rate, options.iterations) as settings:
         return fusion_benchmark.measure(
-            lab,
-            trace,
-            options.ratio,
-            options.schedules,
-            {text: functools.partial(fusion_package.parse, text) for text in options.planners},
-            options.repeats,
-            options.iterations,
-            options.pin,
-            tell,
+            settings,
+            trace=trace,
+            ratio=options.ratio,
+            names=options.schedules,
+            planners={
+                text: functools.partial(fusion_package.parse, text) for text in options.planners
+            },
         )
 
 
@@ -94,36 +95,29 @@ def search(options: argparse.Namespace) -> dict[str, Any]:
             fusion_package.parse(text.replace("{seed}", "0")), planner.SearchingPlanner
         ):
             raise ValueError(f"--searches takes planners that search. Received: {text}")
-    with _lab(options) as lab:
+    with _settings(options, options.rate, options.steps) as settings:
         return search.measure(
-            lab,
-            options.models,
-            options.searches,
-            range(options.first_seed, options.first_seed + options.seeds),
-            options.noise,
-            options.grid,
-            options.repeats,
-            options.steps,
-            options.pin,
-            tell,
+            settings,
+            models=options.models,
+            searches=options.searches,
+            seeds=range(options.first_seed, options.first_seed + options.seeds),
+            noise=options.noise,
+            grid=options.grid,
         )
 
 
 def sparse(options: argparse.Namespace) -> dict[str, Any]:
-    """Sparse sums beside dense ones."""
+    """Sparse sums compared with dense ones."""
     from tfdear.benchmarks import sparse
 
     compressor.check_density(options.density)
-    with _lab(options) as lab:
+    with _settings(options, options.rate) as settings:
         return sparse.measure(
-            lab,
-            options.ranks_per_node,
-            options.elements,
-            options.density,
-            options.sums,
-            options.repeats,
-            options.pin,
-            tell,
+            settings,
+            ranks_per_node=options.ranks_per_node,
+            count=options.elements,
+            density=options.density,
+            sums=options.sums,
         )
 
 
@@ -131,47 +125,39 @@ def training(options: argparse.Namespace) -> dict[str, Any]:
     """Training with dense and compressed gradients."""
     from tfdear.benchmarks import training
 
-    _check_ranks(options.ranks)
+    _check_ranks(options)
     for name in options.sums:
         training.variables(name)
-
-    def lab(rate: str):
-        return functools.partial(netlab.temporary, options.ranks, None if rate == "none" else rate)
-
     rates = [*options.rates, *(["none"] if options.learning_steps > 0 else [])]
     return training.measure(
-        {rate: lab(rate) for rate in rates},
-        options.ranks_per_node,
-        options.task,
-        options.batch_size,
-        options.sums,
-        options.steps,
-        options.repeats,
-        options.learning_steps,
-        options.pin,
-        tell,
+        {rate: functools.partial(_settings, options, rate, options.steps) for rate in rates},
+        ranks_per_node=options.ranks_per_node,
+        task=options.task,
+        batch_size=options.batch_size,
+        sums=options.sums,
+        learning_steps=options.learning_steps,
     )
 
 
 def overlap(options: argparse.Namespace) -> dict[str, Any]:
-    """Real training, beside other frameworks."""
+    """Real training, compared with other frameworks."""
     from tfdear.benchmarks import overlap, peers
 
-    with _one_node(options.ranks) if options.one_node else _lab(options) as lab:
+    with (
+        _settings_on_one_node(options, options.steps)
+        if options.one_node
+        else _settings(options, options.rate, options.steps)
+    ) as settings:
         return overlap.measure(
-            lab,
-            [
+            settings,
+            peers=[
                 peers.torch(options.torch_python),
                 peers.horovod(options.horovod_python),
                 peers.mirrored(options.mirrored_python or options.horovod_python),
             ],
-            options.model,
-            options.batch_size,
-            [(schedule, text) for schedule in options.schedules for text in options.planners],
-            options.repeats,
-            options.steps,
-            options.pin,
-            tell,
+            model=options.model,
+            batch_size=options.batch_size,
+            configurations=[(s, text) for s in options.schedules for text in options.planners],
         )
 
 
@@ -184,7 +170,5 @@ def collectives(options: argparse.Namespace) -> dict[str, Any]:
         peers.torch(options.torch_python),
         peers.horovod(options.horovod_python),
     ]
-    with _lab(options, options.paths) as lab:
-        return collectives.measure(
-            lab, frameworks, options.sizes, options.repeats, options.pin, tell
-        )
+    with _settings(options, options.rate, paths=options.paths) as settings:
+        return collectives.measure(settings, peers=frameworks, sizes=options.sizes)

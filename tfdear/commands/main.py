@@ -9,14 +9,12 @@ import sys
 from collections.abc import Sequence
 
 import tfdear
-from tfdear.commands import netlab as netlab_command
-from tfdear.commands import timeline as timeline_command
-from tfdear.commands import trace as trace_command
+from tfdear.commands import netlab, timeline, trace
 from tfdear.launch.plan import LaunchError, LaunchPlan, make_command
 
 _USAGE_EXIT_CODE = 2
 
-# Their modules load numpy and the planners: only when they are asked for.
+# Their modules load numpy and the planners, so they are imported only for these commands.
 _PLANNING_COMMANDS = {
     "simulate": "simulate training on many workers",
     "benchmark": "measure collectives, schedules and planners",
@@ -50,10 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-        arguments: the command line without the program's name. Defaults to None: `sys.argv`.
+        arguments: The command line without the program's name. Defaults to None: `sys.argv`.
 
     Returns:
-        The exit code: 2 for a command that makes no sense, else that of the command.
+        The exit code: 2 for invalid arguments, else that of the command.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = _make_parser(arguments[0] if arguments else None)
@@ -62,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    # Here, not above: `tfdear doctor` must work where the launcher does not.
+    # Imported here: `tfdear doctor` must work where the launcher does not.
     from tfdear.launch import launcher
 
     # What follows "--" is the command, even if it begins with a dash.
@@ -85,9 +83,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from tfdear.commands.doctor import checks as doctor
+    from tfdear.commands.doctor import checks
 
-    return doctor.run(self_test=options.self_test, timeout=options.timeout)
+    return checks.run(self_test=options.self_test, timeout=options.timeout)
 
 
 def _refuse(text: str) -> int:
@@ -105,7 +103,7 @@ def _ranks(text: str | None, num_ranks: int) -> frozenset[int] | None:
         return frozenset(int(number) for number in text.split(","))
     except ValueError:
         raise LaunchError(
-            f"--show must be all, none or ranks such as 0,2, but is {text!r}."
+            f"--show must be all, none or ranks such as 0,2. Received: {text!r}"
         ) from None
 
 
@@ -186,12 +184,12 @@ def _make_parser(command: str | None) -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="time for that job (default: 120)",
     )
-    netlab_command.add_parser(commands)
-    trace_command.add_parser(commands)
-    timeline_command.add_parser(commands)
+    netlab.add_parser(commands)
+    trace.add_parser(commands)
+    timeline.add_parser(commands)
     for name, summary in _PLANNING_COMMANDS.items():
         if name == command:
-            importlib.import_module(f"tfdear.{name}_command").add_parser(commands)
+            importlib.import_module(f"tfdear.commands.{name}").add_parser(commands)
         else:
             commands.add_parser(name, help=summary)
     return parser

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 
-from tfdear.benchmarks import lab as netlab
+from tfdear.benchmarks import lab
+from tfdear.benchmarks.lab import Lab, LabError
 from tfdear.launch.plan import LaunchError, make_command
 from tfdear.rendezvous import rank_environment
 
@@ -73,7 +74,7 @@ def _guarded(function):
     def run(options: argparse.Namespace) -> int:
         try:
             return function(options)
-        except (netlab.LabError, LaunchError) as error:
+        except (LabError, LaunchError) as error:
             print(f"tfdear netlab: {error}", file=sys.stderr)
             return _USAGE_EXIT_CODE
 
@@ -82,26 +83,26 @@ def _guarded(function):
 
 def _up(options: argparse.Namespace) -> int:
     rate = None if options.rate == "none" else options.rate
-    _show(netlab.up(options.nodes, rate, options.name, options.paths))
+    _show(lab.up(options.nodes, rate, options.name, options.paths))
     return 0
 
 
 def _status(options: argparse.Namespace) -> int:
-    _show(netlab.find(options.name))
+    _show(lab.find(options.name))
     return 0
 
 
 def _down(options: argparse.Namespace) -> int:
-    netlab.down(options.name)
+    lab.down(options.name)
     return 0
 
 
-def _show(lab: netlab.Lab) -> None:
-    rate = "not shaped" if lab.rate is None else f"{lab.bits_per_second or 0:g} bit/s per node"
-    if lab.paths > 1:
-        rate += f" in {lab.paths} paths"
-    print(f"lab {lab.name}: {len(lab.nodes)} nodes, {rate}")
-    for number, node in enumerate(lab.nodes):
+def _show(shown: Lab) -> None:
+    rate = "not shaped" if shown.rate is None else f"{shown.bits_per_second or 0:g} bit/s per node"
+    if shown.paths > 1:
+        rate += f" in {shown.paths} paths"
+    print(f"lab {shown.name}: {len(shown.nodes)} nodes, {rate}")
+    for number, node in enumerate(shown.nodes):
         print(
             f"  node {number}: {node.hostname}, {node.address}, namespace {node.namespace}, "
             f"{node.bytes_sent()} bytes sent, {node.bytes_received()} bytes received"
@@ -111,26 +112,26 @@ def _show(lab: netlab.Lab) -> None:
 def _command(options: argparse.Namespace) -> list[str]:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
-        raise netlab.LabError("name a command after --, such as: -- python train.py")
+        raise LabError("name a command after --, such as: -- python train.py")
     return command
 
 
 def _execute(options: argparse.Namespace) -> int:
     command = _command(options)
-    nodes = netlab.find(options.name).nodes
+    nodes = lab.find(options.name).nodes
     if not 0 <= options.node < len(nodes):
-        raise netlab.LabError(
+        raise LabError(
             f"the nodes of lab {options.name!r} are 0 to {len(nodes) - 1}. Received: {options.node}"
         )
-    line = nodes[options.node].command(command)
+    arguments = nodes[options.node].command(command)
     sys.stdout.flush()
-    os.execvp(line[0], line)
+    os.execvp(arguments[0], arguments)
 
 
 def _run(options: argparse.Namespace) -> int:
-    words = _command(options)
-    command = make_command(words[0], words[1:], module=options.module)
-    nodes = netlab.find(options.name).nodes
+    target, *arguments = _command(options)
+    command = make_command(target, arguments, module=options.module)
+    nodes = lab.find(options.name).nodes
     processes: list[subprocess.Popen] = []
     previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -166,7 +167,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _wait(processes: list[subprocess.Popen]) -> int:
-    """Waits for all; after a failure the others have some seconds to end by themselves."""
+    """Waits for all; after a failure the others have some seconds to end."""
     deadline = float("inf")
     code = 0
     while any(process.poll() is None for process in processes):

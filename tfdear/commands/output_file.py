@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Looks at a file that a command is to write, before the command takes its time."""
+"""Checks at the start of a command that it can write its results at the end."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 
 
 def check_writable(*paths: str | None) -> None:
-    """Raises if a file could not be written at the end; what is there stays.
+    """Raises if a file cannot be written; existing contents stay.
 
     Args:
-        *paths: Files. None: nothing is to be written.
+        *paths: Files; None where the command writes none.
 
     Raises:
         OSError: A file cannot be written.

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from tfdear import fusion, simulator
+from tfdear.benchmarks.table import table
 from tfdear.commands import output_file
 from tfdear.planning import schedules
 
@@ -27,7 +28,7 @@ examples:
 The defaults of alpha and beta are 10 Gbit/s Ethernet, as the MG-WFBP paper measured it.
 """
 _USAGE_EXIT_CODE = 2
-# Every one of them is an event of the simulation, for every schedule, planner and cluster.
+# Each chunk is an event of the simulation, for every schedule, planner and cluster.
 _MOST_CHUNKS = 10_000
 _PLANNERS = ("NoFusion", "SingleBucket", "FixedSize", "MGWFBP", "Planned")
 
@@ -109,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Simulates and prints; returns the exit code, 2 for a command that makes no sense."""
+    """Simulates and prints; returns the exit code, 2 for invalid arguments."""
     try:
         output_file.check_writable(options.json, options.plot)
         trace = simulator.load(options.trace).scaled(options.compute_factor)
@@ -154,7 +155,7 @@ def _workers(text: str) -> list[int]:
             numbers = [int(number) for number in text.split(",")]
         else:
             numbers = [int(first)]
-            # Not a number below 1: it would double for ever.
+            # A number below 1 would double for ever.
             while numbers[-1] >= 1 and 2 * numbers[-1] <= int(last):
                 numbers.append(2 * numbers[-1])
         if min(numbers) < 1 or range_mark and int(last) < numbers[0]:
@@ -177,33 +178,28 @@ def _print(trace, network, workers, results, bounds) -> None:
         ("bound", name, [f"{bounds[count][key] * 1e3:.1f}" for count in workers])
         for key, name in names.items()
     ]
-    _table(
+    _print_table(
         "iteration time (ms)", workers, results, lambda r: f"{r.iteration_time * 1e3:.1f}", limits
     )
-    _table("speedup over one worker", workers, results, lambda r: f"{r.speedup:.1f}")
-    _table("scaling efficiency (%)", workers, results, lambda r: f"{r.efficiency * 100:.1f}")
-    _table("buckets", workers, results, lambda r: str(r.buckets))
+    _print_table("speedup over one worker", workers, results, lambda r: f"{r.speedup:.1f}")
+    _print_table("scaling efficiency (%)", workers, results, lambda r: f"{r.efficiency * 100:.1f}")
+    _print_table("buckets", workers, results, lambda r: str(r.buckets))
 
 
-def _table(
+def _print_table(
     title: str,
     workers: Sequence[int],
     results: Sequence[simulator.Result],
     cell: Callable[[simulator.Result], str],
     more: Sequence[tuple[str, str, list[str]]] = (),
 ) -> None:
-    rows: dict[tuple[str, str], list[str]] = {}
+    cells: dict[tuple[str, str], list[str]] = {}
     for result in results:
-        rows.setdefault((result.schedule, result.planner), []).append(cell(result))
-    lines = [(*key, cells) for key, cells in rows.items()] + list(more)
-    first, second = (max(len(line[column]) for line in lines) for column in (0, 1))
-    width = max(len(text) for line in lines for text in (*line[2], str(max(workers))))
-    print(f"\n{title}")
-    head = f"{'schedule':{first}}  {'planner':{second}}"
-    print(head + "".join(f"  {count:>{width}}" for count in workers))
-    for schedule, name, cells in lines:
-        cells_text = "".join(f"  {text:>{width}}" for text in cells)
-        print(f"{schedule:{first}}  {name:{second}}{cells_text}")
+        cells.setdefault((result.schedule, result.planner), []).append(cell(result))
+    rows = [["schedule", "planner", *map(str, workers)]]
+    rows += [[*key, *values] for key, values in cells.items()]
+    rows += [[schedule, name, *values] for schedule, name, values in more]
+    print(f"\n{title}\n{table(rows, num_left=2, equal_widths=True)}")
 
 
 def _write(path, trace, network, results, bounds) -> None:

@@ -32,7 +32,7 @@ def draw(
         bounds: What `bounds` returned, by number of workers.
 
     Raises:
-        ImportError: matplotlib is not installed.
+        ImportError: Matplotlib is not installed.
     """
     try:
         import matplotlib.artist
@@ -74,14 +74,14 @@ def draw(
         panel.grid(True, color="0.92")
     for panel in panels[len(schedules) :]:
         panel.set_axis_off()
-    # The panels of a column share its axis: the lowest that is drawn bears the numbers.
+    # The panels of a column share its axis: the lowest that is drawn shows the numbers.
     for column in range(columns):
         lowest = [panel for panel in panels[column::columns] if panel.axison][-1]
         lowest.xaxis.set_tick_params(labelbottom=True)
         lowest.set_xlabel("workers")
     for row in range(rows):
         panels[row * columns].set_ylabel("scaling efficiency (%)")
-    # The panel with most lines names them all.
+    # One legend for the lines of all panels.
     handles: dict[str, matplotlib.artist.Artist] = {}
     for panel in panels[: len(schedules)]:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):

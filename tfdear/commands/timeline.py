@@ -52,15 +52,14 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from tfdear.measure import drawing as timeline_drawing
-    from tfdear.measure import timeline
+    from tfdear.measure import drawing, timeline
 
     try:
         trace = timeline.merge([timeline.read(path) for path in options.files])
         if pathlib.Path(options.output).suffix == ".json":
             timeline.write(trace, options.output)
         else:
-            timeline_drawing.draw(
+            drawing.draw(
                 trace, options.output, num_steps=options.steps, first_step=options.first_step
             )
     except ModuleNotFoundError as error:

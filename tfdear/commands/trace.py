@@ -9,7 +9,6 @@ import os
 import sys
 
 from tfdear.commands import output_file
-from tfdear.job import options as options_module
 
 _DESCRIPTION = """\
 Runs a training script on this machine and records a trace of its model: of every gradient its size
@@ -45,11 +44,12 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the script and says where the trace is.
+    """Runs the script and prints where the trace is.
 
     Returns:
         The job's exit code; 1 if the job made too few steps for a trace.
     """
+    from tfdear.job.options import TRACE_VARIABLE
     from tfdear.launch import launcher
     from tfdear.launch.plan import LaunchPlan, make_command
     from tfdear.planning.trace import Trace
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
         )
         return 2
     path = os.path.abspath(options.output)
-    # Beside it and renamed when it is whole: a job that fails costs no trace of an earlier one.
+    # Renamed when it is complete, so that a job that fails does not destroy an earlier trace.
     folder, name = os.path.split(path)
     new = os.path.join(folder, f".{os.getpid()}.{name}")
     try:
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
             command=make_command(command[0], command[1:]), num_ranks=options.num_ranks
         )
         output_file.check_writable(path, new)
-        os.environ[options_module.TRACE_VARIABLE] = new
+        os.environ[TRACE_VARIABLE] = new
         code = launcher.launch(plan)
         if code:
             return code

@@ -12,7 +12,7 @@ def parse(text: str) -> Compressor | None:
     """Reads a compression as it is written in Python: "MSTopK(density=0.01)", or "None".
 
     Raises:
-        ValueError: It is none, or does not take these arguments.
+        ValueError: There is no such compression, or it does not take these arguments.
     """
     if text.strip() in ("", "None"):
         return None

@@ -24,7 +24,7 @@ class Compressor(Protocol):
 
     @property
     def corrects_momentum(self) -> bool:
-        """Whether what is kept allows for the momentum of the optimizer that gets the sums."""
+        """Whether the residual takes account of the optimizer's momentum."""
 
     def smallest_bucket(
         self, outer: CommunicationCosts, ranks_per_node: int, members: int
@@ -54,7 +54,7 @@ class Compressor(Protocol):
         """
 
     def configure(self, engine: Any, *, members: int) -> None:
-        """Tells the engine how to compress, before the first use of a layout, on all ranks alike.
+        """Tells the engine how to compress, the same on all ranks, before a layout is first used.
 
         Args:
             engine: The started `tfdear.engine.engine.Engine`.
@@ -63,12 +63,12 @@ class Compressor(Protocol):
 
 
 def elements_of(nbytes: int) -> int:
-    """Elements of so many bytes, the last one possibly in part."""
+    """The number of elements in that many bytes, rounded up."""
     return -(-nbytes // _ELEMENT_BYTES)
 
 
 def check_density(density: object) -> None:
-    """Raises a ValueError if this is no density."""
+    """Raises a ValueError if this is not a density."""
     number = isinstance(density, int | float) and not isinstance(density, bool)
     if not number or not 0 < density <= 1:  # type: ignore[operator]
         raise ValueError(

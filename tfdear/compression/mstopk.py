@@ -19,20 +19,21 @@ _EXCHANGES = ("auto", *names.EXCHANGES)
 # Bytes of a coded pair at densities about 0.01, over the 4 bytes of an element.
 _CODED = {"float32": 1.1, "bfloat16": 0.6}
 _FIRST_DENSITY = 0.25
-# If nobody asked for a warm-up. What is held back comes about 1 / density steps late: so many times
-# that it lasts. It begins so many times denser that on a slow line also its steps are quick.
+# The default warm-up. What is held back arrives about 1 / density steps late; the warm-up takes
+# this many times as long. Its first density is this factor higher, low enough for quick steps on a
+# slow link.
 _WARM_UP_DELAYS = 10
-_DENSER = 5
+_WARM_UP_FACTOR = 5
 # Processor time, in seconds, on an ordinary core: to select (per byte of the vector: error feedback
 # reads and writes it) and to code, decode and add one pair. Rough on purpose: all ranks must
-# decide alike, and only tiny buckets are decided by them.
+# make the same choice, and these numbers decide only about tiny buckets.
 _SELECT_BYTE = 0.25e-9
 _CODE_PAIR = 20e-9
 
 
 @dataclasses.dataclass(frozen=True)
 class WarmUp:
-    """The density falls exponentially from the first one in so many steps."""
+    """The density falls exponentially from the first one in this number of steps."""
 
     steps: int
     first_density: float
@@ -57,7 +58,7 @@ class MSTopK:
             rank selects `max(1, floor(density * elements / ranks per node + 0.5))` elements; 1
             sends everything, dense. Defaults to 0.01.
         samplings: None selects exactly. A number selects with the published bisection instead, with
-            so many counting passes, for comparison. Defaults to None.
+            that many counting passes, for comparison. Defaults to None.
         error_feedback: Whether what is not sent is added to the next step's gradient. Defaults to
             True; without it, what is not sent is lost.
         momentum: Factor of momentum correction: the residual then sums up the gradients' momentum.
@@ -114,7 +115,7 @@ class MSTopK:
         if self.momentum and not self.error_feedback:
             raise ValueError(
                 "Momentum correction sums up what was not sent, which `error_feedback=False` "
-                f"forgets. Set one of them. Received: momentum={self.momentum!r}, "
+                f"discards. Set one of them. Received: momentum={self.momentum!r}, "
                 f"error_feedback={self.error_feedback!r}"
             )
         for name, minimum in (("samplings", 1), ("warm_up_steps", 0), ("dense_below", 0)):
@@ -145,7 +146,8 @@ class MSTopK:
         """Returns the warm-up that was asked for, or that of an optimizer if none was."""
         if self.warm_up_steps is not None:
             return WarmUp(self.warm_up_steps, _FIRST_DENSITY)
-        return WarmUp(math.ceil(_WARM_UP_DELAYS / self.density), min(1.0, _DENSER * self.density))
+        first_density = min(1.0, _WARM_UP_FACTOR * self.density)
+        return WarmUp(math.ceil(_WARM_UP_DELAYS / self.density), first_density)
 
     def exchange_among(self, members: int) -> str:
         """Returns the kind of exchange for a number of nodes: "all_gather" or "reduce"."""
@@ -155,7 +157,7 @@ class MSTopK:
 
     @property
     def corrects_momentum(self) -> bool:
-        """Whether what is kept allows for the momentum of the optimizer that gets the sums."""
+        """Whether the residual takes account of the optimizer's momentum."""
         return self.error_feedback and self.momentum is None
 
     def configure(self, engine: Any, *, members: int) -> None:
@@ -177,8 +179,8 @@ class MSTopK:
     def exchange_cost(self, outer: CommunicationCosts, members: int) -> LinearCost:
         """Returns the cost of a sparse exchange, per byte of a rank's shard.
 
-        Use it with what was measured, to tell when compression pays. Besides the payload it counts
-        the messages with the sizes of the payloads, and the time to select and code.
+        Use it with what was measured, to tell when compression pays. In addition to the payload it
+        counts the messages with the sizes of the payloads, and the time to select and code.
 
         Args:
             outer: Costs of dense collectives among the nodes.
@@ -188,13 +190,13 @@ class MSTopK:
         payload = self.density * _CODED[self.values]
         if self.exchange_among(members) == "reduce":
             start_up = 2 * outer.reduce_scatter.a + 2 * outer.all_gather.a
-            line = payload * (outer.reduce_scatter.b + outer.all_gather.b)
+            transfer = payload * (outer.reduce_scatter.b + outer.all_gather.b)
             coded = 4 * pairs
         else:
             start_up = 2 * outer.all_gather.a
-            line = payload * members * outer.all_gather.b
+            transfer = payload * members * outer.all_gather.b
             coded = (1 + members) * pairs
-        return LinearCost(start_up, line + _SELECT_BYTE + coded * _CODE_PAIR)
+        return LinearCost(start_up, transfer + _SELECT_BYTE + coded * _CODE_PAIR)
 
     def smallest_bucket(
         self, outer: CommunicationCosts, ranks_per_node: int, members: int

@@ -15,21 +15,21 @@ from tfdear.planning.trace import Trace
 
 __all__ = ["Bayesian"]
 
-# Trials before there is a model. With one, the process says that little is known far from it, and
-# the next ones go there.
+# Trials before the Gaussian process is fitted. After one, it is uncertain far from there, which is
+# where the next trials go.
 _FIRST_TRIALS = 1
-# Places of the axis at which the expected improvement is worked out.
-_LOOKED_AT = 400
+# Positions on the axis at which the expected improvement is computed.
+_NUM_CANDIDATES = 400
 _LEAST_TRIALS = 7
-# Of the process, in parts of the axis: the range within which step times may turn.
+# Bounds of the process's length scale, as fractions of the axis.
 _LENGTHS = (0.25, 1.0)
-# Times that differ by less say nothing about the size.
+# Log times with a smaller deviation say nothing about the size.
 _LEAST_DEVIATION = 1e-3
 
-# The weight of what was measured, which is noisy, beside what the process says, which is smooth.
-_MEASURED = 0.5
-# Trials from which on the process has a say in it.
-_FIRST_BEST = 3
+# The weight of a measured time, which is noisy, against that of the predicted one, which is smooth.
+_MEASURED_WEIGHT = 0.5
+# From this many trials on, predictions count.
+_LEAST_TRIALS_TO_PREDICT = 3
 
 
 class Bayesian(Search):
@@ -51,7 +51,7 @@ class Bayesian(Search):
         steps_per_trial: Steps over which the caller averages. Defaults to 10.
         tolerance: The search ends when the expected improvement is less than this fraction of the
             step time. Defaults to 0.005.
-        drift: Relative change of the step time that begins a new search. Defaults to 0.2.
+        drift: Relative change of the step time that starts a new search. Defaults to 0.2.
 
     Raises:
         ValueError: An argument is out of range.
@@ -93,7 +93,8 @@ class Bayesian(Search):
                 raise ValueError(f"`{name}` must be zero or more. Received: {name}={value!r}")
         self.start = start if isinstance(start, str) else int(start)
         self.xi = xi
-        self._told: tuple[int, Any] | None = None  # After how many trials, and the optimizer then.
+        # The number of trials that the optimizer was told, and the optimizer.
+        self._told: tuple[int, Any] | None = None
         self.tolerance = tolerance
 
     @property
@@ -116,16 +117,16 @@ class Bayesian(Search):
 
     @property
     def best(self) -> int:
-        """The best size so far, in bytes: by what was measured and what the process says of it."""
-        if len(self._sizes) < _FIRST_BEST:
+        """The best size so far, in bytes, by the measured and the predicted step times."""
+        if len(self._sizes) < _LEAST_TRIALS_TO_PREDICT:
             return super().best
         logs = np.log(self._seconds)
         predicted = self._optimizer().models[-1].predict(self._positions()) * self._scale()
-        score = _MEASURED * (logs - logs.mean()) + (1 - _MEASURED) * predicted
+        score = _MEASURED_WEIGHT * (logs - logs.mean()) + (1 - _MEASURED_WEIGHT) * predicted
         return self._sizes[int(np.argmin(score))]
 
-    def _begin_with(self, size: int) -> None:
-        super()._begin_with(size)
+    def _restart(self, size: int) -> None:
+        super()._restart(size)
         self._told = None
 
     def _next(self) -> int | None:
@@ -137,14 +138,14 @@ class Bayesian(Search):
             return self._at(float(optimizer.ask()[0]))
 
     def _gain(self, optimizer: Any) -> float:
-        """The fraction of the step time that a further trial may be expected to gain."""
+        """The fraction of the step time that another trial is expected to gain."""
         from skopt.acquisition import gaussian_ei
 
         model = optimizer.models[-1]
         best = float(model.predict(self._positions()).min())
-        # Without xi: that says where to look, not what there is to gain.
+        # Without xi, which guides the search but is no gain.
         axis = np.linspace(0.0, 1.0, 201).reshape(-1, 1)
-        # In logarithms a difference is a fraction of the step time.
+        # A difference of logarithms is a fraction of the step time.
         return float(gaussian_ei(axis, model, best, 0.0).max()) * self._scale()
 
     def _optimizer(self) -> Any:
@@ -154,14 +155,14 @@ class Bayesian(Search):
         return self._told[1]
 
     def _tell(self) -> Any:
-        # Here, not above: scikit-optimize takes a second to load.
+        # Imported here: scikit-optimize takes a second to load.
         from skopt import Optimizer
         from skopt.learning import GaussianProcessRegressor
         from skopt.learning.gaussian_process.kernels import ConstantKernel, Matern
         from skopt.space import Real
 
-        # As the optimizer's own process, but for the bounds of its length: so few trials would
-        # also be explained by a curve that is all noise, or one that turns at each of them.
+        # As the optimizer's own process, except the bounds of its length scale: without them, this
+        # few trials would also fit a curve that is all noise, or one that turns at each of them.
         kernel = ConstantKernel(1.0, (0.01, 1000.0)) * Matern(0.3, _LENGTHS, nu=2.5)
         process = GaussianProcessRegressor(
             kernel, normalize_y=True, noise="gaussian", n_restarts_optimizer=2, random_state=0
@@ -173,19 +174,19 @@ class Bayesian(Search):
             acq_func="EI",
             acq_func_kwargs={"xi": self.xi},
             acq_optimizer="sampling",
-            acq_optimizer_kwargs={"n_points": _LOOKED_AT},
+            acq_optimizer_kwargs={"n_points": _NUM_CANDIDATES},
             random_state=0,
         )
         logs = np.log(self._seconds)
         standardised = (logs - logs.mean()) / self._scale()
         with warnings.catch_warnings():
-            # That it would try a size again, and takes another: that is as it should be.
+            # It warns when it would try a size again and takes another, which is intended.
             warnings.simplefilter("ignore")
             optimizer.tell(self._positions().tolist(), standardised.tolist())
         return optimizer
 
     def _scale(self) -> float:
-        """The standard deviation of the log times, in which `xi` counts."""
+        """The standard deviation of the log times, the unit of `xi`."""
         return max(float(np.log(self._seconds).std()), _LEAST_DEVIATION)
 
     def _positions(self) -> np.ndarray:

@@ -16,9 +16,9 @@ _EVERYTHING = 1 << 62
 class FixedSize:
     """Fuses neighbouring gradients into buckets of at most a fixed number of bytes.
 
-    Use it to trade start-up latency (large buckets) against overlap (small ones). The engine cuts
-    the gradients from the last to the first, as the backward pass yields them; a gradient larger
-    than the limit travels alone.
+    Use it to trade start-up latency (large buckets) against overlap (small ones). Buckets are
+    filled from the last gradient to the first, in the order of the backward pass; a gradient larger
+    than the limit is sent alone.
 
     Args:
         bytes: Largest bucket, in bytes. Defaults to 25 MiB.
@@ -103,7 +103,7 @@ class FixedCount:
     ) -> list[list[int]]:
         """Returns the buckets in backward order; costs and schedule do not matter."""
         layers = list(reversed(range(len(trace.layers))))
-        return [layers[begin : begin + self.count] for begin in range(0, len(layers), self.count)]
+        return [layers[start : start + self.count] for start in range(0, len(layers), self.count)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,12 +55,12 @@ class MGWFBP:
         cost = costs.all_reduce
         layers = trace.layers
         buckets: list[list[int]] = [[]]
-        ready = line = 0.0
+        ready = line_free = 0.0
         for index in reversed(range(len(layers))):
             ready += layers[index].backward
-            begin = max(line, ready)  # When the current bucket could begin with this layer in it.
+            start = max(line_free, ready)  # Of the current bucket with this layer in it.
             buckets[-1].append(index)
-            if index and ready + layers[index - 1].backward - begin >= cost.a:
-                line = begin + cost.seconds(sum(layers[i].bytes for i in buckets[-1]))
+            if index and ready + layers[index - 1].backward - start >= cost.a:
+                line_free = start + cost.seconds(sum(layers[i].bytes for i in buckets[-1]))
                 buckets.append([])
         return buckets

@@ -20,7 +20,7 @@ class Planned:
     buckets save start-ups, small ones start earlier and free the next forward pass earlier, and
     this planner weighs the two exactly, for the schedule in use.
 
-    It is what `DearStrategy` uses if nobody says otherwise. `buckets` are optimal for a queue that
+    It is the default of `DearStrategy`. `buckets` are optimal for a queue that
     interrupts transfers at no cost; for "dear", what the engine gets is `plan`, in which every
     interruption costs a start-up.
 
@@ -40,7 +40,7 @@ class Planned:
     keeps_first_buckets = True
 
     def first_bucket_bytes(self, compressed: bool) -> int:
-        """Returns the default; with compression 0, so that those that stay are not too large."""
+        """Returns the default; with compression 0, as the first buckets then stay."""
         return 0 if compressed else DEFAULT_BUCKET_BYTES
 
     def buckets(

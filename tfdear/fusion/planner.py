@@ -15,15 +15,16 @@ DEFAULT_BUCKET_BYTES = 25 << 20
 class Planner(Protocol):
     """Decides which gradients travel as one collective.
 
-    Beside these members a planner may have
+    In addition to these members, a planner may have
 
-    - `plan(trace, costs, schedule)`: buckets with the order of their collectives, where the two are
-      sought together (`make_plan`);
+    - `plan(trace, costs, schedule)`: buckets with the order of their collectives, where both are
+      searched for together (`make_plan`);
     - `first_bucket_bytes(compressed)`: the largest bucket, in bytes, before anything is measured;
       0: a sixteenth of the gradients' bytes, within limits (default: 25 MiB);
     - `keeps_first_buckets`: True if with compression the buckets of the first plan stay, which are
-      alike in all runs, and only their order is measured. Buckets decide what is selected: those
-      that are cut by measured times give other weights in every run (default: False).
+      the same in all runs, and only their order follows from measurements. What is selected depends
+      on the buckets: those made from measured times give other weights in every run (default:
+      False).
     """
 
     needs_profile: bool
@@ -49,7 +50,7 @@ class SearchingPlanner(Planner, Protocol):
 
 
 def seeks_order(planner: Planner) -> bool:
-    """Whether a planner seeks buckets and the order of their collectives together."""
+    """Whether a planner searches for buckets and the order of their collectives together."""
     return hasattr(planner, "plan")
 
 
@@ -59,7 +60,7 @@ def make_plan(
     """The plan that the engine gets: the planner's buckets and the schedule's order.
 
     Args:
-        planner: Who cuts the buckets.
+        planner: The planner that makes the buckets.
         schedule: One of `tfdear.schedules.SCHEDULES`.
         trace: The model.
         costs: The network, or None.
@@ -73,7 +74,7 @@ def first_bucket_bytes(planner: Planner, compressed: bool) -> int:
     """The largest bucket before anything is measured, as `Planner` says.
 
     Args:
-        planner: Who cuts the buckets later.
+        planner: The planner that makes the buckets later.
         compressed: Whether gradients are compressed.
     """
     own = getattr(planner, "first_bucket_bytes", None)

@@ -1,7 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Planners that try bucket sizes while training runs: what they share, and the two plain ones.
+"""Planners that try bucket sizes while training runs: their base class and the two baselines.
 
-`tfdear.fusion.bayesian` has the third. Imports no TensorFlow.
+Imports no TensorFlow.
 """
 
 import abc
@@ -15,9 +15,9 @@ from tfdear.planning.trace import Trace
 
 __all__ = ["GridSearch", "RandomSearch", "Search"]
 
-# [Note: Drift] After the search has ended, this many observations give the usual step time; as
-# many later ones together must leave it before the search begins again. One slow observation (a
-# checkpoint, a neighbour on the machine) is no drift.
+# [Note: Drift] After the search has ended, this many observations give the usual step time; the
+# search starts again when as many later ones all differ from it. One slow observation (a
+# checkpoint, another program on the machine) is no drift.
 _DRIFT_WINDOW = 3
 
 
@@ -31,7 +31,7 @@ class Search(abc.ABC):
         high: Largest bucket size, in bytes.
         trials: Largest number of trials.
         steps_per_trial: Steps over which the caller averages.
-        drift: Relative change of the step time that begins a new search.
+        drift: Relative change of the step time that starts a new search.
 
     Raises:
         ValueError: An argument is out of range.
@@ -55,7 +55,7 @@ class Search(abc.ABC):
                 "`drift` must be a positive fraction of the step time, such as 0.2. "
                 f"Received: drift={drift!r}"
             )
-        # Whole numbers: 1e6 is how people write a million.
+        # Converted, because 1e6 is a usual way to write a million.
         self.low = int(low)
         self.high = int(high)
         self.trials = trials
@@ -84,7 +84,7 @@ class Search(abc.ABC):
 
     @property
     def best(self) -> int:
-        """The best bucket size so far, in bytes; before the first trial, the one to begin with."""
+        """The best bucket size so far, in bytes; without any trial, that of the first."""
         if not self._sizes:
             return self._current()
         return self._sizes[int(np.argmin(self._seconds))]
@@ -113,8 +113,8 @@ class Search(abc.ABC):
         """Ends a trial with its step time, which chooses the next one.
 
         Call it on one rank, with the mean over `steps_per_trial` steps, and give the buckets that
-        follow to the others. Call it at the same pace when `done`: a drift of the step time
-        begins a new search.
+        follow to the others. Call it as often when `done`: a drift of the step time starts a new
+        search.
 
         Args:
             seconds_per_step: Mean time of a step with the current buckets, in seconds.
@@ -139,7 +139,7 @@ class Search(abc.ABC):
             self._bytes = following
 
     def _watch(self, seconds: float) -> None:
-        """Begins again when the step time has left the usual one; see [Note: Drift]."""
+        """Starts again when the step time differs from the usual one; see [Note: Drift]."""
         self._since_done.append(seconds)
         if len(self._since_done) < 2 * _DRIFT_WINDOW:
             return
@@ -148,10 +148,10 @@ class Search(abc.ABC):
         del self._since_done[_DRIFT_WINDOW:-_DRIFT_WINDOW]
         # All of them on the same side, not only their mean.
         if recent.min() > 1 + self.drift or recent.max() < 1 - self.drift:
-            self._begin_with(self.best)
+            self._restart(self.best)
 
-    def _begin_with(self, size: int) -> None:
-        """Forgets the trials: what they measured is no longer so."""
+    def _restart(self, size: int) -> None:
+        """Starts a new search with this size; the old trials are no longer valid."""
         self._bytes = size
         self._sizes, self._seconds, self._since_done = [], [], []
         self._done = False
@@ -190,7 +190,7 @@ class RandomSearch(Search):
         high: Largest bucket size, in bytes. Defaults to 100 MB.
         trials: Number of trials. Defaults to 20.
         steps_per_trial: Steps over which the caller averages. Defaults to 10.
-        drift: Relative change of the step time that begins a new search. Defaults to 0.2.
+        drift: Relative change of the step time that starts a new search. Defaults to 0.2.
         seed: Seed of the random numbers. Defaults to 0.
 
     Raises:
@@ -237,7 +237,7 @@ class GridSearch(Search):
         high: Largest bucket size, in bytes. Defaults to 100 MB.
         trials: Number of trials. Defaults to 20.
         steps_per_trial: Steps over which the caller averages. Defaults to 10.
-        drift: Relative change of the step time that begins a new search. Defaults to 0.2.
+        drift: Relative change of the step time that starts a new search. Defaults to 0.2.
 
     Raises:
         ValueError: An argument is out of range.
@@ -265,8 +265,8 @@ class GridSearch(Search):
     ) -> None:
         super().__init__(low, high, trials, steps_per_trial, drift)
 
-    def _begin_with(self, size: int) -> None:
-        super()._begin_with(self.low)
+    def _restart(self, size: int) -> None:
+        super()._restart(self.low)
 
     def _first(self) -> int:
         return self.low

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 from tfdear.compression.compressor import Compressor, elements_of
-from tfdear.engine import engine as engine_module
+from tfdear.engine.engine import Engine
 from tfdear.engine.plan import Levels, SparseBuckets
 from tfdear.job.links import Links
 from tfdear.planning import cost_model
@@ -16,11 +16,11 @@ def agree(
     compressor: Compressor,
     levels: Levels,
     links: Links,
-    engine: engine_module.Engine,
+    engine: Engine,
     exchange: Callable[[str], list[str]],
     warn: Callable[[str], None],
 ) -> SparseBuckets | None:
-    """Tells the engine which buckets to compress: by rank 0's costs, as all ranks must agree.
+    """Tells the engine which buckets to compress: by the costs of rank 0, as all ranks must agree.
 
     Args:
         compressor: How gradients are compressed.
@@ -28,7 +28,7 @@ def agree(
         links: What was measured.
         engine: The started engine.
         exchange: Gives every rank the texts of all ranks.
-        warn: Gets the reason where nothing is compressed.
+        warn: Takes the reason where nothing is compressed.
 
     Returns:
         Which buckets; None if none are.
@@ -47,8 +47,8 @@ def agree(
     compressor.configure(engine, members=levels.inter)
     if smallest is None:
         warn(
-            "by the costs that were measured, no size of bucket gains by it; say with "
-            "`dense_below` from how many bytes buckets are to be compressed"
+            "by the measured costs, no bucket is faster compressed, whatever its size; set "
+            "`dense_below` to the size in bytes from which buckets are to be compressed"
         )
         return None
     return SparseBuckets(elements_of(smallest), levels if compressor.hierarchical else None)

@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""The job's process groups: who is in each, and what carries its messages."""
+"""The job's process groups: the members and the transport of each."""
 
 import dataclasses
 import functools
@@ -9,15 +9,15 @@ from absl import logging
 
 from tfdear import errors
 from tfdear.base.names import COLLECTIVES_IN_LEVELS, Lane, Transport
-from tfdear.engine import engine as engine_module
-from tfdear.engine import plan as engine_plan
-from tfdear.job import options as options_module
+from tfdear.engine.engine import Engine
+from tfdear.engine.plan import Levels
 from tfdear.job import topology
+from tfdear.job.options import DearOptions
 from tfdear.rendezvous.nodes import Node
 
 # The groups of the two levels, in the order of `topology.Grid`: rows and columns.
 LEVELS = (Lane.GRADIENTS_INTRA, Lane.GRADIENTS_INTER)
-# All that gradients travel in.
+# The lanes of the groups in which gradients are sent.
 _GRADIENT_LANES = (Lane.GRADIENTS, *LEVELS)
 
 
@@ -33,19 +33,19 @@ class ProcessGroups:
         ValueError: The collective or the compression does not go with these nodes.
     """
 
-    def __init__(self, options: options_module.DearOptions, rank: int, nodes: Sequence[Node]):
+    def __init__(self, options: DearOptions, rank: int, nodes: Sequence[Node]):
         self._options = options
         self._rank = rank
         self._node_ranks = [node.node_rank for node in nodes]
         self._num_nodes = nodes[rank].num_nodes
-        # Which ranks form the levels in which gradients are summed, and those of compression.
+        # The ranks of the levels in which gradients are summed, and of those of compression.
         self.grid: topology.Grid | None = None
         self.sparse_grid: topology.Grid | None = None
-        # What carries the messages of each group, once it is connected.
+        # The transport of each group, once it is connected.
         self.transports: dict[Lane, Transport] = {}
         everyone = list(range(len(nodes)))
         own = nodes[rank]
-        # The members of each, in the order of their ranks in it.
+        # The members of each group, in the order of their ranks in it.
         self.members: dict[Lane, list[int]] = {
             Lane.GRADIENTS: everyone,
             Lane.CONTROL: everyone,
@@ -79,7 +79,7 @@ class ProcessGroups:
             self.members[Lane.GRADIENTS_INTER] = column
 
     @property
-    def levels(self) -> engine_plan.Levels | None:
+    def levels(self) -> Levels | None:
         """The sizes of the two levels that gradients are summed in; None if they are not."""
         return None if self.grid is None else self.grid.levels
 
@@ -90,10 +90,10 @@ class ProcessGroups:
         return (1, 1) if grid is None else dataclasses.astuple(grid.levels)
 
     @property
-    def sparse_levels(self) -> engine_plan.Levels:
+    def sparse_levels(self) -> Levels:
         """Ranks that sum before they select, and ranks that exchange what they selected."""
         if self.sparse_grid is None:
-            return engine_plan.Levels(intra=1, inter=len(self._node_ranks))
+            return Levels(intra=1, inter=len(self._node_ranks))
         return self.sparse_grid.levels
 
     def names_and_members(self) -> dict[str, list[int]]:
@@ -102,12 +102,12 @@ class ProcessGroups:
 
     def connect(
         self,
-        engine: engine_module.Engine,
+        engine: Engine,
         bind_address: str,
         exchange: Callable[[str], list[str]],
         cause_of: Callable[[errors.TfdearError], Exception],
     ) -> None:
-        """Connects all groups, through shared memory where all members can, else by Gloo.
+        """Connects all groups: through shared memory where all members can, else by Gloo.
 
         Args:
             engine: The engine, not started.
@@ -173,12 +173,12 @@ class ProcessGroups:
             self._connect(lane, blobs, Transport.SHARED_MEMORY)
         if not any(refusals):
             return
-        # A group of another node may have refused: every rank takes part in every exchange.
+        # A group on another node may have refused, and every rank takes part in every exchange.
         if shared:
             self._exchange_blobs(b"")
             return
         logging.info(
-            "tfdear: process group %r does without shared memory: %s", lane.name.lower(), refusals
+            "tfdear: process group %r does not use shared memory: %s", lane.name.lower(), refusals
         )
         self._connect_over_tcp(lane, open_group())
 

@@ -1,27 +1,36 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""This process among the others of its job: what is started, and in which order."""
+"""This process and the others of its job: what is started, and in which order."""
 
 from absl import logging
 
 import tfdear
-from tfdear.engine import engine as engine_module
-from tfdear.engine import event_reader, first_plan
-from tfdear.engine import plan as engine_plan
+from tfdear.engine.engine import Engine
+from tfdear.engine.event_reader import EventReader
+from tfdear.engine.first_plan import FirstPlan
+from tfdear.engine.plan import PlanFormat, SparseBuckets
 from tfdear.fusion import planner
-from tfdear.job import compressed_buckets, groups, links, seeds
-from tfdear.job import options as options_module
-from tfdear.job import tuner as tuner_module
+from tfdear.job import compressed_buckets, seeds
+from tfdear.job.groups import ProcessGroups
+from tfdear.job.links import Links
+from tfdear.job.options import (
+    TIMELINE_VARIABLE,
+    DearOptions,
+    stall_seconds,
+    timeline_file,
+    trace_file,
+)
+from tfdear.job.tuner import FIRST_AGREEMENT, Tuner
 from tfdear.monitor import exit_handlers
-from tfdear.monitor import monitor as monitor_module
-from tfdear.planning import cost_model
-from tfdear.rendezvous import cluster as cluster_module
-from tfdear.rendezvous import cluster_resolver as cluster_resolver_module
-from tfdear.rendezvous import nodes
-from tfdear.rendezvous import rendezvous as rendezvous_module
+from tfdear.monitor.monitor import Monitor
+from tfdear.planning.cost_model import CommunicationCosts
+from tfdear.rendezvous import rendezvous
+from tfdear.rendezvous.cluster import discover
+from tfdear.rendezvous.cluster_resolver import make as make_cluster_resolver
+from tfdear.rendezvous.nodes import Node
 
 
 class Job:
-    """What a strategy knows of its own process and of the others.
+    """Starts what a strategy needs of its own process and of the others, and holds it.
 
     Args:
         options: The strategy's options.
@@ -32,53 +41,51 @@ class Job:
         ValueError: The environment describes no valid cluster, or not one for the collective.
     """
 
-    def __init__(self, options: options_module.DearOptions, cluster_resolver=None):
+    def __init__(self, options: DearOptions, cluster_resolver=None):
         self.options = options
-        self.engine = engine_module.Engine()
-        cluster = cluster_module.discover(cluster_resolver)
+        self.engine = Engine()
+        cluster = discover(cluster_resolver)
         self.source = cluster.source
         self.rank = cluster.rank
         self.world_size = cluster.world_size
-        self.monitor: monitor_module.Monitor | None = None
-        # Decides about fusion, on rank 0.
-        self.tuner: tuner_module.Tuner | None = None
+        self.monitor: Monitor | None = None
+        # Plans tensor fusion, on rank 0.
+        self.tuner: Tuner | None = None
         # Which buckets are compressed, if any.
-        self.sparse_buckets: engine_plan.SparseBuckets | None = None
+        self.sparse_buckets: SparseBuckets | None = None
         if self.world_size == 1:
-            self.node = nodes.Node(node_rank=0, num_nodes=1, local_rank=0, local_size=1)
-            self.groups = groups.ProcessGroups(options, 0, [self.node])
-            self.links = links.Links(self.groups)
-            self.cluster_resolver = cluster_resolver or cluster_resolver_module.make(cluster)
+            self.node = Node(node_rank=0, num_nodes=1, local_rank=0, local_size=1)
+            self.groups = ProcessGroups(options, 0, [self.node])
+            self.links = Links(self.groups)
+            self.cluster_resolver = cluster_resolver or make_cluster_resolver(cluster)
             return
-        self._rendezvous = rendezvous_module.connect(
+        self._rendezvous = rendezvous.connect(
             cluster,
             timeout=options.init_timeout,
             heartbeat=options.heartbeat,
-            facts={
+            common={
                 "tfdear": tfdear.__version__,
                 "backend": "gloo",
                 "device": "CPU",
                 **options.shared(),
-                # Ranks that record one measure their clocks together.
-                options_module.TIMELINE_VARIABLE: (
-                    "set" if options_module.timeline_file() else "not set"
-                ),
+                # Ranks that record timelines measure their clocks together.
+                TIMELINE_VARIABLE: "set" if timeline_file() else "not set",
             },
         )
         self.node = self._rendezvous.nodes[self.rank]
-        self.cluster_resolver = cluster_resolver or cluster_resolver_module.make(
+        self.cluster_resolver = cluster_resolver or make_cluster_resolver(
             cluster, self._rendezvous.hosts
         )
-        self.groups = groups.ProcessGroups(options, self.rank, self._rendezvous.nodes)
-        self.links = links.Links(self.groups)
-        # From here on a rank that fails or dies is named by the others.
-        self.monitor = monitor_module.Monitor(
+        self.groups = ProcessGroups(options, self.rank, self._rendezvous.nodes)
+        self.links = Links(self.groups)
+        # From here on the others name a rank that fails or dies.
+        self.monitor = Monitor(
             self._rendezvous,
             self.engine,
             self.groups.names_and_members(),
             heartbeat=options.heartbeat,
             timeout=options.timeout,
-            stall_seconds=options_module.stall_seconds(),
+            stall_seconds=stall_seconds(),
             cleanup_timeout=options.cleanup_timeout,
         )
         self.monitor.start()
@@ -89,14 +96,14 @@ class Job:
             self.monitor.report_failure(f"{type(error).__name__}: {error}"[:2000])
             raise
 
-    def _start(self, monitor: monitor_module.Monitor) -> None:
-        """What ranks do together once they have met, watched by the monitor."""
+    def _start(self, monitor: Monitor) -> None:
+        """The part of the start that the monitor watches: all ranks have met and do it together."""
         options = self.options
         self.groups.connect(
             self.engine, self._rendezvous.listen_address, self.exchange, monitor.cause_of
         )
         seeds.share(self.exchange)
-        self.engine.start(options.max_delay_ms, first_agreement=tuner_module.FIRST_AGREEMENT)
+        self.engine.start(options.max_delay_ms, first_agreement=FIRST_AGREEMENT)
         self.links.measure(self.engine, self.node.num_nodes)
         if options.compression is not None:
             self.sparse_buckets = compressed_buckets.agree(
@@ -107,29 +114,29 @@ class Job:
                 self.exchange,
                 self._warn_uncompressed,
             )
-        plan_format = engine_plan.PlanFormat(
+        plan_format = PlanFormat(
             tree=options.collective == "tree",
             levels=self.groups.levels,
             sparse_buckets=self.sparse_buckets,
         )
-        self.first_plan = first_plan.FirstPlan(
+        self.first_plan = FirstPlan(
             options.planned_schedule,
             planner.first_bucket_bytes(options.fusion, options.compression is not None),
             plan_format,
         )
         if self.rank == 0:
-            self.tuner = tuner_module.Tuner(
+            self.tuner = Tuner(
                 self.engine,
-                event_reader.EventReader(),
+                EventReader(),
                 options.fusion,
                 options.planned_schedule,
                 self.costs,
                 plan_format,
-                trace_file=options_module.trace_file(),
+                trace_file=trace_file(),
             )
 
     def exchange(self, value: str) -> list[str]:
-        """Every rank's value, in the order of the ranks. All ranks must call it alike."""
+        """The values of all ranks, in the order of the ranks. All ranks must call it together."""
         return self._rendezvous.exchange("exchange", value, timeout=self.options.init_timeout)
 
     def exchange_integers(self, value: int) -> list[int]:
@@ -138,11 +145,11 @@ class Job:
 
     @property
     def compresses(self) -> bool:
-        """Whether buckets of gradients can be compressed: there is a network for it."""
+        """Whether some buckets of gradients are compressed."""
         return self.sparse_buckets is not None
 
     @property
-    def costs(self) -> cost_model.CommunicationCosts | None:
+    def costs(self) -> CommunicationCosts | None:
         """What a reduction of gradients costs, as measured by this rank at the start."""
         return self.links.of_gradients(self.options.compression if self.compresses else None)
 

@@ -13,17 +13,18 @@ from tfdear.planning import cost_model
 if TYPE_CHECKING:
     from tfdear.engine.engine import Engine
 
-# [Note: Two regimes] The time per byte is fitted to large collectives back to back: what the link
-# carries. There the start-up hides behind the one before; and a link that saves up for bursts, as
-# shaped ones do, takes small messages faster than it carries bytes. So the start-up, which includes
-# the hand-over between threads, is fitted to small collectives that run by themselves.
+# [Note: Two regimes] The time per byte is fitted to large collectives back to back: the throughput
+# of the link. There the start-up of each is hidden by the one before, and a link that lets bursts
+# through, as shaped ones do, takes small messages faster than its rate. So the start-up, which
+# includes the hand-over between threads, is fitted to small collectives, each run alone.
 _SMALL_SIZES = (4 << 10, 8 << 10, 16 << 10)
 _LARGE_SIZES = (256 << 10, 1 << 20, 4 << 20)
-# A collective that takes longer than this ends the sizes: larger ones would only cost time.
+# Sizes larger than one that takes longer than this are not measured: they would only cost time.
 _LONG_SECONDS = 0.05
 _TIMES_ALONE = 9
 _MOST_REPEATS = 200
-# Of each large size; the median counts, so that one stall of a connection does not tilt the line.
+# Measurements of each large size, of which the median counts: one stall of a connection does not
+# change the fit.
 _TIMES_EACH = 3
 
 
@@ -59,7 +60,7 @@ def measure(
         )
         return int(agreed[0])
 
-    # Young connections are slow, and memory that was never written is.
+    # New connections and untouched pages are slow; this warms both up.
     engine.run_collective(lane, Operation.ALL_REDUCE, data)
     costs = {}
     for operation in (Operation.REDUCE_SCATTER, Operation.ALL_GATHER, Operation.ALL_REDUCE):
@@ -68,7 +69,7 @@ def measure(
             part = data[: size // 4]
             once = engine.run_collective(lane, operation, part)
             repeats = agree(min(max(int(window / max(once, 1e-6)), 1), _MOST_REPEATS))
-            # As many before that are not measured, without a pause between: after one, however
+            # As many repeats go before, not measured and without a pause: after a pause, however
             # short, a shaped link lets a burst through.
             taken = [
                 engine.run_collective(lane, operation, part, warm_up=repeats, repeats=repeats)
@@ -78,19 +79,19 @@ def measure(
             seconds.append(statistics.median(taken) / repeats)
             if agree(int(seconds[-1] > _LONG_SECONDS)):
                 break
-        agree(0)  # Nothing large is under way any more.
+        agree(0)  # Now no large collective is in transit.
         small = [_alone(engine, lane, operation, data[: size // 4]) for size in _SMALL_SIZES]
         costs[operation.name.lower()] = _fit(sizes, seconds, small)
     return cost_model.CommunicationCosts(**costs)
 
 
 def _alone(engine: "Engine", lane: Lane, operation: Operation, data: np.ndarray) -> float:
-    """Median seconds of a collective that nothing follows at once, as its caller sees it."""
+    """Median seconds of a collective that runs alone, as its caller sees it."""
     times = []
     for _ in range(_TIMES_ALONE):
-        begin = time.perf_counter()
+        start = time.perf_counter()
         engine.run_collective(lane, operation, data)
-        times.append(time.perf_counter() - begin)
+        times.append(time.perf_counter() - start)
     return statistics.median(times)
 
 
@@ -99,8 +100,8 @@ def _fit(sizes: list[int], seconds: list[float], small: list[float]) -> cost_mod
     try:
         per_byte = cost_model.fit(sizes, seconds).b
     except ValueError:
-        # A machine so busy, or a link so slow, that there is no line through the times: the
-        # largest size says the most.
+        # On a very busy machine or a very slow link, no straight line fits the times: the largest
+        # size is the best estimate.
         per_byte = seconds[-1] / sizes[-1]
     # The least-squares start-up, given the time per byte.
     rest = [t - per_byte * size for size, t in zip(_SMALL_SIZES, small, strict=True)]

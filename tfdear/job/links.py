@@ -3,7 +3,7 @@
 
 from tfdear.base.names import Lane
 from tfdear.compression.compressor import Compressor
-from tfdear.engine import engine as engine_module
+from tfdear.engine.engine import Engine
 from tfdear.job import link_costs
 from tfdear.job.groups import LEVELS, ProcessGroups
 from tfdear.planning import cost_model
@@ -22,18 +22,19 @@ class Links:
         # By the name of the class: "world", "intra_node" and "inter_node", or "rows" and "columns".
         self.costs_of_class: dict[str, CommunicationCosts] = {}
 
-    def measure(self, engine: engine_module.Engine, num_nodes: int) -> None:
+    def measure(self, engine: Engine, num_nodes: int) -> None:
         """Measures all classes; all ranks call it together."""
         groups = self._groups
         self.costs_of_class["world"] = link_costs.measure(engine, Lane.GRADIENTS)
         lanes = (Lane.INTRA_NODE, Lane.INTER_NODE) if groups.grid is None else LEVELS
-        # Groups of one have no links, and a group of all is measured unless gradients travel there.
-        # All ranks must decide alike.
+        # A group of one has no links, and a group of all ranks is measured already. All ranks must
+        # make the same choice.
         if groups.grid is None and num_nodes in (1, len(groups.members[Lane.GRADIENTS])):
             return
         for name, lane in zip(self._names_of_levels, lanes, strict=True):
             if len(groups.members.get(lane, ())) > 1:
-                # All columns of a grid use the nodes' links at once, and so they are measured.
+                # All columns of a grid use the nodes' links at the same time, so they are measured
+                # at the same time.
                 together = Lane.CONTROL if groups.grid or groups.sparse_grid else None
                 self.costs_of_class[name] = link_costs.measure(engine, lane, together)
 

@@ -13,8 +13,8 @@ from absl import logging
 from tfdear import compression as compression_module
 from tfdear import fusion as fusion_module
 from tfdear.base import names
-from tfdear.compression import compressor as compressor_module
-from tfdear.fusion import planner as planner_module
+from tfdear.compression.compressor import Compressor
+from tfdear.fusion.planner import Planner
 
 _CHOICES = {
     "backend": names.BACKENDS,
@@ -33,9 +33,9 @@ _SECONDS = {
 _FLAGS = ("barrier", "shared_memory", "shared_seeds", "log_per_rank")
 # Whole numbers: the least and the most. Every connection costs each rank a socket per peer.
 _INTEGERS = {"connections": (1, 16), "check_every": (0, 1 << 30), "max_delay_ms": (0, 60_000)}
-# What ranks may choose for themselves; all else must be the same everywhere.
-_OWN_CHOICE = (
-    "backend",  # "auto" and "gloo" are one here.
+# Options that may differ between ranks; all others must be the same.
+_MAY_DIFFER = (
+    "backend",  # "auto" and "gloo" are the same here.
     "timeout",
     "init_timeout",
     "heartbeat",
@@ -43,7 +43,7 @@ _OWN_CHOICE = (
     "shared_memory",
     "max_delay_ms",
 )
-# Named in the documentation of the project, refused in words until they are built.
+# Named in the documentation, refused until they are built.
 _NOT_BUILT = {
     "backend": ("nccl", "mpi"),
 }
@@ -51,12 +51,12 @@ _NOT_BUILT = {
 
 @dataclasses.dataclass(frozen=True)
 class DearOptions:
-    """What a `DearStrategy` was asked for, validated.
+    """The options of a `DearStrategy`, validated.
 
     Args:
         backend: "gloo" or "auto" (the best that this build has: Gloo over TCP).
         schedule: "dear", "wfbp", "sequential" or "bytescheduler".
-        barrier: Whether "dear" gathers nothing before everything is reduced, as published.
+        barrier: Whether "dear" gathers nothing until everything is reduced, as published.
         fusion: A planner of `tfdear.fusion`.
         collective: "ring", "tree", "hierarchical" or "torus2d".
         compression: A compression of `tfdear.compression`, or None.
@@ -64,9 +64,9 @@ class DearOptions:
         timeout: Seconds any collective may take.
         init_timeout: Seconds within which all ranks must have started.
         heartbeat: Seconds after which a silent rank counts as lost.
-        cleanup_timeout: Seconds for which a script may clean up after the job was given up.
+        cleanup_timeout: Seconds for which a script may clean up after the job was aborted.
         shared_memory: Whether ranks of one node exchange data through shared memory where they can.
-        connections: TCP connections to each peer, between which the data of gradients take turns.
+        connections: TCP connections to each peer, among which the data of gradients are divided.
         shared_seeds: Whether all ranks draw the same dropout masks.
         check_every: Steps after which variables are compared over the ranks again, or 0.
         log_per_rank: Whether Keras's callbacks write logs on every rank, in a folder each.
@@ -79,9 +79,9 @@ class DearOptions:
     backend: str = "auto"
     schedule: str = "dear"
     barrier: bool = False
-    fusion: planner_module.Planner = dataclasses.field(default_factory=fusion_module.Planned)
+    fusion: Planner = dataclasses.field(default_factory=fusion_module.Planned)
     collective: str = "ring"
-    compression: compressor_module.Compressor | None = None
+    compression: Compressor | None = None
     weighting: str = "examples"
     timeout: float = 300.0
     init_timeout: float = 300.0
@@ -107,14 +107,14 @@ class DearOptions:
             raise ValueError(
                 f'`barrier=True` belongs to `schedule="dear"`. Received: schedule={self.schedule!r}'
             )
-        if isinstance(self.fusion, type) or not isinstance(self.fusion, planner_module.Planner):
+        if isinstance(self.fusion, type) or not isinstance(self.fusion, Planner):
             raise ValueError(
                 "`fusion` must be a planner of `tfdear.fusion`, for example "
                 f"tfdear.fusion.FixedSize(25 << 20). Received: fusion={self.fusion!r}"
             )
         compressor = self.compression
         if isinstance(compressor, type) or not (
-            compressor is None or isinstance(compressor, compressor_module.Compressor)
+            compressor is None or isinstance(compressor, Compressor)
         ):
             raise ValueError(
                 "`compression` must be None or a compression of `tfdear.compression`, for example "
@@ -145,7 +145,7 @@ class DearOptions:
     def shared(self) -> dict[str, str]:
         """What must be the same on every rank, as text, by the option's name."""
         names = (field.name for field in dataclasses.fields(self))
-        return {name: _text(getattr(self, name)) for name in names if name not in _OWN_CHOICE}
+        return {name: _text(getattr(self, name)) for name in names if name not in _MAY_DIFFER}
 
     @property
     def planned_schedule(self) -> str:
@@ -154,16 +154,16 @@ class DearOptions:
 
 
 def _text(value: object) -> str:
-    """An option's value so that equal options have equal texts, on whatever rank."""
+    """An option's value as text: equal for equal values, on every rank."""
     if type(value).__repr__ is not object.__repr__:
         return repr(value)
-    # A planner with a state, or one of the user's.
-    kept = sorted(
+    # A planner with a state, or one that the user wrote.
+    attributes = sorted(
         f"{name.lstrip('_')}={part!r}"
         for name, part in vars(value).items()
         if isinstance(part, bool | int | float | str | tuple | None)
     )
-    return f"{type(value).__name__}({', '.join(kept)})"
+    return f"{type(value).__name__}({', '.join(attributes)})"
 
 
 def _flag(text: str) -> bool:
@@ -195,14 +195,14 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-# Variables that are no options of a strategy.
+# Variables that are not options of a strategy.
 TIMELINE_VARIABLE = "TFDEAR_TIMELINE"
 TRACE_VARIABLE = "TFDEAR_TRACE"
 _STALL_VARIABLE = "TFDEAR_STALL_SECONDS"
 
 
 def timeline_file(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The file of which every rank writes its part at the end of its script, or None."""
+    """The timeline file, of which every rank writes one at the end of its script, or None."""
     return environ.get(TIMELINE_VARIABLE) or None
 
 
@@ -269,7 +269,7 @@ def resolve(
         if option in values:
             if name == "bucket_bytes":
                 logging.warning(
-                    "tfdear: %s has no effect: the planner %r was chosen by other means.",
+                    "tfdear: %s has no effect: the planner %r was chosen otherwise.",
                     variable,
                     values["fusion"],
                 )

@@ -13,23 +13,23 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tfdear import errors
-from tfdear.engine import event_reader
+from tfdear.engine.event_reader import EventReader
 from tfdear.job import options
 from tfdear.measure import clock, timeline
 
 if TYPE_CHECKING:
-    from tfdear.job import job as job_module
+    from tfdear.job.job import Job
 
 
 class TimelineRecorder:
     """Writes one rank's timeline at the end of its script, also when the job failed.
 
-    All ranks must create it alike, after the collectives work: they measure their clocks.
+    All ranks must create it together, once collectives work: they measure their clocks.
 
     Args:
         job: The strategy's job, of several ranks.
-        path: The file that all ranks were told; each puts its number into the name.
-        gather: Gives a list of integers to all ranks and returns everybody's.
+        path: The file, the same for all ranks; each adds its number to the name.
+        gather: Gives a list of integers to all ranks and returns those of all ranks.
 
     Raises:
         ValueError: The directory of `path` cannot be written to.
@@ -37,13 +37,13 @@ class TimelineRecorder:
 
     def __init__(
         self,
-        job: job_module.Job,
+        job: Job,
         path: str,
         gather: Callable[[list[int]], list[list[int]]],
     ):
         self._job = job
         self._path = timeline.path_of_rank(path, job.rank)
-        # Now, rather than after a long training.
+        # Now, so that a wrong path does not cost a long training.
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -55,14 +55,14 @@ class TimelineRecorder:
         measured = clock.measure(job.rank, gather, now_micros)
         shared = identities[job.rank] == identities[0]
         self._offset = clock.ClockOffset(0.0, 0.0, "shared") if shared else measured
-        # Runs before the rank says goodbye to the others, because it is registered later.
+        # Runs before the monitor is closed, because it is registered later.
         atexit.register(self._write)
 
     def _write(self) -> None:
-        # Of a job that failed, the timeline ends where it failed.
+        # The timeline of a job that failed ends at the failure.
         with contextlib.suppress(errors.TfdearError):
             self._job.engine.synchronize(self._job.options.timeout)
-        reader = event_reader.EventReader()
+        reader = EventReader()
         try:
             rows = reader.read_rows()
             trace = timeline.make(
@@ -73,7 +73,7 @@ class TimelineRecorder:
                 lost_events=reader.lost,
             )
             timeline.write(trace, self._path)
-        except Exception:  # the script has ended: nobody is left to catch it
+        except Exception:  # The script has ended: nothing is left to catch it.
             logging.getLogger("absl").error("tfdear: the timeline %s is lost", self._path)
             traceback.print_exc()
 

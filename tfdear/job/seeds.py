@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Seeds random generators alike on all ranks.
+"""Gives random generators the same seed on all ranks.
 
 Datasets are shuffled on every rank: in the same order, or examples are lost.
 """
@@ -24,8 +24,8 @@ def share(exchange: Callable[[str], list[str]]) -> None:
     seed = int(exchange(str(random.SystemRandom().randrange(1 << 31)))[0])
     if _tf_private.context.global_seed() is None:
         tf.random.set_seed(seed)
-    # Python's generator shuffles `keras.utils.PyDataset`s, numpy's many users' own data. States
-    # that agree were seeded by the script and are left alone.
+    # Python's generator shuffles a `keras.utils.PyDataset`, numpy's the data of many scripts. A
+    # state that is the same on all ranks was seeded by the script and stays.
     _agree_on_state(exchange, random.getstate(), lambda: random.seed(seed))
     _agree_on_state(exchange, np.random.get_state(legacy=False), lambda: np.random.seed(seed))
 

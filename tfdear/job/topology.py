@@ -2,17 +2,18 @@
 """Which ranks form the two levels that gradients are summed in. Imports no TensorFlow.
 
 [Note: Two levels]
-The ranks form a grid. Every rank first sums with the ranks of its row, after which it has one shard
-of the row's sum; that shard it sums with the ranks of its column, which have the same shard of the
-other rows. Then the way back: shards of shards are gathered along the column, shards along the row.
-With the nodes as rows, a node sends what one rank would have to send, and its ranks share it.
+The ranks form a grid. A reduce-scatter along each row leaves every rank with one shard of the row's
+sum. A reduce-scatter along each column, whose ranks have the same shard of the other rows, leaves a
+part of that shard's total. All-gathers then restore the shards along the columns and all data along
+the rows. With the nodes as rows, a node sends what one rank would have to send, and its ranks share
+it.
 """
 
 import dataclasses
 import math
 from collections.abc import Sequence
 
-from tfdear.engine import plan as engine_plan
+from tfdear.engine.plan import Levels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +29,9 @@ class Grid:
     nodes: bool
 
     @property
-    def levels(self) -> engine_plan.Levels:
+    def levels(self) -> Levels:
         """The sizes of the levels."""
-        return engine_plan.Levels(intra=len(self.rows[0]), inter=len(self.rows))
+        return Levels(intra=len(self.rows[0]), inter=len(self.rows))
 
     def row_of(self, rank: int) -> list[int]:
         """The ranks of a rank's row, in the order of the columns."""
@@ -45,11 +46,11 @@ class Grid:
 def make_grid(collective: str, node_of_rank: Sequence[int]) -> Grid:
     """The grid of a collective that works in two levels.
 
-    Use it with the places that the ranks told each other, so that all of them form the same grid.
+    Use it with the nodes that the ranks told each other, so that all of them form the same grid.
 
     Args:
-        collective: "hierarchical": the nodes are the rows. "torus2d": they are too if there are
-            several with several ranks each, else the grid is as square as the number of ranks
+        collective: "hierarchical": the nodes are the rows. "torus2d": also, if there are several
+            with several ranks each; else the grid is as square as the number of ranks
             allows.
         node_of_rank: The node of every rank, from 0.
 
@@ -66,15 +67,15 @@ def make_grid(collective: str, node_of_rank: Sequence[int]) -> Grid:
     [1, 3]
     """
     nodes = [
-        tuple(rank for rank, its_node in enumerate(node_of_rank) if its_node == node)
+        tuple(rank for rank in range(len(node_of_rank)) if node_of_rank[rank] == node)
         for node in sorted(set(node_of_rank))
     ]
     if len({len(ranks) for ranks in nodes}) > 1:
         counts = ", ".join(f"node {node} has {len(ranks)}" for node, ranks in enumerate(nodes))
         raise ValueError(
             f'`collective="{collective}"` needs the same number of ranks on every node, because '
-            f"each rank sums with the ranks in its place on the other nodes. Received: {counts}. "
-            'Start as many ranks on each node, or use collective="ring".'
+            "each rank sums with those of the same local rank on the other nodes. Start as many "
+            f'ranks on each node, or use collective="ring". Received: {counts}'
         )
     if collective == "hierarchical" or (len(nodes) > 1 and len(nodes[0]) > 1):
         return Grid(tuple(nodes), nodes=True)

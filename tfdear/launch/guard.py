@@ -1,13 +1,13 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Stands between the launcher and one rank, and leaves no process of that rank behind.
+"""Runs one rank for the launcher, and leaves no process of that rank behind.
 
-The launcher starts it as a script of its own, isolated (`python -I -S rank_guard.py`), so that it
+The launcher starts it as a script of its own, isolated (`python -I -S guard.py`), so that it
 starts fast and no module of the user can shadow one that it needs. Standard library only.
 
-Why a process between: the kernel can tell a process that its parent died, but not its
-grandchildren. The guard is told by the end of its channel to the launcher, whatever killed it, and
-it is the subreaper of everything that the rank starts, so that it finds processes which have left
-the rank's session, too. Should the guard itself be killed, the kernel kills the rank.
+Why a process in between: the kernel can tell a process that its parent died, but not its
+grandchildren. The guard knows from the end of its channel that the launcher is gone, whatever
+killed it, and it is the subreaper of all that the rank starts, so that it also finds processes that
+have left the rank's session. If the guard itself is killed, the kernel kills the rank.
 
 Channel (a stream socket). To the guard: bytes, each the number of a signal for the rank; the end of
 the stream means that the launcher is gone. From the guard: one JSON object per line, `started`,
@@ -37,8 +37,8 @@ class Guard:
     """Runs one command and everything that it starts.
 
     Args:
-        channel: the socket to the launcher.
-        grace: seconds between the first signal that asks the rank to end, and SIGKILL.
+        channel: The socket to the launcher.
+        grace: Seconds between the first signal that asks the rank to end, and SIGKILL.
     """
 
     def __init__(self, channel: socket.socket, grace: float):
@@ -56,15 +56,14 @@ class Guard:
         """Starts the command and returns when neither it nor a descendant is left."""
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        # The end of the launcher is read from the channel, not learned from a signal or a failed
-        # write.
+        # The end of the launcher is read from the channel; no signal or failed write reports it.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         error = self._start(command)
         if error is not None:
-            self._tell(not_started=error)
+            self._report(not_started=error)
             return
-        self._tell(started=self._rank_pid)
+        self._report(started=self._rank_pid)
         watched = [self._channel.fileno(), self._wake_read]
         while self._reap():
             seconds = self._kill_at - time.monotonic()
@@ -72,12 +71,12 @@ class Guard:
                 return
             if seconds <= 0:
                 self._signal_all(signal.SIGKILL)
-                # Processes that were started while the list was made are in the next one.
+                # Processes that started while the list was being made are in the next one.
                 seconds = 0.02
             ready, _, _ = select.select(watched, [], [], min(seconds, 3600.0))
             if self._wake_read in ready:
                 os.read(self._wake_read, 4096)
-            if self._channel.fileno() in ready and not self._obey():
+            if self._channel.fileno() in ready and not self._forward_signals():
                 watched.remove(self._channel.fileno())
 
     def _start(self, command: list[str]) -> str | None:
@@ -91,7 +90,7 @@ class Guard:
                 _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
                 if os.getppid() != guard_pid:
                     os._exit(1)
-                # Python and this guard ignore these; the command must find them as usual.
+                # Python and this guard ignore these; the command gets the default handlers.
                 for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM):
                     signal.signal(number, signal.SIG_DFL)
                 os.execvp(command[0], command)
@@ -115,12 +114,12 @@ class Guard:
                 return True
             if pid == self._rank_pid:
                 self._ended = True
-                self._tell(ended=status, time=time.monotonic(), stopped=self._stopped)
-                # The processes that it leaves behind have nobody to work for.
+                self._report(ended=status, time=time.monotonic(), stopped=self._stopped)
+                # The processes that it leaves behind are of no use any more.
                 self._signal_all(signal.SIGTERM)
                 self._end_within(self._grace)
 
-    def _obey(self) -> bool:
+    def _forward_signals(self) -> bool:
         """Passes on the launcher's signals; False when it will send no more."""
         try:
             numbers = self._channel.recv(64)
@@ -134,7 +133,7 @@ class Guard:
                 self._signal_all(signal.SIGTERM)
                 self._end_within(self._grace)
             elif not self._ended:
-                # As a terminal does: to the rank's process group, not to what has left it.
+                # As a terminal does: to the rank's process group, not to processes that left it.
                 _signal(-self._rank_pid, number)
                 self._end_within(self._grace)
             # A process that was stopped cannot act on a signal.
@@ -151,8 +150,8 @@ class Guard:
             if self._ended or _group(pid) != self._rank_pid:
                 _signal(pid, number)
 
-    def _tell(self, **event: object) -> None:
-        # Without a launcher there is nobody to tell; `_obey` sees that it is gone.
+    def _report(self, **event: object) -> None:
+        # The launcher may be gone, which `_forward_signals` notices.
         with contextlib.suppress(OSError):
             self._channel.sendall(json.dumps(event).encode() + b"\n")
 
@@ -163,7 +162,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _signal(pid: int, number: int) -> None:
-    # It may have ended, or run as another user, whose processes only an administrator can end.
+    # It may have ended, or run as another user, whose processes only root can signal.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
@@ -194,9 +193,9 @@ def _descendants(ancestor: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            facts = _stat(int(name))
-            if facts and facts[0] != "Z":
-                children.setdefault(int(facts[1]), []).append(int(name))
+            stat = _stat(int(name))
+            if stat and stat[0] != "Z":
+                children.setdefault(int(stat[1]), []).append(int(name))
     found = list(children.get(ancestor, []))
     for pid in found:
         found += children.get(pid, [])

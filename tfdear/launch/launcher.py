@@ -1,8 +1,8 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Starts the ranks of a job on this machine, shows what they print, and ends them together.
 
-One thread and one event loop. Every rank runs under a guard (`rank_guard`), which sees to it that
-the rank and all that it starts end when they must, also when the launcher itself is killed.
+One thread and one event loop. Every rank runs under a guard (`guard.py`), which makes sure that the
+rank and all that it starts end when they must, also when the launcher itself is killed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tfdear.launch.rank import GUARD_SECONDS, Rank, signal_name
 
 _GUARD = pathlib.Path(__file__).with_name("guard.py")
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Seconds after which a notice says for whom the launcher waits.
+# Seconds after which a notice says for which ranks the launcher waits.
 _NOTICE_SECONDS = 1.0
 # Seconds that a reader has, after the ranks ended, to take what they printed.
 _DRAIN_SECONDS = 5.0
@@ -37,11 +37,11 @@ _TAIL_LINES = 15
 
 
 def launch(plan: LaunchPlan, environ: Mapping[str, str] | None = None) -> int:
-    """Runs a job and waits for its end. Use it from the main thread of a process.
+    """Runs a job and waits for its end. Call it in the main thread: it handles signals.
 
     Args:
-        plan: what to start.
-        environ: environment variables of the job. Defaults to None: those of this process.
+        plan: What to start.
+        environ: Environment variables of the job. Defaults to None: those of this process.
 
     Returns:
         0 when every rank returned 0; else the exit code of the rank that failed first, 128 + n if
@@ -49,7 +49,7 @@ def launch(plan: LaunchPlan, environ: Mapping[str, str] | None = None) -> int:
         when the command cannot be executed.
 
     Raises:
-        LaunchError: the log folder cannot be written, or the machine cannot start so many ranks.
+        LaunchError: The log folder cannot be written, or the machine cannot start that many ranks.
     """
     return _Job(plan, os.environ if environ is None else environ).run()
 
@@ -66,7 +66,7 @@ class _Job:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         self._stdout = Sink(1)
-        # One and the same when both lead to one place, so that their order is kept.
+        # The same sink when both are the same file, so that their order is kept.
         self._stderr = self._stdout if _same_file(1, 2) else Sink(2)
         self._sinks = list({id(sink): sink for sink in (self._stdout, self._stderr)}.values())
         self._signals: list[int] = []
@@ -90,7 +90,7 @@ class _Job:
                     self._step()
                     self._decide()
             finally:
-                # Whatever went wrong: without its channel, a guard ends its rank.
+                # After any error: without its channel, a guard ends its rank.
                 for rank in self._ranks:
                     if not rank.is_gone:
                         rank.channel.close()
@@ -114,7 +114,7 @@ class _Job:
                 raise LaunchError(
                     f"the log folder {self._plan.log_dir} cannot be made: {error.strerror}."
                 ) from None
-            # All of them before the first rank: a folder that cannot be written costs nothing yet.
+            # All of them before the first rank starts: nothing runs if one cannot be written.
             for number in range(self._plan.num_ranks):
                 self._logs[number] = self._open_log(number)
         coordinator = f"127.0.0.1:{free_port()}"
@@ -133,8 +133,8 @@ class _Job:
                 break
 
     def _start_rank(self, number: int, environment: dict[str, str]) -> Rank:
-        ours, theirs = socket.socketpair()
-        with theirs, contextlib.ExitStack() as child_side:
+        channel, guard_channel = socket.socketpair()
+        with guard_channel, contextlib.ExitStack() as child_side:
             log = self._logs.get(number)
             shown = self._plan.is_shown(number)
             relays: list[Relay] = []
@@ -154,19 +154,19 @@ class _Job:
                     relays.append(Relay(source, sink, None if live else prefix, log))
                     outputs.append(output)
             guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_GUARD), str(theirs.fileno())]
+                [sys.executable, "-I", "-S", str(_GUARD), str(guard_channel.fileno())]
                 + [str(self._plan.kill_after), *self._plan.command],
-                # Rank 0 may read what the user types; for several ranks that makes no sense.
+                # Only rank 0 may read what the user types.
                 stdin=None if number == 0 else subprocess.DEVNULL,
                 stdout=outputs[0],
                 stderr=outputs[-1],
                 env=environment,
-                pass_fds=[theirs.fileno()],
-                # Keys that the terminal turns into signals reach the launcher alone.
+                pass_fds=[guard_channel.fileno()],
+                # Keys that the terminal turns into signals reach only the launcher.
                 start_new_session=True,
             )
-        ours.setblocking(False)
-        rank = Rank(number, guard, ours)
+        channel.setblocking(False)
+        rank = Rank(number, guard, channel)
         rank.relays, rank.log_path = relays, log.name if log is not None else None
         return rank
 
@@ -196,7 +196,7 @@ class _Job:
         for sink in self._sinks:
             if sink.wants_to_write():
                 poll.register(sink.descriptor, select.POLLOUT)
-        ready = {descriptor for descriptor, _ in poll.poll(self._milliseconds())}
+        ready = {descriptor for descriptor, _ in poll.poll(self._timeout_milliseconds())}
         if self._wake_read in ready:
             # One byte per signal that came: its number.
             self._signals += os.read(self._wake_read, 4096)
@@ -211,30 +211,18 @@ class _Job:
                 sink.write_some()
             sink.release()
 
-    def _milliseconds(self) -> float:
+    def _timeout_milliseconds(self) -> float:
         now = time.monotonic()
         deadlines = (self._notice_at, self._terminate_at, self._abandon_at)
         seconds = min([deadline - now for deadline in deadlines] + [3600.0])
         return 1000 * max(0.0, min([seconds] + [sink.seconds_to_release() for sink in self._sinks]))
 
     def _decide(self) -> None:
-        """Ends the job when it is time to."""
+        """Handles signals and failures, and ends the job when it is time to."""
         now = time.monotonic()
-        if self._stdout.is_broken and not self._signal:
-            self._signals.append(signal.SIGPIPE)
-        for number in self._signals:
-            if number == signal.SIGWINCH:
-                self._resize()
-            elif number in (*_ENDING_SIGNALS, signal.SIGPIPE):
-                self._end_by_signal(number)
-        self._signals.clear()
+        self._handle_signals()
         if self._first is None and not self._signal:
-            failed = [rank for rank in self._ranks if rank.has_failed]
-            if failed:
-                self._first = min(failed, key=lambda rank: rank.ended_at or now)
-                self._reason = f"{self._first} {self._first.how_it_ended()}"
-                self._notice_at = now + _NOTICE_SECONDS
-                self._terminate_at = now + self._plan.grace
+            self._find_first_failure(now)
         running = [rank for rank in self._ranks if not rank.is_gone]
         if not running:
             return
@@ -249,12 +237,30 @@ class _Job:
             self._say(f"{self._reason}; ending {names} ({killing}).")
             self._signal_all(signal.SIGTERM)
         if now >= self._abandon_at:
-            # Only processes in uninterruptible system calls come so far.
+            # Only processes in uninterruptible system calls are still here.
             for rank in running:
                 rank.kill_group()
                 rank.guard.kill()
                 rank.end(-signal.SIGKILL)
                 rank.leave()
+
+    def _handle_signals(self) -> None:
+        if self._stdout.is_broken and not self._signal:
+            self._signals.append(signal.SIGPIPE)
+        for number in self._signals:
+            if number == signal.SIGWINCH:
+                self._resize()
+            elif number in (*_ENDING_SIGNALS, signal.SIGPIPE):
+                self._end_by_signal(number)
+        self._signals.clear()
+
+    def _find_first_failure(self, now: float) -> None:
+        failed = [rank for rank in self._ranks if rank.has_failed]
+        if failed:
+            self._first = min(failed, key=lambda rank: rank.ended_at or now)
+            self._reason = f"{self._first} {self._first.ending()}"
+            self._notice_at = now + _NOTICE_SECONDS
+            self._terminate_at = now + self._plan.grace
 
     def _end_by_signal(self, number: int) -> None:
         if self._signal:
@@ -281,12 +287,12 @@ class _Job:
     @contextlib.contextmanager
     def _catch_signals(self):
         def note(number: int, frame: Any) -> None:
-            pass  # The wake-up pipe gets the number.
+            pass  # The number goes to the wake-up pipe.
 
         numbers = [*_ENDING_SIGNALS, signal.SIGWINCH]
         # A signal that was ignored from the start (nohup, a shell's background job) stays ignored.
-        before = {n: signal.getsignal(n) for n in numbers}
-        caught = {n: handler for n, handler in before.items() if handler is not signal.SIG_IGN}
+        handlers = {n: signal.getsignal(n) for n in numbers}
+        caught = {n: handler for n, handler in handlers.items() if handler is not signal.SIG_IGN}
         old_descriptor = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         try:
             for number in caught:
@@ -297,7 +303,7 @@ class _Job:
                 signal.signal(number, handler)
             signal.set_wakeup_fd(old_descriptor)
 
-    # Telling.
+    # Messages.
 
     def _say(self, text: str) -> None:
         self._stderr.write_lines(f"tfdear run: {text}\n".encode())
@@ -312,7 +318,7 @@ class _Job:
         first = self._first
         if first is None:
             return
-        place = f" on node {self._plan.node_of(first.number)}" if self._plan.num_nodes > 1 else ""
+        node = f" on node {self._plan.node_of(first.number)}" if self._plan.num_nodes > 1 else ""
         seconds = (first.ended_at or first.started_at) - first.started_at
         if first.error and not first.pid:
             self._say(f"{first} {first.error} ({self._plan.command[0]}).")
@@ -322,7 +328,7 @@ class _Job:
             data = tail_of_file(first.log_path)
         cause = exception_line(data) if (first.exit_code or 0) > 0 else None
         self._say(
-            f"{first} (pid {first.pid}{place}) failed first: it {first.how_it_ended()} after "
+            f"{first} (pid {first.pid}{node}) failed first: it {first.ending()} after "
             f"{seconds:.1f} s" + (f", with {cause}" if cause else ".")
         )
         if first.exit_code == -signal.SIGKILL and not first.was_stopped:
@@ -331,10 +337,10 @@ class _Job:
             if rank is not first:
                 later = (rank.ended_at or 0.0) - (first.ended_at or 0.0)
                 when = f"{abs(later):.1f} s {'later' if later >= 0 else 'earlier'}"
-                self._say(f"{rank} {rank.how_it_ended()}, {when}.")
+                self._say(f"{rank} {rank.ending()}, {when}.")
         others_failed = any(rank.has_failed for rank in self._ranks if rank is not first)
         if self._plan.is_shown(first.number) and not others_failed:
-            return  # What it said stands just above.
+            return  # What it printed is just above.
         where = f" ({first.log_path})" if first.log_path else ""
         lines = last_lines(data, _TAIL_LINES)
         self._say(f"the last that {first} printed{where}: {'' if lines else 'nothing'}")
@@ -342,7 +348,7 @@ class _Job:
             self._stderr.write_lines(f"    {line}\n".encode())
 
     def _drain(self) -> None:
-        """Writes what waits, while somebody takes it."""
+        """Writes what waits, as long as it is read."""
         for sink in self._sinks:
             sink.release(now=True)
         deadline = time.monotonic() + _DRAIN_SECONDS
@@ -358,7 +364,7 @@ class _Job:
             for sink in waiting:
                 if sink.descriptor in ready:
                     sink.write_some()
-                    # A reader that is slow but there may have all the time it needs.
+                    # A reader that is slow but alive has all the time it needs.
                     deadline = time.monotonic() + _DRAIN_SECONDS
 
 
@@ -371,11 +377,11 @@ def _same_file(first: int, second: int) -> bool:
 
 def _pseudo_terminal(sink: Sink) -> tuple[int, int]:
     """A terminal for the live rank, as wide as the one that shows it."""
-    ours, theirs = pty.openpty()
+    source, output = pty.openpty()
     # The real terminal does all the processing, once.
-    tty.setraw(theirs, termios.TCSANOW)
-    _copy_window_size(sink.descriptor, theirs)
-    return ours, theirs
+    tty.setraw(output, termios.TCSANOW)
+    _copy_window_size(sink.descriptor, output)
+    return source, output
 
 
 def _copy_window_size(source: int, target: int) -> None:

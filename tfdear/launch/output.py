@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""What the ranks print, on its way to the terminal and to files. Bytes in, bytes out.
+"""Brings what the ranks print to the terminal and to files, as bytes.
 
 One rank, rank 0, is live: its bytes go out as they come, so that progress bars move. The others
 come out line by line, each behind a prefix, and never in the middle of a line of the live rank.
@@ -13,12 +13,12 @@ import re
 import time
 from typing import BinaryIO
 
-# A line that is longer than this goes out in pieces, so that a rank cannot fill the memory.
+# A longer line goes out in pieces, so that a rank cannot fill the memory.
 _LONGEST_LINE = 1 << 16
-# Kept of every rank's output, to be shown when it failed; a traceback through a graph is long.
+# Kept of every rank's output, to be shown if it fails; a traceback through a graph is long.
 _TAIL_BYTES = 1 << 16
-# What TensorFlow's C++ code says at every start. TF_CPP_MIN_LOG_LEVEL does not keep all of it back.
-_NOISE = re.compile(
+# What TensorFlow's C++ code logs at every start. TF_CPP_MIN_LOG_LEVEL does not suppress all of it.
+_STARTUP_LOG = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\)"
     rb"|I\d{4} [\d:.]+ +\d+ [\w./]+:\d+\] "
     rb"|\d{4}-\d\d-\d\d [\d:.]+: I tensorflow/"
@@ -33,19 +33,19 @@ _LONGEST_CAUSE = 300
 _HOLD_SECONDS = 0.2
 # The ranks are not read while this much waits for a slow reader.
 _FULL_BYTES = 1 << 20
-# Linux accepts so much without blocking when a pipe is reported writable (PIPE_BUF).
+# Linux accepts this much without blocking when a pipe is reported writable (PIPE_BUF).
 _SAFE_WRITE_BYTES = 4096
 
 
 class LinePrefixer:
     r"""Turns a stream of bytes into whole lines behind a prefix.
 
-    Of a line that was drawn again and again with `\r`, only the last state remains. What TensorFlow
-    says at every start is left out. Nothing is decoded, and a line is cut only between characters:
-    UTF-8 that arrives in pieces stays whole.
+    Of a line that is redrawn with `\r`, only the last state remains. What TensorFlow logs at every
+    start is left out. Nothing is decoded, and a line is cut only between characters: UTF-8 that
+    arrives in pieces stays whole.
 
     Args:
-        prefix: goes in front of every line.
+        prefix: Goes in front of every line.
     """
 
     def __init__(self, prefix: bytes):
@@ -55,7 +55,7 @@ class LinePrefixer:
     def feed(self, data: bytes) -> bytes:
         """Takes bytes; returns the lines that they complete."""
         *lines, rest = (self._partial + data).split(b"\n")
-        # A carriage return at the very end may yet be followed by a line feed or a new state.
+        # A carriage return at the end may still be followed by a line feed or a new state.
         body = rest.rstrip(b"\r")
         self._partial = body[body.rfind(b"\r") + 1 :] + rest[len(body) :]
         while len(self._partial) > _LONGEST_LINE:
@@ -74,17 +74,17 @@ class LinePrefixer:
     def _line(self, line: bytes) -> bytes:
         line = line.rstrip(b"\r")
         line = line[line.rfind(b"\r") + 1 :]
-        return b"" if _NOISE.match(line) else self._prefix + line + b"\n"
+        return b"" if _STARTUP_LOG.match(line) else self._prefix + line + b"\n"
 
 
 class Sink:
-    """One place where output goes: the launcher's stdout, its stderr, or both when they are one.
+    """Where output goes: the launcher's stdout, its stderr, or both when they are the same file.
 
     Nothing here blocks: bytes wait until the event loop finds the file descriptor writable. So the
-    launcher ends its ranks in time even when nobody reads what they print.
+    launcher ends its ranks in time even when nothing reads what they print.
 
     Args:
-        descriptor: where to write.
+        descriptor: Where to write.
     """
 
     def __init__(self, descriptor: int):
@@ -118,7 +118,7 @@ class Sink:
         return bool(self._pending) and not self.is_broken
 
     def is_full(self) -> bool:
-        """Whether so much waits that the ranks should not be read."""
+        """Whether too much waits for the ranks to be read."""
         return len(self._pending) > _FULL_BYTES and not self.is_broken
 
     def seconds_to_release(self) -> float:
@@ -141,7 +141,7 @@ class Sink:
         except BlockingIOError:
             pass
         except OSError as error:
-            # A full disk may have room again later; a reader who left does not come back.
+            # A full disk may have room again later; a closed reader does not come back.
             self.is_broken = error.errno != errno.ENOSPC
             self._pending.clear()
 
@@ -155,10 +155,10 @@ class Relay:
     """Brings what one rank prints into one pipe or terminal to a sink and to a log file.
 
     Args:
-        source: file descriptor that is read; closed by `close`.
-        sink: where it is shown; None: nowhere.
-        prefix: goes in front of every line; None: the rank is live.
-        log: file that gets every byte; None: no file.
+        source: File descriptor that is read; closed by `close`.
+        sink: Where it is shown; None: nowhere.
+        prefix: Goes in front of every line; None: the rank is live.
+        log: File that gets every byte; None: no file.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Relay:
         try:
             self._log.write(data)
         except OSError as error:
-            # A full disk costs the log, not the training.
+            # A full disk ends the log, not the training.
             if self.sink is not None:
                 text = f"tfdear run: no more is written to {self._log.name}: {error.strerror}.\n"
                 self.sink.write_lines(text.encode())
@@ -211,8 +211,8 @@ class Relay:
             return
         # Bounded: a process that was left behind may print for ever.
         for _ in range(64):
-            before = self.tail
-            if not self.read_some() or self.tail is before:
+            old_tail = self.tail
+            if not self.read_some() or self.tail is old_tail:
                 break
         self.is_open = False
         os.close(self.source)
@@ -224,8 +224,8 @@ def last_lines(data: bytes, count: int) -> list[str]:
     r"""The last lines of raw output, for people to read.
 
     Args:
-        data: raw bytes; the first line may be incomplete.
-        count: number of lines at most.
+        data: Raw bytes; the first line may be incomplete.
+        count: Number of lines at most.
 
     Returns:
         Lines without their line feeds; of each, the last state that `\r` left.
@@ -239,7 +239,7 @@ def exception_line(data: bytes) -> str | None:
     """The line that names the exception which ended a Python program.
 
     Args:
-        data: the end of what it printed, stderr included.
+        data: The end of what it printed, stderr included.
 
     Returns:
         Such as "KeyError: 'x'"; None if there is no traceback.

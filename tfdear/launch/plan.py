@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from tfdear.rendezvous import rank_environment
 
 # Above Linux's usual range of ephemeral ports (32768 to 60999), so that no outgoing connection
-# takes the port between the moment it is chosen and the moment rank 0 listens there.
+# takes the port between the time it is chosen and the time rank 0 listens there.
 _FIRST_PORT = 61440
 _LAST_PORT = 65535
 
@@ -30,7 +30,7 @@ _THREAD_VARIABLES = {
 
 
 class LaunchError(ValueError):
-    """Nothing was started, because what was asked for makes no sense; the text says what to do."""
+    """Nothing was started, because the request is invalid; the message says what to do."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,21 +40,21 @@ class LaunchPlan:
     Use it with `tfdear.launch.launcher.launch`.
 
     Args:
-        command: program and arguments, the same for every rank; see `make_command`.
-        num_ranks: number of processes.
-        num_nodes: number of nodes that this machine plays; the ranks are spread over them in equal,
+        command: Program and arguments, the same for every rank; see `make_command`.
+        num_ranks: Number of processes.
+        num_nodes: Number of nodes that this machine plays; the ranks are spread over them in equal,
             contiguous blocks. Defaults to 1.
-        log_dir: folder for one file per rank, `rank_<n>.log`, which is created or overwritten.
+        log_dir: Folder for one file per rank, `rank_<n>.log`, which is created or overwritten.
             Defaults to None: no files.
-        prefix: whether `[rank <n>] ` goes in front of the lines of other ranks than 0. Defaults to
+        prefix: Whether `[rank <n>] ` goes in front of the lines of other ranks than 0. Defaults to
             True.
-        show: the ranks whose output is shown. Defaults to None: all; with `log_dir`, rank 0 alone.
-        grace: seconds that the other ranks have, after the first failure, to end by themselves with
+        show: The ranks whose output is shown. Defaults to None: all; with `log_dir`, rank 0 alone.
+        grace: Seconds that the other ranks have, after the first failure, to end by themselves with
             an error of their own. Defaults to 15.
-        kill_after: seconds between the signal that asks a rank to end, and SIGKILL. Defaults to 5.
+        kill_after: Seconds between the signal that asks a rank to end, and SIGKILL. Defaults to 5.
 
     Raises:
-        LaunchError: a value is not possible.
+        LaunchError: A value is out of range.
     """
 
     command: Sequence[str]
@@ -68,7 +68,9 @@ class LaunchPlan:
 
     def __post_init__(self) -> None:
         if self.num_ranks < 1:
-            raise LaunchError(f"the number of ranks must be at least 1, but is {self.num_ranks}.")
+            raise LaunchError(
+                f"the number of ranks (-n) must be at least 1. Received: {self.num_ranks}"
+            )
         if self.num_nodes < 1 or self.num_ranks % self.num_nodes:
             raise LaunchError(
                 f"{self.num_ranks} ranks cannot be spread evenly over {self.num_nodes} nodes. Give "
@@ -82,7 +84,9 @@ class LaunchPlan:
         for name in ("grace", "kill_after"):
             seconds = getattr(self, name)
             if not 0 <= seconds < math.inf:
-                raise LaunchError(f"{name} must be a number of seconds from 0, but is {seconds}.")
+                raise LaunchError(
+                    f"{name} must be a number of seconds, 0 or more. Received: {name}={seconds}"
+                )
 
     def is_shown(self, rank: int) -> bool:
         """Whether the output of this rank goes to the terminal."""
@@ -100,10 +104,10 @@ class LaunchPlan:
         """The environment variables of one rank.
 
         Args:
-            environ: the launcher's own; what it sets for threads and for TensorFlow's log is kept.
-            rank: number of the rank.
+            environ: The launcher's own; what it sets for threads and for TensorFlow's log is kept.
+            rank: Number of the rank.
             coordinator: "host:port" of the coordination service, the same for every rank.
-            cores: number of cores that all ranks share.
+            cores: Number of cores that all ranks share.
 
         Returns:
             A new dictionary.
@@ -113,12 +117,12 @@ class LaunchPlan:
         # Rank 0's warnings stand for those of all.
         result.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if rank == 0 else "2")
         if self.num_ranks > 1:
-            # Otherwise every rank starts a thread per core, and they get in each other's way.
+            # Otherwise every rank starts a thread per core, and all of them compete for the cores.
             for name, least in _THREAD_VARIABLES.items():
                 result.setdefault(name, str(max(least, cores // self.num_ranks)))
         if any(result.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
-            # The coordination service speaks gRPC, which asks a proxy even for loopback, and waits.
-            # Only gRPC reads this variable, and in place of no_proxy.
+            # The coordination service uses gRPC, which asks a proxy even for loopback, and waits.
+            # Only gRPC reads this variable, instead of no_proxy.
             direct = [result.get("no_grpc_proxy") or result.get("no_proxy"), "127.0.0.1,localhost"]
             result["no_grpc_proxy"] = ",".join(filter(None, direct))
         node_of_rank = [self.node_of(each) for each in range(self.num_ranks)]
@@ -129,18 +133,18 @@ def make_command(target: str, arguments: Sequence[str] = (), module: bool = Fals
     """Finds out how to start what the user named, before anything is started.
 
     Args:
-        target: a `.py` file, a folder with `__main__.py`, or any executable; with `module`, the
+        target: A `.py` file, a folder with `__main__.py`, or any executable; with `module`, the
             name of a Python module.
-        arguments: what is passed on to it.
-        module: whether `target` is the name of a module, as in `python -m`. Defaults to False.
+        arguments: What is passed on to it.
+        module: Whether `target` is the name of a module, as in `python -m`. Defaults to False.
 
     Returns:
         Program and arguments. Python code runs unbuffered in this interpreter.
 
     Raises:
-        LaunchError: there is no such script, module or program.
+        LaunchError: There is no such script, module or program.
     """
-    # Unbuffered: what a rank printed before it was killed must be there to read.
+    # Unbuffered, so that what a rank printed before it was killed is not lost.
     python = [sys.executable, "-u"]
     here = os.getcwd()
     if module:
@@ -172,12 +176,12 @@ def make_command(target: str, arguments: Sequence[str] = (), module: bool = Fals
 
 
 def free_port() -> int:
-    """Chooses a port that nobody holds on this machine.
+    """Chooses a port that is free on this machine.
 
     Returns:
         A port above the usual ephemeral range if possible, else any.
     """
-    # By chance, so that two jobs that start at the same moment do not choose the same one.
+    # At random, so that two jobs that start at the same time do not choose the same one.
     candidates = random.SystemRandom().sample(range(_FIRST_PORT, _LAST_PORT + 1), 64)
     for port in [*candidates, 0]:
         # On all interfaces: a port that is free on loopback alone may not be enough.
@@ -194,7 +198,7 @@ def available_cores(cgroup: str = "/sys/fs/cgroup") -> int:
     """Number of cores that this process may use.
 
     Args:
-        cgroup: where control groups are mounted.
+        cgroup: Where control groups are mounted.
 
     Returns:
         The cores it may run on, or fewer if a container's quota allows less time; at least 1.
@@ -210,7 +214,7 @@ def available_cores(cgroup: str = "/sys/fs/cgroup") -> int:
 
 
 def _module_exists(name: str) -> bool:
-    # The ranks will look in the current folder first.
+    # The ranks search the current folder first.
     path = sys.path
     sys.path = ["", *path]
     try:

@@ -22,9 +22,9 @@ class Rank:
     """One rank, its guard, and what is known of it.
 
     Args:
-        number: the rank.
-        guard: its guard process.
-        channel: the launcher's side of the guard's channel.
+        number: The rank.
+        guard: Its guard process.
+        channel: The launcher's side of the guard's channel.
     """
 
     def __init__(self, number: int, guard: subprocess.Popen, channel: socket.socket):
@@ -43,7 +43,7 @@ class Rank:
         self._received = b""
 
     def read_events(self) -> None:
-        """Takes what the guard tells; its end is the end of the rank."""
+        """Reads the guard's events; the end of the channel is the end of the rank."""
         try:
             data = self.channel.recv(1 << 16)
         except BlockingIOError:
@@ -52,11 +52,11 @@ class Rank:
             data = b""
         *lines, self._received = (self._received + data).split(b"\n")
         for line in lines:
-            self._take(json.loads(line))
+            self._handle(json.loads(line))
         if not data:
             self.leave()
 
-    def _take(self, event: dict[str, Any]) -> None:
+    def _handle(self, event: dict[str, Any]) -> None:
         if "started" in event:
             self.pid = event["started"]
         elif "not_started" in event:
@@ -66,21 +66,21 @@ class Rank:
             self.end(os.waitstatus_to_exitcode(event["ended"]), at=event["time"])
 
     def end(self, exit_code: int, at: float | None = None, error: str = "") -> None:
-        """Notes the end of the rank; its guard may still be ending what it left behind."""
+        """Records the end of the rank; its guard may still be ending what it left behind."""
         if self.exit_code is None:
             self.exit_code = exit_code
             self.error = error
             self.ended_at = time.monotonic() if at is None else at
 
     def leave(self) -> None:
-        """Notes that the guard has ended, and with it everything of this rank."""
+        """Records that the guard has ended, and with it every process of this rank."""
         try:
             self.guard.wait(timeout=GUARD_SECONDS)
         except subprocess.TimeoutExpired:
             self.guard.kill()
             self.guard.wait()
         if self.exit_code is None:
-            # Somebody killed the guard; the kernel then kills the rank, and here go the others.
+            # The guard was killed. The kernel then kills the rank, and this the rest of its group.
             self.kill_group()
             self.end(self.guard.returncode or 1, error="was lost: its guard process was killed")
         for relay in self.relays:
@@ -89,7 +89,7 @@ class Rank:
         self.is_gone = True
 
     def signal(self, number: int) -> None:
-        """Has the guard pass on a signal."""
+        """Sends the rank a signal, through its guard."""
         if not self.is_gone:
             with contextlib.suppress(OSError):
                 self.channel.send(bytes([number]))
@@ -110,12 +110,12 @@ class Rank:
 
     @property
     def code_for_shell(self) -> int:
-        """Its exit code as a shell gives it: 128 + n after signal n."""
+        """Its exit code as a shell reports it: 128 + n after signal n."""
         code = self.exit_code or 0
         return 128 - code if code < 0 else code
 
-    def how_it_ended(self) -> str:
-        """A phrase: "exited with code 1"."""
+    def ending(self) -> str:
+        """How it ended: "exited with code 1"."""
         if self.error:
             return self.error
         code = self.exit_code or 0

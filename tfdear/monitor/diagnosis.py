@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Finds the reason why a job cannot go on, from what all ranks have told. No clock, no network."""
+"""Finds out why a job cannot go on, from the reports of all ranks. No clock, no network."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 from tfdear.rendezvous import rank_names, store_records
 
 # A rank that fails publishes why before its connections close. Connections that closed this many
-# seconds ago without a word were closed by the kernel: the process was killed or crashed.
-SECONDS_FOR_LAST_WORDS = 1.5
-# A collective that waits for a rank whose script has ended is given this long to complete with the
-# bytes that are still under way.
+# seconds ago without a report were closed by the kernel: the process was killed or crashed.
+SECONDS_FOR_REPORT = 1.5
+# A collective that waits for a rank whose script has ended may take this long to complete with the
+# bytes that are still in transit.
 SECONDS_FOR_LAST_BYTES = 1.0
 # Ranks that stall in different collectives are reported together when they do so within this time.
 SECONDS_FOR_OTHERS_TO_STALL = 3.0
-# What a script that does it otherwise meets as a rank that is missing or elsewhere.
-FOR_ALL = (
+# A script that breaks this rule ends with a rank that is missing or in another collective.
+_CALLS_FOR_ALL = (
     "`fit`, `evaluate` and `predict` are calls for all ranks: call them on every rank, not only on "
     "the chief."
 )
-# Errors of the engine that no other rank's end explains.
+# Errors of the engine that are not caused by another rank.
 _OWN_FAILURES = ("internal", "resource_exhausted")
 
 
@@ -33,7 +33,7 @@ class Cause:
 
     Args:
         kind: "unavailable", "deadline_exceeded", "invalid_argument" or "aborted".
-        message: what every rank raises.
+        message: What every rank raises.
     """
 
     kind: str
@@ -55,19 +55,19 @@ class Snapshot:
     """What one rank knows at one moment.
 
     Args:
-        rank: the rank that looks.
-        describe: words for a rank, with host and process id.
-        members: the ranks of a process group.
-        in_flight: collectives that run on this rank now.
-        failure: transport error of this rank's engine ("message", "peer", "kind"), or None.
-        failure_seconds: how long that error has been known.
-        failed: ranks that raised, with what they published.
-        left: ranks whose script ended, with what they published.
-        dead: ranks whose heartbeats stopped.
-        stalls: collectives that other ranks wait in.
-        timeout: seconds a collective may take.
-        heartbeat: seconds without a sign of life after which a rank is given up.
-        stall_seconds: ranks tell what they wait in when it takes longer than this.
+        rank: The rank that looks.
+        describe: Names a rank, with its host and process id.
+        members: The ranks of a process group.
+        in_flight: Collectives that run on this rank now.
+        failure: Transport error of this rank's engine ("message", "peer", "kind"), or None.
+        failure_seconds: How long that error has been known.
+        failed: Ranks that raised, with what they published.
+        left: Ranks whose script ended, with what they published.
+        dead: Ranks whose heartbeats stopped.
+        stalls: Collectives in which other ranks wait.
+        timeout: Seconds a collective may take.
+        heartbeat: Seconds without a sign of life after which a rank is given up.
+        stall_seconds: A rank reports a collective in which it waits longer than this.
     """
 
     rank: int
@@ -87,8 +87,8 @@ class Snapshot:
 
 def find_cause(snapshot: Snapshot) -> Cause | None:
     """The reason why the job must end, None while there is none. The root cause comes first."""
-    for look in (_failed, _different, _left, _dead, _lost, _overdue):
-        cause = look(snapshot)
+    for find in (_failed, _different, _left, _dead, _lost, _overdue):
+        cause = find(snapshot)
         if cause is not None:
             return cause
     return None
@@ -124,16 +124,16 @@ def missing_ranks(snapshot: Snapshot, item: Mapping[str, Any]) -> list[int]:
 
 
 def last_seen(snapshot: Snapshot, rank: int) -> str:
-    """What a rank was last known to do."""
+    """What a rank last reported to do."""
     if rank in snapshot.left:
         return f"rank {rank} has left the job"
     items = snapshot.stalls.get(rank)
     if items:
-        return f"rank {rank} waits in " + ", ".join(in_words(item) for item in items)
+        return f"rank {rank} waits in " + ", ".join(describe_collective(item) for item in items)
     return f"rank {rank} is alive but waits in no collective"
 
 
-def in_words(item: Mapping[str, Any]) -> str:
+def describe_collective(item: Mapping[str, Any]) -> str:
     """ "all_reduce float32[10] (#17 in group world)"."""
     return f"{item['signature']} (#{item['sequence']} in group {item['group']})"
 
@@ -141,7 +141,7 @@ def in_words(item: Mapping[str, Any]) -> str:
 def _activity(snapshot: Snapshot) -> str:
     if not snapshot.in_flight:
         return ""
-    what = ", ".join(in_words(item) for item in snapshot.in_flight)
+    what = ", ".join(describe_collective(item) for item in snapshot.in_flight)
     return f" Rank {snapshot.rank} was in {what}."
 
 
@@ -165,11 +165,10 @@ def _different(snapshot: Snapshot) -> Cause | None:
             for other in items if rank in members and rank != snapshot.rank else ():
                 if (other["group"], other["sequence"]) == (own["group"], own["sequence"]):
                     ranks_of_signature.setdefault(other["signature"], []).append(rank)
-        # The ranks stall at about the same time: wait for the words of those not heard of yet.
-        heard = sum(len(ranks) for ranks in ranks_of_signature.values())
-        everybody = heard == len(members)
+        # Ranks stall at about the same time: wait for the reports that are still missing.
+        is_complete = sum(map(len, ranks_of_signature.values())) == len(members)
         patience = snapshot.stall_seconds + SECONDS_FOR_OTHERS_TO_STALL
-        if len(ranks_of_signature) > 1 and (everybody or own["seconds"] > patience):
+        if len(ranks_of_signature) > 1 and (is_complete or own["seconds"] > patience):
             who = "; ".join(
                 f"{rank_names.ranks(ranks)}: {signature}"
                 for signature, ranks in sorted(ranks_of_signature.items(), key=lambda p: min(p[1]))
@@ -178,7 +177,7 @@ def _different(snapshot: Snapshot) -> Cause | None:
                 "invalid_argument",
                 f"ranks call different collectives: {who} (#{own['sequence']} in group "
                 f"{own['group']}). All ranks must run the same operations in the same order with "
-                f"the same shapes and data types. {FOR_ALL}"
+                f"the same shapes and data types. {_CALLS_FOR_ALL}"
                 + _different_tensors(snapshot, own)
                 + _different_tickets(ranks_of_signature),
             )
@@ -186,16 +185,16 @@ def _different(snapshot: Snapshot) -> Cause | None:
 
 
 def _different_tensors(snapshot: Snapshot, own: Mapping[str, Any]) -> str:
-    """Words for the first tensor of two ranks' collectives that differs."""
+    """Names the first tensor in which the collectives of two ranks differ."""
     for rank, items in sorted(snapshot.stalls.items()):
         for other in items:
             if (other["group"], other["sequence"]) != (own["group"], own["sequence"]):
                 continue
-            # "IDENTITY NAME TYPE(SHAPE)": the names alone may differ between ranks.
+            # "IDENTITY NAME TYPE(SHAPE)": only the names may differ between ranks.
             pairs = zip(own.get("tensors", ()), other.get("tensors", ()), strict=False)
-            for mine, theirs in pairs:
-                identity, _, name = mine.partition(" ")
-                other_identity, _, other_name = theirs.partition(" ")
+            for own_tensor, other_tensor in pairs:
+                identity, _, name = own_tensor.partition(" ")
+                other_identity, _, other_name = other_tensor.partition(" ")
                 if identity != other_identity:
                     return (
                         f" Rank {snapshot.rank} sends the gradient of {name} where rank {rank} "
@@ -207,7 +206,9 @@ def _different_tensors(snapshot: Snapshot, own: Mapping[str, Any]) -> str:
 
 def _different_tickets(signatures: Iterable[str]) -> str:
     split = [signature.rpartition(", ticket ") for signature in signatures]
-    if len({what for what, _, _ in split}) > 1 or not all(ticket for _, _, ticket in split):
+    if len({collective for collective, _, _ in split}) > 1 or not all(
+        ticket for _, _, ticket in split
+    ):
         return ""
     return (
         " A rank that is ahead by its ticket has given up a step, after an error that its script "
@@ -235,8 +236,8 @@ def _left(snapshot: Snapshot) -> Cause | None:
         return Cause(
             "unavailable",
             f"{snapshot.describe(rank)} left the job (its script ended) while "
-            f"{rank_names.ranks(waiting)} {verb} in {in_words(item)}. "
-            f"All ranks must take the same number of steps. {FOR_ALL} "
+            f"{rank_names.ranks(waiting)} {verb} in {describe_collective(item)}. "
+            f"All ranks must take the same number of steps. {_CALLS_FOR_ALL} "
             f"See rank {rank}'s log for why its script ended early.",
         )
     return None
@@ -263,13 +264,13 @@ def _lost(snapshot: Snapshot) -> Cause | None:
         return Cause("aborted", f"{snapshot.describe(snapshot.rank)}: {failure['message']}.")
     peer = _failed_peer(snapshot)
     if peer in snapshot.left:
-        return None  # a rank that has ended its script closes its connections
+        return None  # A rank whose script has ended closes its connections.
     if peer is None:
-        # The heartbeats will tell who it was; this is for the case that they do not.
+        # Usually the heartbeats show which rank it was; this is for when they do not.
         if snapshot.failure_seconds < snapshot.heartbeat + 2.0:
             return None
         return Cause("unavailable", f"{failure['message']}.{_activity(snapshot)}")
-    if snapshot.failure_seconds < SECONDS_FOR_LAST_WORDS:
+    if snapshot.failure_seconds < SECONDS_FOR_REPORT:
         return None
     return Cause(
         "unavailable",
@@ -299,8 +300,9 @@ def _overdue(snapshot: Snapshot) -> Cause | None:
         who = "all ranks are in it, but no bytes move; check the network between the nodes"
     return Cause(
         "deadline_exceeded",
-        f"{in_words(item)} was not complete after {snapshot.timeout:g} s (DearStrategy's timeout). "
-        f"{who[0].upper()}{who[1:]}. {f'{FOR_ALL} ' if missing else ''}"
+        f"{describe_collective(item)} was not complete after {snapshot.timeout:g} s "
+        "(DearStrategy's timeout). "
+        f"{who[0].upper()}{who[1:]}. {f'{_CALLS_FOR_ALL} ' if missing else ''}"
         "Raise the timeout if a rank may be that much slower.",
     )
 

@@ -11,16 +11,16 @@ from tfdear.monitor.monitor import Monitor
 
 
 def install(monitor: Monitor, drain: Callable[[], None] | None = None) -> None:
-    """Makes sure that the others hear of this rank's end before its connections close.
+    """Reports the end of this rank to the others before its connections close.
 
-    An exception that ends the script is published at once, before its traceback is printed; the
-    end of the script when exit handlers run. Exit handlers that are registered after this call run
-    before the monitor is closed: register there what still needs the other ranks.
+    An exception that ends the script is reported at once, before its traceback is printed; the
+    normal end when exit handlers run. Exit handlers that are registered after this call run before
+    the monitor is closed, and may still use the other ranks.
 
     Args:
-        monitor: of this process.
-        drain: waits until this rank has no work in flight; called before the farewell of a rank
-            that ends without an error.
+        monitor: The monitor of this process.
+        drain: Waits until this rank has no work in flight; called where a rank ends without an
+            error, before it reports that.
     """
     previous = sys.excepthook
 
@@ -30,13 +30,13 @@ def install(monitor: Monitor, drain: Callable[[], None] | None = None) -> None:
 
     sys.excepthook = report
 
-    def say_goodbye() -> None:
+    def close() -> None:
         if drain is not None and monitor.healthy:
             try:
                 drain()
-            except Exception as error:  # the script has ended: nobody is left to catch it
+            except Exception as error:  # The script has ended: nothing is left to catch it.
                 traceback.print_exc()
                 monitor.report_failure(f"{type(error).__name__}: {error}"[:2000])
         monitor.close()
 
-    atexit.register(say_goodbye)
+    atexit.register(close)

@@ -1,12 +1,12 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Watches over the job: finds out who failed, and ends every rank with the same words.
+"""Watches over the job: finds out which rank failed, and ends all ranks with the same message.
 
-[Note: words before silence]
+[Note: report before close]
 A rank that fails or ends publishes `failed` or `left` in the store BEFORE its connections close. So
-a connection that closes without a word means that the process was killed. The first rank that knows
-the reason writes the key `cause`, which can be written once; all ranks raise that text. The engine
-holds a transport error back until then: what a neighbour sees first (a closed connection) is seldom
-the reason.
+a connection that closes without such a report means that the process was killed. The first rank
+that knows the cause writes the key `cause`, which can be written once; all ranks raise that
+message. The engine holds a transport error back until then: what a neighbour sees first (a closed
+connection) is seldom the cause.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tfdear.monitor import diagnosis, stuck_script
 from tfdear.rendezvous import process_exit, store_records
 from tfdear.rendezvous.rendezvous import Rendezvous
 
-_CALL_SECONDS = 1.5  # one request to the store
+_CALL_SECONDS = 1.5  # One request to the store.
 _POLL_ON_ONE_MACHINE_SECONDS = 0.2
 _POLL_SECONDS = 1.0
-_HEALTH_SECONDS = 1.0  # between two questions for dead tasks
+_HEALTH_SECONDS = 1.0  # Between two requests for dead ranks.
 _WARN_SECONDS = 30.0
-_LAST_WORDS_SECONDS = 10.0  # rank 0 keeps the store open so long after its own end
+_REPORT_SECONDS = 10.0  # Rank 0 keeps the store open for reports this long after its own end.
 
 
 class WatchedEngine(Protocol):
@@ -41,7 +41,7 @@ class WatchedEngine(Protocol):
     def in_flight(self) -> list[dict[str, Any]]:
         """Running collectives: group, sequence, signature, seconds, waiting_for (-1: unknown).
 
-        And, where gradients are summed, "tensors": a line for each, "IDENTITY NAME TYPE(SHAPE)".
+        Where gradients are summed, also "tensors": a text for each, "IDENTITY NAME TYPE(SHAPE)".
         """
 
     def failure(self) -> dict[str, Any] | None:
@@ -52,21 +52,21 @@ class WatchedEngine(Protocol):
 
 
 class Monitor:
-    """Looks after the job in a thread of its own, from `start` to `close`.
+    """Watches over the job in a thread of its own, from `start` to `close`.
 
     Args:
-        rendezvous: where the ranks met.
-        engine: what to abort.
-        group_members: the ranks of the process groups that do not hold all, by name. Groups within
-            and across nodes have one name but different ranks everywhere.
-        heartbeat: seconds without a sign of life after which a rank is given up. Default: that of
+        rendezvous: Where the ranks met.
+        engine: What to abort.
+        group_members: The ranks of the process groups that do not hold all, by name. Groups within
+            and across nodes have the same name but other members on every rank.
+        heartbeat: Seconds without a sign of life after which a rank is given up. Default: that of
             the rendezvous.
-        timeout: seconds any collective may take. Default 300.
-        stall_seconds: a collective that runs longer is compared with those of the other ranks.
-            Default 2.
-        cleanup_timeout: seconds for which the script may clean up after an abort: one that does not
-            move for this long, or whose exit handlers take longer, is ended. Who writes a
-            checkpoint may finish it. Default 60.
+        timeout: Seconds any collective may take. Defaults to 300.
+        stall_seconds: A collective that runs longer is compared with those of the other ranks.
+            Defaults to 2.
+        cleanup_timeout: Seconds for which the script may clean up after an abort: one that does not
+            move for this long, or whose exit handlers take longer, is ended. A checkpoint that is
+            being written may be finished. Defaults to 60.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Monitor:
         self._cleanup_timeout = cleanup_timeout
         self._store = rendezvous.store
         self._rank = rendezvous.rank
-        # A process that is forked off has this object too, but must not speak for the rank.
+        # A forked child has this object too, but must not report for the rank.
         self._pid = os.getpid()
         self._group_members = dict(group_members or {})
         local = rendezvous.on_one_machine
@@ -103,7 +103,7 @@ class Monitor:
         self._start_failure: dict[str, Any] | None = None
         self._unreachable_since: float | None = None
         self._refused_since: float | None = None
-        self._words: dict[str, str] = {}
+        self._reports: dict[str, str] = {}
         self._reached = time.monotonic()
         self._rank0_left = False
         self._store_gone = False
@@ -114,41 +114,41 @@ class Monitor:
         rendezvous.check_alive = self.check_alive
 
     def start(self) -> None:
-        """Starts watching. A job of one process has nobody to watch."""
+        """Starts to watch; a job of one process needs no monitor."""
         if self._rendezvous.world_size > 1:
             self._thread.start()
 
     @property
     def cause(self) -> diagnosis.Cause | None:
-        """Why the job was given up, or None."""
+        """Why the job was aborted, or None."""
         return self._cause
 
     @property
     def healthy(self) -> bool:
-        """True while neither this rank nor the job has failed; False in a process forked off."""
+        """True while neither this rank nor the job has failed; False in a forked child."""
         return self._cause is None and not self._reported and os.getpid() == self._pid
 
     def check_alive(self) -> None:
-        """Raises JobAbortedError when the job was given up."""
+        """Raises JobAbortedError when the job was aborted."""
         if self._cause is not None:
             raise errors.JobAbortedError(self._cause.message)
 
     def cause_of(self, failure: errors.TfdearError) -> errors.TfdearError:
-        """Why groups could not be connected: rarely what this rank saw of it first.
+        """Why groups could not be connected: rarely what this rank noticed first.
 
         Args:
             failure: What connecting raised.
 
         Returns:
-            The error to raise: with the cause on which the ranks agreed, else `failure` itself.
+            The error to raise: one with the cause on which the ranks agreed, else `failure` itself.
         """
         self._start_failure = {
             "message": f"{self._rendezvous.describe(self._rank)} could not start: {failure}",
             "peer": -1,
             "kind": failure.kind,
         }
-        # The heartbeats tell whether a peer died; `diagnosis` waits for them.
-        end = time.monotonic() + self._heartbeat + _LAST_WORDS_SECONDS
+        # Heartbeats show whether a peer died; `diagnosis` waits for them.
+        end = time.monotonic() + self._heartbeat + _REPORT_SECONDS
         while self._cause is None and time.monotonic() < end:
             time.sleep(0.05)
         return failure if self._cause is None else errors.JobAbortedError(self._cause.message)
@@ -157,7 +157,7 @@ class Monitor:
         """Tells the other ranks that this one fails. Call it before any connection closes.
 
         Args:
-            error: type and text of the exception.
+            error: Type and text of the exception.
         """
         if os.getpid() != self._pid:
             return
@@ -169,12 +169,12 @@ class Monitor:
         self._publish(f"monitor/failed/{self._rank}", json.dumps(report))
 
     def close(self, error: str | None = None) -> None:
-        """Says goodbye; call it at the end of the process, when no collective runs any more.
+        """Reports the end of this rank; call it when no collective runs any more.
 
         Rank 0 waits up to 10 s for the others, because the store ends with it.
 
         Args:
-            error: type and text of the exception that ends this rank, or None.
+            error: Type and text of the exception that ends this rank, or None.
         """
         if self._closing_since is not None or os.getpid() != self._pid:
             return
@@ -187,14 +187,14 @@ class Monitor:
         left = {"aborted": self._cause is not None, "failed": self._reported}
         self._publish(f"monitor/left/{self._rank}", json.dumps(left))
         if self._rank == 0:
-            self._wait_for_the_others()
+            self._wait_for_others()
         if self._cause is not None or self._reported:
             process_exit.leave_without_teardown(1)
         elif self._thread.is_alive():
             self._thread.join(_CALL_SECONDS + self._poll_seconds)
 
-    def _wait_for_the_others(self) -> None:
-        end = time.monotonic() + _LAST_WORDS_SECONDS
+    def _wait_for_others(self) -> None:
+        end = time.monotonic() + _REPORT_SECONDS
         while time.monotonic() < end:
             try:
                 entries = self._store.directory("monitor/left", timeout=_CALL_SECONDS)
@@ -204,7 +204,7 @@ class Monitor:
             if self._cause is not None:
                 gone |= self._lost_peer()
             if len(gone | {self._rank}) == self._rendezvous.world_size:
-                # The others are still in the call that tells them so.
+                # The calls with which the others reported may not have returned yet.
                 time.sleep(0.1)
                 return
             time.sleep(0.05)
@@ -216,7 +216,7 @@ class Monitor:
     def _publish(self, key: str, value: str, overwrite: bool = False) -> None:
         if self._store_gone:
             return
-        # The loop notices an unreachable store too, and knows what it means.
+        # The loop notices an unreachable store, too, and finds out why.
         with contextlib.suppress(errors.StoreUnavailableError):
             self._store.insert(key, value, timeout=_CALL_SECONDS, overwrite=overwrite)
 
@@ -224,8 +224,8 @@ class Monitor:
         while self._closing_since is None and self._cause is None:
             self._wake.wait(self._poll_seconds)
             try:
-                self._look()
-            except Exception as error:  # a watcher that dies in silence is worse than any error
+                self._check()
+            except Exception as error:  # A monitor that dies silently is worse than any error.
                 logging.exception("tfdear: the monitor of rank %d failed", self._rank)
                 self._abort(
                     diagnosis.Cause("aborted", f"the monitor of rank {self._rank} failed: {error}")
@@ -233,20 +233,20 @@ class Monitor:
         if self._cause is not None:
             self._end_stuck_script()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         in_flight = self._engine.in_flight()
         failure = self._engine.failure() or self._start_failure
         now = time.monotonic()
         self._failure_since = None if failure is None else self._failure_since or now
         if not self._store_gone:
-            self._read_words()
+            self._read_reports()
         if self._unreachable_since is None:
             self._publish_stall(in_flight)
-        words = self._words
-        if "cause" in words:
-            self._abort(diagnosis.Cause.from_json(words["cause"]))
+        reports = self._reports
+        if "cause" in reports:
+            self._abort(diagnosis.Cause.from_json(reports["cause"]))
             return
-        left = store_records.words_of_rank(words, "left")
+        left = store_records.reports(reports, "left")
         snapshot = diagnosis.Snapshot(
             rank=self._rank,
             describe=self._rendezvous.describe,
@@ -254,31 +254,31 @@ class Monitor:
             in_flight=in_flight,
             failure=failure,
             failure_seconds=now - (self._failure_since or now),
-            failed=store_records.words_of_rank(words, "failed"),
-            left={rank: w for rank, w in left.items() if not w["aborted"] and not w["failed"]},
+            failed=store_records.reports(reports, "failed"),
+            left={rank: r for rank, r in left.items() if not r["aborted"] and not r["failed"]},
             dead=self._dead,
-            stalls=store_records.words_of_rank(words, "stall"),
+            stalls=store_records.reports(reports, "stall"),
             timeout=self._timeout,
             heartbeat=self._heartbeat,
             stall_seconds=self._stall_seconds,
         )
         if self._unreachable_since is not None:
-            self._judge_silence_of_the_store(snapshot, now)
+            self._check_unreachable_store(snapshot, now)
             return
         if 0 in left and self._rank != 0:
             self._rank0_left = True
         if self._reported:
-            return  # the others, who waited for this rank, tell what that did to them
+            return  # The others, which waited for this rank, say what became of them.
         cause = diagnosis.find_cause(snapshot)
         if cause is not None:
             self._agree_and_abort(cause)
             return
         self._warn_of_stalls(snapshot)
 
-    def _read_words(self) -> None:
+    def _read_reports(self) -> None:
         now = time.monotonic()
         try:
-            words = self._store.directory("monitor", timeout=_CALL_SECONDS)
+            reports = self._store.directory("monitor", timeout=_CALL_SECONDS)
             if now - self._health_checked > _HEALTH_SECONDS:
                 self._health_checked = now
                 self._dead = self._store.unhealthy_tasks(
@@ -288,12 +288,12 @@ class Monitor:
             self._unreachable_since = self._unreachable_since or self._reached
             self._refused_since = (self._refused_since or now) if error.refused else None
             return
-        self._words = words
+        self._reports = reports
         self._reached = now
         self._unreachable_since = self._refused_since = None
 
-    def _judge_silence_of_the_store(self, snapshot: diagnosis.Snapshot, now: float) -> None:
-        """Without the store every rank decides for itself; they all come to the same words."""
+    def _check_unreachable_store(self, snapshot: diagnosis.Snapshot, now: float) -> None:
+        """Without the store every rank decides for itself, with the same result."""
         if self._rank0_left:
             self._store_gone = True
             self._unreachable_since = None
@@ -301,17 +301,17 @@ class Monitor:
         silent = now - (self._unreachable_since or now)
         refused = now - self._refused_since if self._refused_since is not None else 0.0
         hosts = self._rendezvous.host_names
-        same_host = hosts[0] == hosts[self._rank]
+        same_node = hosts[0] == hosts[self._rank]
         peer = (snapshot.failure or {}).get("peer", -1)
         # A refused connection to a process on this machine, or one that comes with a closed data
         # connection, is no hiccup of the network.
-        if (same_host or peer == 0) and refused > diagnosis.SECONDS_FOR_LAST_WORDS:
+        if (same_node or peer == 0) and refused > diagnosis.SECONDS_FOR_REPORT:
             cause = diagnosis.lost_coordinator(snapshot, True, silent)
         elif silent > self._heartbeat:
             cause = diagnosis.lost_coordinator(snapshot, False, silent)
         else:
             return
-        self._store_gone = True  # no farewell there: it would only cost time
+        self._store_gone = True  # A report there would only cost time.
         self._abort(cause)
 
     def _publish_stall(self, in_flight: list[dict[str, Any]]) -> None:
@@ -338,7 +338,7 @@ class Monitor:
                 "tfdear: rank %d has waited %.0f s in %s; the job ends after %g s. %s",
                 self._rank,
                 item["seconds"],
-                diagnosis.in_words(item),
+                diagnosis.describe_collective(item),
                 self._timeout,
                 "; ".join(diagnosis.last_seen(snapshot, rank) for rank in missing)
                 or "All ranks are in it.",
@@ -348,13 +348,13 @@ class Monitor:
         return list(self._group_members.get(group, range(self._rendezvous.world_size)))
 
     def _agree_and_abort(self, cause: diagnosis.Cause) -> None:
-        """The first cause in the store counts for everybody."""
+        """All ranks take the first cause in the store."""
         try:
             if not self._store.insert("monitor/cause", cause.to_json(), timeout=_CALL_SECONDS):
                 text = self._store.try_get("monitor/cause", timeout=_CALL_SECONDS)
                 cause = diagnosis.Cause.from_json(text) if text else cause
         except errors.StoreUnavailableError:
-            pass  # this rank still has to end
+            pass  # This rank has to end all the same.
         self._abort(cause)
 
     def _abort(self, cause: diagnosis.Cause) -> None:
@@ -362,7 +362,7 @@ class Monitor:
             if self._cause is not None:
                 return
             self._cause = cause
-        # Nothing of TensorFlow can be taken down in order from here on.
+        # From here on, TensorFlow cannot be shut down in order.
         process_exit.leave_without_teardown(1)
         if not self._reported:
             logging.error("tfdear: rank %d ends: %s", self._rank, cause.message)
@@ -372,9 +372,10 @@ class Monitor:
         if stuck_script.is_interactive():
             return
         stuck_script.wait_until_stuck(
-            self._cleanup_timeout, _LAST_WORDS_SECONDS, lambda: self._closing_since
+            self._cleanup_timeout, _REPORT_SECONDS, lambda: self._closing_since
         )
         message = self._cause.message if self._cause is not None else ""
+        # Printed, not logged: the exit handlers may have shut logging down.
         print(
             f"tfdear: rank {self._rank} did not react to the end of the job and ends itself "
             f"with code {process_exit.EXIT_CODE_STUCK} (cleanup_timeout "

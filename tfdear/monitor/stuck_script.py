@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""A script that does not end after its job was given up, in a call that no abort can reach."""
+"""A script that does not end after its job was aborted, in a call that no abort can reach."""
 
 import sys
 import threading
@@ -10,34 +10,34 @@ from collections.abc import Callable
 from tfdear._private import keras as _keras_private
 from tfdear._private import tensorflow as _tf_private
 
-_LOOK_SECONDS = 0.25
-# A write that has begun when the job is given up may take this long, whatever the script may.
+_POLL_SECONDS = 0.25
+# A write that runs when the job is aborted may take this long, whatever `cleanup_timeout` is.
 _WRITE_SECONDS = 3600.0
-# Where checkpoints are written: modules of functions that a thread is then in.
+# Modules that write checkpoints: while one does, a thread is in one of their functions.
 _WRITERS = (*_keras_private.WRITERS, *_tf_private.WRITERS, "h5py")
 
 
 def is_interactive() -> bool:
-    """Whether somebody sits in front of this process, and has seen the error."""
+    """Whether this process is used interactively, so that somebody has seen the error."""
     return hasattr(sys, "ps1") or "ipykernel" in sys.modules
 
 
 def wait_until_stuck(
-    cleanup_timeout: float, goodbye_seconds: float, closing_since: Callable[[], float | None]
+    cleanup_timeout: float, grace_seconds: float, closing_since: Callable[[], float | None]
 ) -> None:
     """Returns when the script has not moved for as long as it may clean up.
 
     Args:
         cleanup_timeout: Seconds that the main thread may stay at one instruction, or that exit
-            handlers may take. Who writes a checkpoint may finish it.
-        goodbye_seconds: Seconds more that the exit handlers may take, to wait for other ranks.
-        closing_since: Time at which the exit handlers began, of `time.monotonic`, or None.
+            handlers may take. A checkpoint that is being written may be finished.
+        grace_seconds: Seconds more that the exit handlers may take, to wait for other ranks.
+        closing_since: Time at which the exit handlers started, of `time.monotonic`, or None.
     """
     main = threading.main_thread().ident
     position, since = None, time.monotonic()
     last_write = time.monotonic() + _WRITE_SECONDS
     while True:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
         now = time.monotonic()
         frames = sys._current_frames()
         if now < last_write and any(map(_writes_checkpoint, frames.values())):
@@ -45,7 +45,7 @@ def wait_until_stuck(
             continue
         closing = closing_since()
         if closing is not None:
-            if now - max(closing, since) >= cleanup_timeout + goodbye_seconds:
+            if now - max(closing, since) >= cleanup_timeout + grace_seconds:
                 return
             continue
         frame = frames.get(main or 0)

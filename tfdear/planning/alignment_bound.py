@@ -1,13 +1,13 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Whether bucket lists exist whose transfers fit between one another. Imports no TensorFlow.
+"""Whether bucket lists exist whose transfers fit together. Imports no TensorFlow.
 
-[Note: Alignment] In a plan that takes T seconds, every bucket leaves a margin: T less what the
-buckets from it to the front need at least, once it is ready. The line may spend no more than the
-margin of a bucket on anything else from then on. When the next bucket is ready, the line is busy
-with something that ends within that one's margin at the latest. Until then it carried nothing of
-the former bucket, or its reduce-scatter, or both halves, up to its margin, or a half in parts,
-which takes a start-up of the margin. Bucket lists in which no two neighbours break this are sought
-from the front to the back; if there is none, no plan takes T seconds.
+[Note: Alignment] In a plan that takes T seconds, every bucket has a margin: T minus the least time
+that it and all buckets in front of it need once it is ready. From then on, the line may spend at
+most that margin on anything else. When the next bucket is ready, whatever is on the line must end
+within that bucket's margin. Until then the line has carried nothing of the earlier bucket, or its
+reduce-scatter, or both halves, up to its margin; or a half in parts, which costs a start-up of the
+margin. The bucket lists in which all neighbours satisfy this are searched from the front to the
+back; if there is none, no plan takes T seconds.
 """
 
 import math
@@ -24,9 +24,9 @@ _STEPS = 6
 
 
 def can_fit(sums: Sums, costs: CommunicationCosts, time: float) -> bool:
-    """Returns whether neighbours of some bucket list fit in an iteration of so many seconds.
+    """Returns whether the neighbours of some bucket list fit in an iteration of this length.
 
-    Use it to bound plans: if they do not, every plan takes longer; see `docs/fusion.md`.
+    Use it to bound plans: where none fits, every plan takes longer; see `docs/fusion.md`.
 
     Args:
         sums: The model.
@@ -39,7 +39,7 @@ def can_fit(sums: Sums, costs: CommunicationCosts, time: float) -> bool:
 def least_start_ups(sums: Sums, costs: CommunicationCosts, time: float) -> np.ndarray:
     """Returns the least start-ups of a bucket and of all in front of it that fit, in seconds.
 
-    Use it to leave out plans with that bucket that would take longer.
+    Use it to exclude plans with that bucket, which would take longer.
 
     Args:
         sums: The model.
@@ -60,12 +60,12 @@ def least_start_ups(sums: Sums, costs: CommunicationCosts, time: float) -> np.nd
     paid = np.full((layers + 1, layers + 1), math.inf)
     paid[0, 1:] = np.where(room[0] - line[1:] >= start_up, start_up, math.inf)
     for cut in range(1, layers):
-        before = np.flatnonzero(paid[:cut, cut] < math.inf)
-        if not len(before):
+        starts = np.flatnonzero(paid[:cut, cut] < math.inf)
+        if not len(starts):
             continue
-        own = paid[before, cut][:, None]
-        late = room[before][:, None] - line[cut] - own
-        gap = (sums.ready[before] - sums.ready[cut])[:, None]
+        own = paid[starts, cut][:, None]
+        late = room[starts][:, None] - line[cut] - own
+        gap = (sums.ready[starts] - sums.ready[cut])[:, None]
         margin = room[cut] - line[cut + 1 :] - own - start_up
         scatters = scatter.seconds(sums.bytes[cut + 1 :] - sums.bytes[cut])
         both = scatters + gather.seconds(sums.bytes[cut + 1 :] - sums.bytes[cut])

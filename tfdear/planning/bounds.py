@@ -39,7 +39,7 @@ class Bounds:
 
     @property
     def dear(self) -> float:
-        """Without a barrier: the line and the processor are never both idle."""
+        """Without a barrier: the link and the processor are never both idle."""
         return max(self.forward + self.backward, self.reduce_scatter + self.all_gather)
 
     @property
@@ -100,7 +100,7 @@ def of_costs(
 def make_bounds(
     steps: Mapping, bucket_bytes: Sequence[int], costs: CommunicationCosts | None
 ) -> Bounds:
-    """Bounds from measured passes, and from modelled or else measured communication.
+    """Bounds from measured passes, and from modelled communication or else measured.
 
     Args:
         steps: What `tfdear.measure.steps.average` returned.

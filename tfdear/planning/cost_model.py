@@ -64,7 +64,7 @@ class CommunicationCosts:
     """The costs of the three collectives that schedules are made of.
 
     Use it as the `costs` of planners and schedules: from `fit` for a network at hand, from `ring`
-    and its neighbours for one that is only described.
+    and the other algorithms for one that is only described.
 
     Args:
         reduce_scatter: Cost of a reduce-scatter (with trees: of the reduce half).
@@ -164,8 +164,8 @@ def levels(
 
     Args:
         inner: Costs among the workers of a node. None: there is one worker per node.
-        outer: Costs among the workers in one place on all nodes, as measured while the workers in
-            the other places do the same. None: there is one node.
+        outer: Costs among the workers of the same number on all nodes, as measured while the
+            workers of the other numbers do the same. None: there is one node.
         inner_workers: Workers of a node.
 
     Returns:
@@ -277,7 +277,7 @@ def double_binary_trees(
 
     Use it for very large clusters: the start-up grows with the logarithm of the number of workers
     only. The table gives the all-reduce; its two halves, a reduce and a broadcast, are taken to
-    share its start-up and its time on the wire evenly, so that cutting it in two costs nothing.
+    share its start-up and its time per byte evenly, so that cutting it in two costs nothing.
 
     Args:
         workers: Number of workers.
@@ -349,6 +349,6 @@ def hierarchical(
     Clusters", section on hierarchical aggregation.
     """
     inner = ring(workers_per_node, intra_node_alpha, intra_node_beta, gamma)
-    # The rings across nodes run side by side over one link, so each has a share of it.
+    # The rings across nodes run at the same time over one link, so each has a share of it.
     outer = ring(nodes, alpha, workers_per_node * beta, gamma)
     return levels(inner, outer, workers_per_node)

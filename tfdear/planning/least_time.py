@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""The least iteration time when some buckets are cut and others are not. Imports no TensorFlow."""
+"""The least iteration time when only some cuts are chosen. Imports no TensorFlow."""
 
 import math
 
@@ -10,16 +10,16 @@ from tfdear.planning.optimal_buckets import Sums
 
 __all__ = ["LeastTime"]
 
-# Numbers of buckets in front of a cut that are told apart.
+# Numbers of buckets in front of a cut that are distinguished.
 _COLUMNS = 24
 
 
 class LeastTime:
-    """Bounds the iteration time of all that can be made of the layers in front of a cut.
+    """Bounds the iteration time over all bucket lists for the layers in front of a cut.
 
-    Let the iteration take `value` at least with the buckets behind the cut alone. The layers in
-    front become n buckets, for some n: both halves of these take the line as well, which adds to
-    `value`; and they themselves take at least what n buckets take that find the line free.
+    Let the iteration take at least `value` with the buckets behind the cut alone. The layers in
+    front become n buckets, for some n: both halves of these occupy the line as well, which adds to
+    `value`; and the iteration takes at least as long as with these n buckets on a free line.
 
     Args:
         sums: The model.
@@ -33,7 +33,7 @@ class LeastTime:
         self._line = (costs.reduce_scatter.b + costs.all_gather.b) * sums.bytes
         start = sums.ready + sums.forward
         layers = sums.layers
-        # [cut, n - 1]: n buckets in front of the cut; the last column: so many or more.
+        # [cut, n - 1]: n buckets in front of the cut; the last column: that many or more.
         rest = np.full((layers + 1, _COLUMNS), math.inf)
         any_number = np.full(layers + 1, -math.inf)
         rest[1:, 0] = start[0] + self._start_up + self._line[1:]

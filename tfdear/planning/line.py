@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""The line of the model: which collective it carries when. Imports no TensorFlow."""
+"""The line of the model, a network link: which collective it carries when. No TensorFlow."""
 
 import collections
 import dataclasses
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.trace import Trace
 
-__all__ = ["Job", "Step", "Transfer", "make_jobs", "play"]
+__all__ = ["QueueItem", "Step", "Transfer", "make_queue_items", "play"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Transfer:
-    """One stay of a bucket, or of a part of it, on the line.
+    """The transfer of a bucket, or of a part of it, on the line.
 
     Args:
         phase: "reduce_scatter", "all_gather" or "all_reduce".
@@ -52,26 +52,26 @@ class Transfer:
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
-    """A phase of a bucket, or a chunk of it, and how urgent it is (less is sooner)."""
+class QueueItem:
+    """A phase of a bucket, or a chunk of it, and how urgent it is: least priority first."""
 
     priority: tuple[float, ...]
     step: Step
     seconds: float
 
 
-def make_jobs(
+def make_queue_items(
     schedule: str,
     buckets: Sequence[Sequence[int]],
     trace: Trace,
     costs: CommunicationCosts,
     chunks: Mapping[str, Sequence[int]],
-) -> dict[tuple[str, int], list[Job]]:
+) -> dict[tuple[str, int], list[QueueItem]]:
     """What the line has to carry, by phase and bucket, with the schedule's priorities."""
     phases = ["reduce_scatter", "all_gather"]
     if schedule not in ("dear", "dear_barrier"):
         phases = ["all_reduce"]
-    jobs = {}
+    items = {}
     for bucket, layers in enumerate(buckets):
         size = sum(trace.layers[layer].bytes for layer in layers)
         for phase in phases:
@@ -79,60 +79,60 @@ def make_jobs(
             seconds = getattr(costs, phase).seconds(size / parts)
             front_first = phase == "all_gather" or schedule == "bytescheduler"
             rank = (phases.index(phase), -bucket if front_first else bucket)
-            jobs[phase, bucket] = [
-                Job((*rank, part), Step(phase, bucket, part, parts), seconds)
+            items[phase, bucket] = [
+                QueueItem((*rank, part), Step(phase, bucket, part, parts), seconds)
                 for part in range(parts)
             ]
-    return jobs
+    return items
 
 
 def play(
     schedule: str,
-    jobs: dict[tuple[str, int], list[Job]],
+    items: dict[tuple[str, int], list[QueueItem]],
     ready: list[float],
     preemptive: bool,
     overrun: float = 1.0,
     credit: int = 1,
 ) -> list[Transfer]:
-    """Plays the line: at any time it carries the most urgent of the jobs that may begin.
+    """Simulates the line: at any time it carries the most urgent work that can start.
 
-    Without preemption, a job begins before the next bucket is ready, if that is more urgent, only
-    if at most the part `overrun` of it would be on the line afterwards; else the line stays idle
-    until then. So many jobs as the `credit` are given to the line before it has carried the first
-    of them; nothing overtakes them.
+    Without preemption, work starts shortly before a more urgent bucket is ready only if at most the
+    fraction `overrun` of it would still be on the line then; otherwise the line stays idle until
+    that bucket is ready. Up to `credit` pieces of work are queued on the line at a time; more
+    urgent work comes after them.
     """
     if schedule == "sequential":
         ready = [max(ready)] * len(ready)
     first_phase = "reduce_scatter" if schedule in ("dear", "dear_barrier") else "all_reduce"
     waiting: list[tuple[tuple[float, ...], float, Step]] = []
-    given: collections.deque[tuple[tuple[float, ...], float, Step]] = collections.deque()
-    unreduced = {bucket: len(jobs[first_phase, bucket]) for bucket in range(len(ready))}
+    queued: collections.deque[tuple[tuple[float, ...], float, Step]] = collections.deque()
+    unreduced = {bucket: len(items[first_phase, bucket]) for bucket in range(len(ready))}
     arrived = 0  # Buckets become ready in the order of the list.
     clock = 0.0
     transfers: list[Transfer] = []
 
     def release(phase: str, bucket: int) -> None:
-        for job in jobs[phase, bucket]:
-            heapq.heappush(waiting, (job.priority, job.seconds, job.step))
+        for item in items[phase, bucket]:
+            heapq.heappush(waiting, (item.priority, item.seconds, item.step))
 
-    def give() -> None:
-        while waiting and len(given) < credit:
-            given.append(heapq.heappop(waiting))
+    def fill_queue() -> None:
+        while waiting and len(queued) < credit:
+            queued.append(heapq.heappop(waiting))
 
     while True:
         while arrived < len(ready) and ready[arrived] <= clock:
             if credit > 1 and ready[arrived] < clock:
-                give()  # What came earlier was given before this one could be weighed against it.
+                fill_queue()  # Earlier work is on the line by now, whatever its priority.
             release(first_phase, arrived)
             arrived += 1
         next_ready = ready[arrived] if arrived < len(ready) else math.inf
-        give()
-        if not given:
+        fill_queue()
+        if not queued:
             if next_ready == math.inf:
                 return _number(transfers) if preemptive else transfers
             clock = next_ready
             continue
-        priority, seconds, step = given.popleft()
+        priority, seconds, step = queued.popleft()
         if clock + seconds > next_ready:
             if preemptive:
                 transfers.append(
@@ -142,7 +142,7 @@ def play(
                 clock = next_ready
                 continue
             if (
-                jobs[first_phase, arrived][0].priority < priority
+                items[first_phase, arrived][0].priority < priority
                 and clock + seconds - next_ready > overrun * seconds
             ):
                 heapq.heappush(waiting, (priority, seconds, step))
@@ -164,7 +164,7 @@ def play(
 
 
 def _number(pieces: list[Transfer]) -> list[Transfer]:
-    """Joins what was interrupted in vain and numbers the parts of what was interrupted."""
+    """Joins transfers that were interrupted by nothing, and numbers the parts of the others."""
     joined: list[Transfer] = []
     for piece in pieces:
         last = joined[-1] if joined else None

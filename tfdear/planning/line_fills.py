@@ -1,13 +1,13 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""What the line may do until the next bucket is ready. Imports no TensorFlow.
+"""What the line can carry until the next bucket is ready. Imports no TensorFlow.
 
-[Note: Fills] Between two times at which buckets become ready, the order on the line decides
-nothing: what matters is which halves are carried to their ends, which in part, and what is on the
-line at the end. `fills` names every such choice that may be the best of all plans. A half that is
-cut into more parts than are told apart pays for so many start-ups at once and may then be cut
-anywhere, which is more than a plan can do; so is what is said of two halves or more that are
-carried in part in the same gap. `docs/fusion.md` proves that no plan does better than the best of
-these choices.
+[Note: Fills] Between two times at which buckets become ready, the order on the line does not
+matter, only which halves are carried to their ends, which in part, and what is on the line at the
+end. `fills` yields every such choice that may be part of the best plan. Two of them are
+relaxations, more than a plan can do: a half cut into more parts than are distinguished pays that
+many start-ups at once and may then be cut anywhere; and so may two or more halves that are carried
+in part in the same gap. `docs/fusion.md` proves that no plan is better than the best of these
+choices.
 """
 
 import dataclasses
@@ -22,9 +22,9 @@ class Half(NamedTuple):
     """What is left of a half of a bucket.
 
     Args:
-        seconds: Of a part.
+        seconds: Seconds of one part.
         left: Parts that are left.
-        parts: Parts in all; 1: it was not cut, and may be; 0: it may be cut anywhere at no cost.
+        parts: Parts in all; 1: not cut, but it can be; 0: it may be cut anywhere at no cost.
     """
 
     seconds: float
@@ -45,7 +45,7 @@ class Bucket(NamedTuple):
 
     Args:
         forward: Seconds of the forward pass from its first layer on.
-        number: Its place in the bucket list.
+        number: Its index in the bucket list.
         scatter: What is left of its reduce-scatter.
         gather: What is left of its all-gather, which comes afterwards.
     """
@@ -77,9 +77,9 @@ class Carried(NamedTuple):
 
     Args:
         half: 0: of the reduce-scatter; 1: of the all-gather.
-        number: The bucket's place in the bucket list.
-        run: How many parts.
-        parts: Of how many.
+        number: The bucket's index in the bucket list.
+        run: Number of parts that were carried.
+        parts: Number of parts in all.
     """
 
     half: int
@@ -94,7 +94,7 @@ class Fill(NamedTuple):
     Args:
         end: When the line is free.
         waiting: What waits then, the most urgent first.
-        carried: What was carried; None: more than a plan can do.
+        carried: What was carried; None for a relaxation, which is more than a plan can do.
     """
 
     end: float
@@ -103,7 +103,7 @@ class Fill(NamedTuple):
 
 
 def everything_of(bucket: Bucket) -> tuple[Carried, ...]:
-    """All that is left of a bucket, as it is carried."""
+    """All that is left of a bucket, in the order in which it is carried."""
     halves = (bucket.scatter, bucket.gather)
     return tuple(
         Carried(which, bucket.number, half.left, half.parts)
@@ -119,14 +119,14 @@ def fills(
     start_ups: tuple[float, float],
     parts: int,
 ) -> Iterator[Fill]:
-    """Names every choice for the room before a time in which not all that waits can be done.
+    """Yields every choice for a gap in which not all that waits can be carried.
 
     Args:
         until: The time when the next bucket is ready.
-        room: Seconds before it, from when on the line is free.
+        room: Seconds before that time during which the line is free.
         waiting: The buckets that wait, the most urgent first.
-        start_ups: Of a reduce-scatter and of an all-gather, in seconds.
-        parts: Halves in up to so many parts are told apart.
+        start_ups: Start-ups of a reduce-scatter and of an all-gather, in seconds.
+        parts: Halves in up to this many parts are distinguished.
     """
     return _Fills(until, start_ups, parts).of(room, tuple(waiting))
 
@@ -139,7 +139,7 @@ class _Fills:
 
     def of(self, room: float, waiting: tuple[Bucket, ...]) -> Iterator[Fill]:
         for left, rest, carried in _completed(room, waiting):
-            # To wait while something fits is no better than to carry it.
+            # Waiting while something fits is no better than carrying it.
             if all(bucket.half.time > left for bucket in rest):
                 yield Fill(self.until, rest, carried)
             if left <= 0:
@@ -150,29 +150,29 @@ class _Fills:
                 yield from self._several_in_part(left, rest)
 
     def _cuts(self, bucket: Bucket) -> Iterator[Half]:
-        """The numbers of parts in which the next half of a bucket may travel, but for one."""
+        """The next half of a bucket in each number of parts that it may be sent in, except one."""
         half = bucket.half
         if half.parts > 1:
             yield half
         elif half.parts == 1:
             start_up = self.start_ups[bucket.next]
-            # What takes no time is not worth cutting.
+            # A half that takes no time is not worth cutting.
             for parts in range(2, self.parts + 1 if half.seconds > 0 else 2):
                 yield Half(start_up + (half.seconds - start_up) / parts, parts, parts)
 
-    def _ends(self, left, rest, carried, but) -> Iterator[Fill]:
-        """What is on the line when the time comes: carried to its end, or cut there."""
+    def _ends(self, left, rest, carried, skipped) -> Iterator[Fill]:
+        """What is on the line at the end of the gap: carried to its end, or cut there."""
         begin = self.until - left
-        for place, bucket in enumerate(rest):
+        for index, bucket in enumerate(rest):
             half = bucket.half
-            if place == but or half.time <= left:
+            if index == skipped or half.time <= left:
                 continue
 
-            def fill(end, new, count, parts, place=place, bucket=bucket):
+            def fill(end, new, count, parts, index=index, bucket=bucket):
                 steps = carried
                 if steps is not None:
                     steps = (*steps, Carried(bucket.next, bucket.number, count, parts))
-                return Fill(end, _put(rest, place, bucket.after(new)), steps)
+                return Fill(end, _put(rest, index, bucket.after(new)), steps)
 
             if half.parts:
                 yield fill(begin + half.time, _DONE, half.left, half.parts)
@@ -181,7 +181,7 @@ class _Fills:
                 if count < cut.left:
                     new = Half(cut.seconds, cut.left - count, cut.parts)
                     yield fill(begin + count * cut.seconds, new, count, cut.parts)
-            # Cut where the time is, or later while it goes on.
+            # Cut at the end of the gap, or later.
             if half.parts == 0:
                 new = Half(half.seconds - left, 1, 0)
             elif half.parts == 1:
@@ -189,46 +189,46 @@ class _Fills:
                 new = Half(half.seconds + start_ups - left, 1, 0)
             else:
                 continue
-            yield Fill(self.until, _put(rest, place, bucket.after(new)), None)
+            yield Fill(self.until, _put(rest, index, bucket.after(new)), None)
 
     def _one_in_part(self, left, rest, carried) -> Iterator[Fill]:
-        """One half is carried in part before what is on the line when the time comes."""
-        for place, bucket in enumerate(rest):
+        """One half is carried in part before what is on the line at the end of the gap."""
+        for index, bucket in enumerate(rest):
             for cut in self._cuts(bucket):
                 most = min(int(left / cut.seconds), cut.left - 1)
                 for count in range(1, most + 1):
                     after = bucket.after(Half(cut.seconds, cut.left - count, cut.parts))
-                    other = _put(rest, place, after)
+                    other = _put(rest, index, after)
                     steps = carried
                     if steps is not None:
                         step = Carried(bucket.next, bucket.number, count, cut.parts)
                         steps = (*steps, step)
                     if count == most:
                         yield Fill(self.until, other, steps)
-                    yield from self._ends(left - count * cut.seconds, other, steps, place)
+                    yield from self._ends(left - count * cut.seconds, other, steps, index)
 
     def _several_in_part(self, left, rest) -> Iterator[Fill]:
-        """Two halves or more are: each has paid for a cut at least, and may be cut anywhere."""
+        """Two or more halves are: each has paid for at least one cut, and may be cut anywhere."""
         for size in range(2, len(rest) + 1):
-            for places in itertools.combinations(range(len(rest)), size):
+            for indices in itertools.combinations(range(len(rest)), size):
                 least = 0.0
                 freed = list(rest)
-                for place in places:
-                    bucket = rest[place]
+                for index in indices:
+                    bucket = rest[index]
                     half, start_up = bucket.half, self.start_ups[bucket.next]
                     least += half.seconds if half.parts > 1 else start_up
                     time = half.time + (start_up if half.parts == 1 else 0.0)
-                    freed[place] = bucket.after(Half(time, 1, 0))
+                    freed[index] = bucket.after(Half(time, 1, 0))
                 if least >= left:
                     continue
                 for number in range(size):
-                    for done in itertools.combinations(places, number):
-                        room = left - sum(freed[place].half.time for place in done)
+                    for done in itertools.combinations(indices, number):
+                        room = left - sum(freed[index].half.time for index in done)
                         if room < 0:
                             continue
                         after = tuple(
-                            bucket.after(_DONE) if place in done else bucket
-                            for place, bucket in enumerate(freed)
+                            bucket.after(_DONE) if index in done else bucket
+                            for index, bucket in enumerate(freed)
                         )
                         live = tuple(bucket for bucket in after if bucket.gather.left)
                         yield from self._ends(room, live, None, None)
@@ -236,7 +236,7 @@ class _Fills:
 
 
 def _completed(room: float, waiting: tuple[Bucket, ...]) -> Iterator:
-    """Every set of halves that can be carried to their ends: room left, what waits, steps."""
+    """For every set of halves that can be carried to their ends: room left, what waits, steps."""
     if not waiting:
         yield room, (), ()
         return
@@ -251,7 +251,7 @@ def _completed(room: float, waiting: tuple[Bucket, ...]) -> Iterator:
             yield left - scatter - gather, rest, (*steps, *carried)
 
 
-def _put(rest: tuple[Bucket, ...], place: int, bucket: Bucket) -> tuple[Bucket, ...]:
+def _put(rest: tuple[Bucket, ...], index: int, bucket: Bucket) -> tuple[Bucket, ...]:
     if bucket.gather.left:
-        return (*rest[:place], bucket, *rest[place + 1 :])
-    return (*rest[:place], *rest[place + 1 :])
+        return (*rest[:index], bucket, *rest[index + 1 :])
+    return (*rest[:index], *rest[index + 1 :])

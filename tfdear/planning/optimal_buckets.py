@@ -1,9 +1,9 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """The search for the best bucket list. Imports no TensorFlow.
 
-[Note: The dynamic programme] Cuts are placed from the last layer to the first. All that the layers
-behind a cut mean for those in front of it is one or two numbers: when the line is done with the
-urgent work (X), and from when on the rest leaves no room (S, or Y with the barrier). Every
+[Note: The dynamic programme] Cuts are placed from the last layer to the first. The layers behind a
+cut affect those in front of it only through one or two numbers: when the line has finished the
+urgent work (X), and until when the rest of the work fills it (S, or Y with the barrier). Every
 schedule's iteration time grows with both, so of the ways to reach a cut only those matter that no
 other beats in both. `docs/fusion.md` derives the recurrences and proves them.
 """
@@ -36,9 +36,9 @@ def optimal_buckets(trace: Trace, costs: CommunicationCosts, schedule: str) -> l
 def lower_bound(trace: Trace, costs: CommunicationCosts) -> float:
     """Returns seconds that no iteration with the two halves of an all-reduce can beat.
 
-    Use it to see how much a plan leaves: whatever the bucket list, the order, the parts and the
-    interruptions, both halves of the buckets in front of a cut take the line after the first of
-    them is ready, and end before the forward pass comes to the cut.
+    Use it to see how near a plan is to the optimum: whatever the bucket list, the order, the parts
+    and the interruptions, both halves of the buckets in front of a cut occupy the line after the
+    first of them is ready and before the forward pass reaches the cut.
 
     Args:
         trace: The model.
@@ -66,7 +66,7 @@ def _from_cuts(layers: int, cuts: list[int]) -> list[list[int]]:
 class Sums:
     """Sums over the layers, by cut position p = 0..L: a cut before layer p."""
 
-    ready: np.ndarray  # When the gradients of layers p.. are there.
+    ready: np.ndarray  # When the gradients of layers p.. are computed.
     forward: np.ndarray  # Forward time of layers p.. .
     bytes: np.ndarray  # Size of layers ..p-1.
 

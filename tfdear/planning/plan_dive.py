@@ -1,11 +1,11 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""A plan that is good as a rule, made bucket by bucket. Imports no TensorFlow.
+"""A plan that is usually good, made bucket by bucket. Imports no TensorFlow.
 
-[Note: The dive] For every cut, from the last layer to the first, one way to reach it is kept, or a
-few: the one after which the iteration takes the least time at least (`least_time`) and, of equally
-good ones, the one whose work ends soonest. Until the next bucket is ready the line carries what
-waits, the most urgent first; what does not fit goes on beyond that time, waits for the next gap, or
-goes in the number of parts that fits best. So nothing that may be carried is ever passed by
+[Note: The dive] For every cut, from the last layer to the first, one or a few of the ways to reach
+it are kept: those with the smallest lower bound of the iteration time (`least_time`) and, of
+equally good ones, those whose work ends first. Until the next bucket is ready the line carries what
+waits, the most urgent first; what does not fit continues beyond that time, waits for the next gap,
+or is sent in the number of parts that fits best. So nothing that can be carried is overtaken by
 something less urgent.
 """
 
@@ -21,10 +21,10 @@ from tfdear.planning.optimal_buckets import Sums
 
 __all__ = ["Built", "dive"]
 
-# In how many parts a half may go; the engine takes any number.
+# Numbers of parts in which a half may be sent; the engine takes any number.
 _PARTS = (2, 3, 4, 6, 9, 16, 32)
-# Of almost equal bounds the one counts whose work ends sooner.
-_LATER = 1e-7
+# Weight of the end of the work: it decides between bounds that are almost equal.
+_LATER_WEIGHT = 1e-7
 _WAIT, _CROSS, _CUT = range(3)
 
 
@@ -45,12 +45,12 @@ class Built:
 
 @dataclasses.dataclass(frozen=True)
 class _Node:
-    """A way to a cut: when the line is free, what waits then, how it came to that."""
+    """A way to a cut: when the line is free, what waits then, and how this was reached."""
 
     time: float
     waiting: tuple[Bucket, ...]
     cuts: tuple[int, ...]
-    chain: tuple  # Pairs of the chain before and what was carried then.
+    chain: tuple  # The chain of the node before, and what was carried since.
 
 
 def dive(
@@ -65,9 +65,9 @@ def dive(
     Args:
         sums: The model.
         costs: The network.
-        least_time: Of the two.
-        width: So many ways to each cut are kept.
-        below: Plans that take at least so many seconds are not wanted.
+        least_time: The bounds for this model and network.
+        width: Number of ways to each cut that are kept.
+        below: Plans that take at least this many seconds are ignored.
 
     Returns:
         The plan, or None.
@@ -82,34 +82,34 @@ class _Dive:
 
     def run(self, width: int, below: float) -> Built | None:
         layers = self._sums.layers
-        # Of each kept way to each cut: how good it is (less is better), the least time of an
-        # iteration, the node and the cut that it comes from, what was chosen.
+        # By kept way and cut: how good it is (less is better), the least iteration time, the node
+        # and the cut that it comes from, and what was chosen.
         shape = (width, layers)
         keys, least = np.full(shape, math.inf), np.full(shape, math.inf)
-        node_of, cut_before = np.full(shape, -1), np.full(shape, -1)
+        node_of, previous_cut = np.full(shape, -1), np.full(shape, -1)
         choices = np.zeros((4, *shape), int)
         nodes: list[_Node] = []
         for cut in range(layers, 0, -1):
             if cut == layers:
-                begins = [(0.0, _Node(0.0, (), (), ()))]
+                starts = [(0.0, _Node(0.0, (), (), ()))]
             else:
-                begins = [
+                starts = [
                     (float(least[way, cut]), self._follow(nodes, node_of, choices, way, cut))
                     for way in np.flatnonzero(keys[:, cut] < math.inf).tolist()
                 ]
-            for so_far, node in begins:
+            for bound_so_far, node in starts:
                 bounds, works, chosen = self._children(node, cut)
-                bounds = np.maximum(bounds, so_far)
-                key = np.where(bounds < below, bounds + _LATER * works, math.inf)
-                # In the place of the worst, but only one way from each cut before is kept: others
-                # would differ in little else.
-                alike = cut_before[:, :cut] == cut
-                place = np.where(alike.any(0), alike.argmax(0), keys[:, :cut].argmax(0))
-                new = np.flatnonzero(key < keys[place, np.arange(cut)])
-                place = place[new]
-                keys[place, new], least[place, new] = key[new], bounds[new]
-                node_of[place, new], cut_before[place, new] = len(nodes), cut
-                choices[:, place, new] = chosen[:, new]
+                bounds = np.maximum(bounds, bound_so_far)
+                key = np.where(bounds < below, bounds + _LATER_WEIGHT * works, math.inf)
+                # Replaces the worst; but only one way from each previous cut is kept, because
+                # others would hardly differ.
+                alike = previous_cut[:, :cut] == cut
+                slot = np.where(alike.any(0), alike.argmax(0), keys[:, :cut].argmax(0))
+                new = np.flatnonzero(key < keys[slot, np.arange(cut)])
+                slot = slot[new]
+                keys[slot, new], least[slot, new] = key[new], bounds[new]
+                node_of[slot, new], previous_cut[slot, new] = len(nodes), cut
+                choices[:, slot, new] = chosen[:, new]
                 nodes.append(node)
         way = int(keys[:, 0].argmin())
         if keys[way, 0] == math.inf:
@@ -126,9 +126,9 @@ class _Dive:
     def _children(self, node: _Node, cut: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """By next cut: the bound, the end of the work, and the best choice, as `_follow` takes it.
 
-        The most urgent halves are carried as long as they fit. What is then next waits, is carried
-        beyond the time, or goes in parts. Whatever is chosen, what must be done until a bucket that
-        waits is gathered, with the forward pass from there on, changes by the same.
+        The most urgent halves are carried as long as they fit. The next one then waits, is carried
+        beyond the time, or is sent in parts. Each choice changes by the same amount what must be
+        done until a waiting bucket is gathered and the forward pass from there on is computed.
         """
         sums = self._sums
         begin = np.maximum(sums.ready[:cut], node.time)
@@ -146,34 +146,34 @@ class _Dive:
             return self._least_time.of_cuts(forward), begin + own, np.zeros((4, cut))
         times = np.array([half.time for _, _, half in halves])
         total = np.concatenate([[0.0], np.cumsum(times)])
-        # By half: the most that there is until a gather from it on is done and the rest computed.
+        # By half: the longest time until a later gather is done and the rest computed.
         most = np.array([bucket_forward for bucket_forward, _, _ in halves]) + total[1:]
         most = np.maximum.accumulate(most[::-1])[::-1]
         done = np.searchsorted(total[1:], room, side="right")
         some = np.minimum(done, len(halves) - 1)
-        is_next = done < len(halves)  # Else nothing waits any more.
+        is_next = done < len(halves)  # Otherwise nothing waits any more.
         left = np.where(is_next, room - total[some], 0.0)
-        come = np.where(is_next, most[some] - total[some], -math.inf)
+        pending = np.where(is_next, most[some] - total[some], -math.inf)
         waits = np.where(is_next, total[-1] - total[some], 0.0)
-        goes_on = is_next & (left > 0)
-        # It waits; or it goes on beyond the time.
+        continues = is_next & (left > 0)
+        # It waits, or continues beyond the time.
         over = np.maximum(times[some] - left, 0.0)
         values = [
-            np.maximum(forward, begin + own + come),
-            np.where(goes_on, np.maximum(forward + over, begin + own - left + come), math.inf),
+            np.maximum(forward, begin + own + pending),
+            np.where(continues, np.maximum(forward + over, begin + own - left + pending), math.inf),
         ]
-        works = [begin + own + waits, np.where(goes_on, begin + own - left + waits, math.inf)]
-        # It goes in parts: as many as fit, or one more.
+        works = [begin + own + waits, np.where(continues, begin + own - left + waits, math.inf)]
+        # It is sent in parts: as many as fit, or one more.
         unit, number = (by_half[some] for by_half in self._parts(halves))
         fit = np.floor(left[:, None] / unit)
         fit = np.concatenate([fit, fit + 1], axis=1)
         unit, number = np.tile(unit, 2), np.tile(number, 2)
-        possible = (fit >= 1) & (fit < number) & goes_on[:, None]
+        possible = (fit >= 1) & (fit < number) & continues[:, None]
         late = np.maximum(fit * unit - left[:, None], 0.0)
-        # What all others wait for in addition: start-ups, less what is done.
+        # What all others wait for in addition: start-ups, minus what is done.
         added = unit * number - times[some][:, None] - fit * unit + late
         work = np.where(possible, (begin + own + waits)[:, None] + added, math.inf)
-        value = np.maximum(forward[:, None] + late, (begin + own + come)[:, None] + added)
+        value = np.maximum(forward[:, None] + late, (begin + own + pending)[:, None] + added)
         value = np.where(possible, value, math.inf)
         cuts = np.arange(cut)
         picks = (work.argmin(axis=1), value.argmin(axis=1))
@@ -181,7 +181,7 @@ class _Dive:
             values.append(value[cuts, pick])
             works.append(work[cuts, pick])
         bounds, ends = self._least_time.of_cuts(np.stack(values)), np.stack(works)
-        best = np.argmin(bounds + _LATER * ends, axis=0)
+        best = np.argmin(bounds + _LATER_WEIGHT * ends, axis=0)
         pick = np.where(best == _CUT, *picks)
         kind = np.minimum(best, _CUT)
         count = np.where(kind == _CUT, fit[cuts, pick], 0)
@@ -199,7 +199,7 @@ class _Dive:
                 start_up = (self._scatter.a, self._gather.a)[which]
                 units[row] = start_up + (half.seconds - start_up) / numbers
                 counts[row] = numbers
-        # Of nothing that costs nothing there are as many parts as one likes.
+        # A half that costs nothing can have any number of parts.
         return np.maximum(units, 1e-30), counts
 
     def _follow(self, nodes, node_of, choices, way: int, new: int) -> _Node:

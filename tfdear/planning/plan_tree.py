@@ -1,13 +1,13 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """All plans as a tree: the best of them, and a lower bound. Imports no TensorFlow.
 
-[Note: The tree of plans] A node is a bucket list down to a cut, and what the line has done until
-some time: which halves wait, whole or in part. Its children name the next cut, and what the line
-carries until that bucket is ready (`line_fills`). Once all are ready, the line carries what is
-left, front first; nothing is faster, so a leaf has its iteration time. The least time below a node
-is bounded from the node on (`least_time`). Nodes are looked at best first: the bound of the best
-one that is left is a bound of all plans. Some nodes stand for more than plans can do, among them
-those where many buckets wait; their leaves are bounds only.
+[Note: The tree of plans] A node is a bucket list down to a cut, and the state of the line at some
+time: which halves wait, whole or in part. Each child adds the next cut, and what the line carries
+until that bucket is ready (`line_fills`). Once all are ready, the line carries what is left, front
+first; nothing is faster, so the iteration time of a leaf is known. `least_time` gives a lower bound
+for all leaves below a node. Nodes are expanded best first: the bound of the best node that is left
+is a bound of all plans. Some nodes are relaxations, more than plans can do, for example where many
+buckets wait; their leaves only give bounds.
 """
 
 import dataclasses
@@ -26,18 +26,19 @@ from tfdear.planning.optimal_buckets import Sums
 
 __all__ = ["Found", "PlanTree"]
 
-# If more buckets wait, numbers of parts are not told apart; or halves are cut at no cost.
+# Where more buckets wait than the first, numbers of parts are not distinguished; than the second,
+# halves are cut at no cost.
 _MOST_WITH_PARTS = 3
 _MOST_WITH_START_UPS = 6
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a look at the tree found.
+    """What a search of the tree found.
 
     Args:
         bound: Seconds that no plan can beat.
-        cuts: First layer of each bucket of the best leaf, if that was found; it takes `bound`.
+        cuts: First layer of each bucket of the best leaf, if one was found; it takes `bound`.
         carried: What the line carries, in order, if that leaf is a plan.
     """
 
@@ -52,11 +53,10 @@ class PlanTree:
     Args:
         sums: The model.
         costs: The network.
-        least_time: Of the two.
-        parts: Halves in up to so many parts are told apart. With 1 they may be cut anywhere, which
-            costs one start-up.
-        plans_only: Leaves out what stands for more than plans. A bound is then one of the plans
-            that are left only.
+        least_time: The bounds for this model and network.
+        parts: Halves in up to this many parts are distinguished. With 1 they may be cut anywhere,
+            which costs one start-up.
+        plans_only: Leaves out relaxations. A bound is then only one of the plans that are left.
     """
 
     def __init__(
@@ -71,37 +71,37 @@ class PlanTree:
         self._ready, self._forward, self._bytes = (
             values.tolist() for values in (sums.ready, sums.forward, sums.bytes)
         )
-        self._of = costs
-        self._costs = (costs.reduce_scatter, costs.all_gather)
+        self._costs = costs
+        self._halves = (costs.reduce_scatter, costs.all_gather)
         self._start_ups = (costs.reduce_scatter.a, costs.all_gather.a)
         self._start_up = sum(self._start_ups)
         self._per_byte = costs.reduce_scatter.b + costs.all_gather.b
         self._parts, self._plans_only = parts, plans_only
-        self._looked = 0
+        self._num_choices = 0
         # [begin, end]: what the line needs for a bucket and all in front of it, at least.
         layers = sums.layers
         self._paid = np.zeros((layers + 1, layers + 1))
         self._fits = math.inf
 
-    def look(self, below: float, most: int) -> Found:
-        """Looks at nodes, best first, until the best leaf is found or nothing is left.
+    def search(self, below: float, most: int) -> Found:
+        """Expands nodes, best first, until the best leaf is found or no node is left.
 
         Args:
-            below: Plans that take at least so many seconds are not looked at.
-            most: So many choices are weighed at most.
+            below: Plans that take at least this many seconds are ignored.
+            most: Largest number of choices that are compared.
         """
         if below < math.inf:
-            paid = least_start_ups(self._sums, self._of, below * (1 + 1e-12))
+            paid = least_start_ups(self._sums, self._costs, below * (1 + 1e-12))
             self._paid = paid + self._per_byte * self._sums.bytes
             self._fits = below
         tick = itertools.count()
         heap: list = [(0.0, False, 0, 0.0, self._sums.layers, (), (), ((), ()))]
-        self._looked = 0
+        self._num_choices = 0
         while heap:
             bound, _, _, time, cut, waiting, cuts, chain = heapq.heappop(heap)
             if cut == 0:
                 return Found(bound, cuts, _unchain(chain, waiting))
-            if self._looked >= most:
+            if self._num_choices >= most:
                 return Found(bound)
             for least, at, new, after, added in self._children(time, cut, waiting, cuts, below):
                 steps = None if chain is None or added is None else (chain, added)
@@ -113,10 +113,10 @@ class PlanTree:
         """The nodes for every next cut: bound, time, cut, what waits, what was carried."""
         least = self._bounds(time, cut, waiting)
         work = sum(bucket.scatter.time + bucket.gather.time for bucket in waiting)
-        self._looked += cut
+        self._num_choices += cut
         for new in np.flatnonzero(least < below).tolist():
             bytes = self._bytes[cut] - self._bytes[new]
-            halves = [Half(cost.seconds(bytes), 1, 1) for cost in self._costs]
+            halves = [Half(cost.seconds(bytes), 1, 1) for cost in self._halves]
             bucket = Bucket(self._forward[new], len(cuts), *halves)
             ready, bound = self._ready[new], float(least[new])
             if ready <= time or not waiting:
@@ -135,7 +135,7 @@ class PlanTree:
                 choices = fills(ready, ready - time, whole, self._start_ups, parts)
                 for at, left, carried in choices:
                     carried = carried if exact else None
-                    self._looked += 1
+                    self._num_choices += 1
                     if self._plans_only and carried is None:
                         continue
                     after = (bucket, *left)
@@ -161,7 +161,7 @@ class PlanTree:
 
 
 def _value(time: float, waiting: tuple[Bucket, ...]) -> float:
-    """Iteration time if the line carries from `time` on what waits, and that is all."""
+    """Iteration time if from `time` on the line only carries what waits."""
     value = 0.0
     for bucket in waiting:
         time += bucket.scatter.time + bucket.gather.time
@@ -170,7 +170,7 @@ def _value(time: float, waiting: tuple[Bucket, ...]) -> float:
 
 
 def _divisible(bucket: Bucket) -> Bucket:
-    """The bucket, of which what was cut into parts may be cut anywhere."""
+    """The bucket, whose halves that were cut into parts may be cut anywhere."""
     halves = (
         Half(half.time, 1, 0) if half.parts > 1 else half
         for half in (bucket.scatter, bucket.gather)
@@ -179,7 +179,7 @@ def _divisible(bucket: Bucket) -> Bucket:
 
 
 def _preempted(waiting: tuple[Bucket, ...], room: float) -> Iterator[Bucket]:
-    """What waits after the most urgent was done, if everything may be cut anywhere at no cost."""
+    """What waits when the most urgent was carried, if everything may be cut anywhere for free."""
     for bucket in waiting:
         halves = []
         for half in (bucket.scatter, bucket.gather):
@@ -192,7 +192,7 @@ def _preempted(waiting: tuple[Bucket, ...], room: float) -> Iterator[Bucket]:
 
 
 def _unchain(chain, waiting: tuple[Bucket, ...]) -> tuple[Carried, ...] | None:
-    """What was carried down to a leaf, and then what waits."""
+    """What was carried on the way to a leaf, and then what waits."""
     if chain is None:
         return None
     groups = [tuple(step for bucket in waiting for step in everything_of(bucket))]

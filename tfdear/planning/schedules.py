@@ -1,11 +1,12 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """When each bucket travels, in a model of one iteration. Imports no TensorFlow.
 
-[Note: The model of an iteration] One device computes, one line carries one collective at a time.
-The period begins with the backward pass and an idle line and ends with the next forward pass.
-A bucket is ready when the backward pass has made the last of its gradients; a layer's forward
-computation waits for the result of its bucket. Everything else is the schedule's choice:
-which collective the line takes next. `docs/fusion.md` has the formulas; this module plays events.
+[Note: The model of an iteration] One device computes; one line, the network link, carries one
+collective at a time. An iteration starts with the backward pass and an idle line and ends with the
+next forward pass. A bucket is ready when the backward pass has computed the last of its gradients;
+a layer's forward computation waits for the result of its bucket. The schedule decides the rest:
+which collective the line takes next. `docs/fusion.md` has the formulas; this module simulates
+events.
 """
 
 import dataclasses
@@ -14,13 +15,13 @@ from collections.abc import Sequence
 
 from tfdear.base.names import SCHEDULES
 from tfdear.planning.cost_model import CommunicationCosts
-from tfdear.planning.line import Step, Transfer, make_jobs, play
+from tfdear.planning.line import Step, Transfer, make_queue_items, play
 from tfdear.planning.trace import Trace
 
 __all__ = ["SCHEDULES", "Plan", "Step", "Timeline", "Transfer", "execute", "make_plan", "timeline"]
 
 CHUNK_BYTES = 4 << 20
-# Sizes of a partition and credits that are tried for "bytescheduler"; the first as published.
+# Partition sizes and credits that are tried for "bytescheduler"; the first ones are as published.
 _PARTITIONS = (4 << 20, 256 << 10, 1 << 20, 16 << 20, 64 << 20)
 _CREDITS = (1, 2, 4)
 _FEW_BUCKETS = 32
@@ -64,7 +65,7 @@ class Plan:
     Args:
         buckets: Layers of each bucket, in backward order.
         steps: The collectives.
-        wait_for_all: Whether no step may begin before all buckets are filled.
+        wait_for_all: Whether no step may start before all buckets are filled.
     """
 
     buckets: tuple[tuple[int, ...], ...]
@@ -79,7 +80,7 @@ def timeline(
     costs: CommunicationCosts,
     chunk_bytes: int | None = None,
 ) -> Timeline:
-    """Plays one iteration, event by event.
+    """Simulates one iteration, event by event.
 
     Use it to predict the iteration time of a schedule with a bucket list.
 
@@ -110,12 +111,12 @@ def timeline(
     if chunk_bytes is not None:
         return execute(make_plan(schedule, buckets, trace, costs, chunk_bytes), trace, costs)
     ready = _ready_times(_check(schedule, buckets, trace), trace)
-    jobs = make_jobs(schedule, buckets, trace, costs, {})
-    return _finish(play(schedule, jobs, ready, preemptive=True), buckets, trace)
+    items = make_queue_items(schedule, buckets, trace, costs, {})
+    return _finish(play(schedule, items, ready, preemptive=True), buckets, trace)
 
 
 def execute(plan: Plan, trace: Trace, costs: CommunicationCosts) -> Timeline:
-    """Plays one iteration of a fixed plan, as the engine runs it.
+    """Simulates one iteration of a fixed plan, as the engine runs it.
 
     Use it to predict what a plan takes, with the times it was made for or with others.
 
@@ -177,7 +178,7 @@ def make_plan(
             this size, "dear" cuts all-gathers into parts of this size or larger ones, whatever
             fits the gaps best. Defaults to None: the size is tuned for "bytescheduler" if there
             are costs, and 4 MiB otherwise.
-        credit: How many parts "bytescheduler" gives to the line at a time; more urgent ones come
+        credit: How many parts "bytescheduler" queues on the line at a time; more urgent ones come
             after them. Defaults to None: tuned if there are costs, else 1.
 
     Returns:
@@ -209,16 +210,16 @@ def _fill_gaps(plan: Plan, trace: Trace, costs: CommunicationCosts, chunk_bytes:
     """Moves all-gathers into the gaps between reduce-scatters, where that helps.
 
     Small chunks fit more gaps but pay the start-up more often; a chunk that runs past the end of
-    its gap delays a reduce-scatter, but may delay nothing that counts. Which of these matters
-    depends on the model and the network, so a few sizes and tolerances are played and the best is
-    taken; of equally good ones the first, which has the fewest chunks.
+    its gap delays a reduce-scatter, but perhaps not the iteration. Which effect is larger depends
+    on the model and the network, so a few sizes and tolerances are simulated and the best is taken;
+    of equally good ones the first, which has the fewest chunks.
     """
     ready = _ready_times(plan.buckets, trace)
 
     def candidate(chunks: list[int], overrun: float) -> tuple[float, Plan]:
-        jobs = make_jobs("dear", plan.buckets, trace, costs, {"all_gather": chunks})
-        played = play("dear", jobs, ready, preemptive=False, overrun=overrun)
-        steps = join_chunks([Step(t.phase, t.bucket, t.chunk, t.chunks) for t in played])
+        items = make_queue_items("dear", plan.buckets, trace, costs, {"all_gather": chunks})
+        transfers = play("dear", items, ready, preemptive=False, overrun=overrun)
+        steps = join_chunks([Step(t.phase, t.bucket, t.chunk, t.chunks) for t in transfers])
         filled = dataclasses.replace(plan, steps=tuple(steps))
         return execute(filled, trace, costs).iteration_time, filled
 
@@ -274,10 +275,10 @@ def _partitioned(
     plans = []
     for size in _PARTITIONS if chunk_bytes is None else (chunk_bytes,):
         chunks = _chunks(buckets, trace, size)
-        jobs = make_jobs("bytescheduler", buckets, trace, costs, {"all_reduce": chunks})
+        items = make_queue_items("bytescheduler", buckets, trace, costs, {"all_reduce": chunks})
         for parts in _CREDITS if credit is None else (credit,):
-            played = play("bytescheduler", jobs, ready, preemptive=False, credit=parts)
-            steps = [Step(t.phase, t.bucket, t.chunk, t.chunks) for t in played]
+            transfers = play("bytescheduler", items, ready, preemptive=False, credit=parts)
+            steps = [Step(t.phase, t.bucket, t.chunk, t.chunks) for t in transfers]
             plans.append(Plan(buckets, tuple(steps), wait_for_all=False))
     return min(plans, key=lambda plan: execute(plan, trace, costs).iteration_time)
 
@@ -308,7 +309,7 @@ def _ready_times(buckets: Sequence[Sequence[int]], trace: Trace) -> list[float]:
 
 
 def _chunks(buckets: Sequence[Sequence[int]], trace: Trace, chunk_bytes: int | None) -> list[int]:
-    """In how many parts each bucket travels."""
+    """The number of parts in which each bucket is sent."""
     if chunk_bytes is None:
         return [1] * len(buckets)
     sizes = [sum(trace.layers[layer].bytes for layer in bucket) for bucket in buckets]
@@ -318,7 +319,7 @@ def _chunks(buckets: Sequence[Sequence[int]], trace: Trace, chunk_bytes: int | N
 def _finish(
     transfers: Sequence[Transfer], buckets: Sequence[Sequence[int]], trace: Trace
 ) -> Timeline:
-    """Plays the forward pass, whose layers wait for the results of their buckets."""
+    """Simulates the forward pass, whose layers wait for the results of their buckets."""
     arrival = [math.inf] * len(buckets)
     for transfer in transfers:
         if transfer.phase != "reduce_scatter":

@@ -9,7 +9,7 @@ import os
 __all__ = ["Layer", "Trace"]
 
 _FORMAT = "tfdear-trace-1"
-# Sums of these still have the precision to tell what is less.
+# Sums up to these limits are precise enough for comparisons.
 _MOST_BYTES = 1 << 60
 _LONGEST_SECONDS = 1e9
 
@@ -19,7 +19,7 @@ class Layer:
     """One gradient tensor and the computation that belongs to it.
 
     Use it to describe a model to a planner or to the simulator. A Keras layer with a kernel and a
-    bias makes two of these; its times may stand with either.
+    bias makes two of these; its times may be given with either.
 
     Args:
         name: The variable's name.
@@ -74,7 +74,7 @@ class Trace:
         layers: One `Layer` per gradient tensor, in the order in which the forward pass needs them.
 
     Raises:
-        ValueError: There is no layer, or the name is no text.
+        ValueError: There is no layer, or the name is not a text.
 
     Example:
 

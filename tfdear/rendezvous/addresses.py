@@ -3,12 +3,12 @@
 
 import socket
 
-from tfdear.rendezvous import cluster as cluster_lib
+from tfdear.rendezvous.cluster import Cluster, is_loopback, split_address
 
 
-def meets_on_loopback(cluster: cluster_lib.Cluster) -> bool:
+def meets_on_loopback(cluster: Cluster) -> bool:
     """Whether the ranks meet on the loopback interface, so that all are on this machine."""
-    return cluster_lib.is_loopback(cluster_lib.split_address(cluster.coordinator, "address")[0])
+    return is_loopback(split_address(cluster.coordinator, "address")[0])
 
 
 def address_towards(host: str) -> str | None:
@@ -16,7 +16,7 @@ def address_towards(host: str) -> str | None:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)  # sends nothing: it only chooses the interface
+            probe.connect(address)  # Sends nothing: it only chooses the interface.
             return probe.getsockname()[0]
     except OSError:
         return None

@@ -1,14 +1,14 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Who this process is in the job, found without any network traffic.
 
-Every environment that starts processes (a cluster resolver, the tfdear launcher, TF_CONFIG,
-torchrun, Open MPI, Slurm) is translated into one record, `Cluster`.
+Every source that describes a job (a cluster resolver, the tfdear launcher, TF_CONFIG, torchrun,
+Open MPI, Slurm) is translated into one record, `Cluster`.
 
 [Note: The innermost launcher]
 Launchers run inside each other, and variables are inherited: a script that torchrun starts in a
-Slurm allocation has Slurm's as well, which speak of the shell that called torchrun. So the launcher
-counts that is started within the others: `tfdear run`; then TF_CONFIG, which people write for each
-process; torchrun, which also runs below mpirun and srun; mpirun, which runs below Slurm; Slurm.
+Slurm allocation also has Slurm's, which describe the shell that called torchrun. So the innermost
+launcher decides: `tfdear run`; then TF_CONFIG, which people write for each process; torchrun, which
+also runs inside mpirun and srun; mpirun, which runs inside Slurm; Slurm.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ _TF_CONFIG = "TF_CONFIG"
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The place of this process in the job.
+    """This process and the others of its job.
 
     Args:
         rank: 0 to world_size - 1; rank 0 is the chief and hosts the coordination service.
-        world_size: number of processes.
+        world_size: Number of processes.
         addresses: "host:port" of every rank when the environment tells them (a resolver,
             TF_CONFIG), else None.
-        chiefs: how many of these addresses, from the first, belong to the job "chief". Defaults to
+        chiefs: How many of these addresses, from the first, belong to the job "chief". Defaults to
             0.
         coordinator: "host:port" of the coordination service; "" for a job of one process.
-        local_rank: place on the node when the environment tells it, else None.
-        local_size: number of ranks on the node when the environment tells it, else None.
-        node_rank: number of the node when the environment tells it, else None.
-        source: where the record comes from, in words, for messages.
+        local_rank: Number of this rank among those of its node when the environment tells it, else
+            None.
+        local_size: Number of ranks on the node when the environment tells it, else None.
+        node_rank: Number of the node when the environment tells it, else None.
+        source: Where the record comes from, for messages.
     """
 
     rank: int
@@ -59,19 +60,20 @@ class Cluster:
     def __post_init__(self) -> None:
         if self.world_size < 1:
             raise ValueError(
-                f"{self.source}: the world size must be at least 1, but is {self.world_size}."
+                f"{self.source}: the world size must be at least 1. "
+                f"Received: world_size={self.world_size}"
             )
         if not 0 <= self.rank < self.world_size:
             raise ValueError(
                 f"{self.source}: the rank must be between 0 and {self.world_size - 1} (world size "
-                f"{self.world_size}), but is {self.rank}."
+                f"{self.world_size}). Received: rank={self.rank}"
             )
         if self.world_size > 1:
             split_address(self.coordinator, f"{self.source}: coordinator")
 
 
 def discover(cluster_resolver: Any = None, environ: Mapping[str, str] | None = None) -> Cluster:
-    """Finds out who this process is. Use it before anything touches the network.
+    """Finds out who this process is, before anything uses the network.
 
     The first source that is present wins: the resolver, the tfdear launcher (TFDEAR_RANK, ...),
     TF_CONFIG, torchrun, Open MPI, Slurm; see [Note: The innermost launcher]. Without any of them
@@ -80,15 +82,15 @@ def discover(cluster_resolver: Any = None, environ: Mapping[str, str] | None = N
     play several.
 
     Args:
-        cluster_resolver: any `tf.distribute.cluster_resolver.ClusterResolver` whose jobs are
-            "chief" and "worker". Default None: look at the environment.
-        environ: the environment variables. Default: those of this process.
+        cluster_resolver: Any `tf.distribute.cluster_resolver.ClusterResolver` whose jobs are
+            "chief" and "worker". Defaults to None: look at the environment.
+        environ: The environment variables. Defaults to those of this process.
 
     Returns:
         The `Cluster`.
 
     Raises:
-        ValueError: a variable has a value that makes no sense, or TF_CONFIG contradicts the
+        ValueError: A variable has an invalid value, or TF_CONFIG contradicts the
             launcher that it is set under; the text names them.
     """
     environ = os.environ if environ is None else environ
@@ -106,20 +108,20 @@ def split_address(address: str, what: str) -> tuple[str, int]:
     """Splits "host:port" (or "[IPv6]:port") and checks it.
 
     Args:
-        address: the text.
-        what: name of the variable it comes from, for the error.
+        address: The text.
+        what: Name of the variable it comes from, for the error.
 
     Returns:
         Host without brackets, and port.
 
     Raises:
-        ValueError: it is not host:port with a port from 1 to 65535.
+        ValueError: It is not host:port with a port from 1 to 65535.
     """
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
         raise ValueError(
-            f"{what} must be host:port with a port from 1 to 65535, but is {address!r}."
+            f"{what} must be host:port with a port from 1 to 65535. Received: {address!r}"
         )
     return host, int(port)
 
@@ -137,7 +139,7 @@ def _from_environment(environ: Mapping[str, str]) -> Cluster:
             started = source(environ)
             if started is None or started.world_size == 1:
                 continue
-            # Platforms set TF_CONFIG for a whole container: not for what starts within it.
+            # Platforms set TF_CONFIG for a whole container, not for each process in it.
             if (started.rank, started.world_size) != (cluster.rank, cluster.world_size):
                 raise ValueError(
                     f"By TF_CONFIG this process is rank {cluster.rank} of {cluster.world_size}, by "
@@ -151,9 +153,11 @@ def _from_environment(environ: Mapping[str, str]) -> Cluster:
 def _integer(environ: Mapping[str, str], name: str) -> int:
     text = environ.get(name)
     if text is None:
-        raise ValueError(f"{name} is not set, but is needed beside the variables that are set.")
+        raise ValueError(f"{name} is not set, but needed with the variables that are.")
     if not re.fullmatch(r"\s*\d+\s*", text):
-        raise ValueError(f"{name} must be an integer that is not negative, but is {text!r}.")
+        raise ValueError(
+            f"{name} must be an integer that is not negative. Received: {name}={text!r}"
+        )
     return int(text)
 
 
@@ -166,29 +170,32 @@ def _derived_port(job: str) -> int:
 
 
 def _from_jobs(jobs: Mapping[str, Any], task_type: Any, task_index: Any, source: str) -> Cluster:
-    """Chief (if any) and workers, in this order, become the ranks."""
+    """The cluster whose ranks are the chief, if any, and then the workers."""
     addresses: list[str] = []
     first_rank = {}
     for job in ("chief", "worker"):
         tasks = jobs.get(job, [])
         if not isinstance(tasks, (list, tuple)) or not all(isinstance(t, str) for t in tasks):
             raise ValueError(
-                f"{source}: job {job!r} must be a list of host:port, but is {tasks!r}."
+                f"{source}: job {job!r} must be a list of host:port. Received: {tasks!r}"
             )
         first_rank[job] = len(addresses)
         addresses += tasks
     if task_type not in ("chief", "worker"):
         raise ValueError(
-            f"{source}: the task type must be 'worker' or 'chief', but is {task_type!r}. tfdear "
-            "has no parameter servers and no evaluators; start such a task without DearStrategy."
+            f"{source}: the task type must be 'worker' or 'chief': tfdear has no parameter servers "
+            "and no evaluators. Start such a task without DearStrategy. "
+            f"Received: type={task_type!r}"
         )
     size = len(jobs.get(task_type, []))
     if isinstance(task_index, bool) or not isinstance(task_index, (int, str)):
-        raise ValueError(f"{source}: the task index must be an integer, but is {task_index!r}.")
+        raise ValueError(
+            f"{source}: the task index must be an integer. Received: index={task_index!r}"
+        )
     if not str(task_index).isdigit() or int(task_index) >= size:
         raise ValueError(
             f"{source}: the task index must be between 0 and {size - 1} (job {task_type!r} has "
-            f"{size} tasks), but is {task_index!r}."
+            f"{size} tasks). Received: index={task_index!r}"
         )
     for address in addresses:
         split_address(address, f"{source}: address")
@@ -204,7 +211,7 @@ def _from_jobs(jobs: Mapping[str, Any], task_type: Any, task_index: Any, source:
 
 def _from_resolver(resolver: Any) -> Cluster:
     source = type(resolver).__name__
-    # Some resolvers (Slurm) know their task only after they were asked for the cluster.
+    # Some resolvers (Slurm) know their task only after a request for the cluster.
     jobs = resolver.cluster_spec().as_dict()
     if not jobs:
         return Cluster(0, 1, source=source)
@@ -217,7 +224,7 @@ def _from_launcher(environ: Mapping[str, str]) -> Cluster | None:
         return None
     world_size = _integer(environ, "TFDEAR_WORLD_SIZE")
     if world_size > 1 and "TFDEAR_COORDINATOR" not in environ:
-        raise ValueError("TFDEAR_COORDINATOR=host:port is needed beside TFDEAR_RANK.")
+        raise ValueError("TFDEAR_COORDINATOR=host:port is needed with TFDEAR_RANK.")
     return Cluster(
         rank=_integer(environ, "TFDEAR_RANK"),
         world_size=world_size,
@@ -235,9 +242,11 @@ def _from_tf_config(environ: Mapping[str, str]) -> Cluster | None:
     try:
         config = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"TF_CONFIG must be JSON, but is {text!r} ({error}).") from None
+        raise ValueError(
+            f"TF_CONFIG must be JSON ({error}). Received: TF_CONFIG={text!r}"
+        ) from None
     if not isinstance(config, dict):
-        raise ValueError(f"TF_CONFIG must be a JSON object, but is {text!r}.")
+        raise ValueError(f"TF_CONFIG must be a JSON object. Received: TF_CONFIG={text!r}")
     jobs = config.get("cluster", {})
     if not jobs:
         return None
@@ -245,19 +254,19 @@ def _from_tf_config(environ: Mapping[str, str]) -> Cluster | None:
     if not isinstance(jobs, dict) or not isinstance(task, dict):
         raise ValueError(
             'TF_CONFIG must look like {"cluster": {"worker": ["host:port", ...]}, "task": '
-            f'{{"type": "worker", "index": 0}}}}, but is {text!r}.'
+            f'{{"type": "worker", "index": 0}}}}. Received: TF_CONFIG={text!r}'
         )
     return _from_jobs(jobs, task.get("type"), task.get("index"), _TF_CONFIG)
 
 
 def _first_host(node_list: str) -> str:
-    """First host of Slurm's short form: "gpu[03-05,9],login1" means gpu03, gpu04, ..."""
+    """First node of Slurm's short form: "gpu[03-05,9],login1" means gpu03, gpu04, ..."""
     first = re.match(r"(?:\[[^\]]*\]|[^,\[\]])+", node_list.strip())
     host = re.sub(r"\[\s*([^\],\-]*)[^\]]*\]", r"\1", first.group(0)) if first else ""
     if not first or not host or set(host) & set("[], "):
         raise ValueError(
-            "SLURM_STEP_NODELIST (or SLURM_JOB_NODELIST) must be a list of hosts such as "
-            f"node[1-4], but is {node_list!r}."
+            "SLURM_STEP_NODELIST (or SLURM_JOB_NODELIST) must be a list of nodes such as "
+            f"node[1-4]. Received: {node_list!r}"
         )
     return host
 
@@ -307,7 +316,7 @@ def _from_open_mpi(environ: Mapping[str, str]) -> Cluster | None:
             coordinator = f"127.0.0.1:{_derived_port(f'open mpi {job}')}"
         else:
             raise ValueError(
-                "Open MPI does not tell on which host rank 0 runs. Give it: mpirun -x "
+                "Open MPI does not tell on which node rank 0 runs. Name it: mpirun -x "
                 "TFDEAR_COORDINATOR=host:port ... (or MASTER_ADDR and MASTER_PORT)."
             )
     return Cluster(

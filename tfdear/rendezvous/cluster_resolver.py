@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""The place in the job as scripts for TensorFlow's own strategies ask for it."""
+"""The cluster resolver that scripts for TensorFlow's own strategies expect."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tfdear.rendezvous.cluster import Cluster
 def make(
     cluster: Cluster, hosts: Sequence[str] = ()
 ) -> tf.distribute.cluster_resolver.SimpleClusterResolver:
-    """Describes a place in the job as a cluster resolver, whichever source it came from.
+    """Describes this process's cluster as a cluster resolver, whichever source it came from.
 
-    Use it for `strategy.cluster_resolver`. Task types are those of the source, else "worker". One
-    process that nobody gave a place has, as with TensorFlow's strategies, task type and id None and
-    an empty cluster.
+    Use it for `strategy.cluster_resolver`. Task types are those of the source, else "worker". For a
+    single process that no launcher started, task type and id are None and the cluster is empty, as
+    with TensorFlow's strategies.
 
     Args:
-        cluster: The place.
-        hosts: Address of every rank, which stands for it where the source gives no addresses; rank
-            0's is the coordinator's. Port 0 says that nothing needs to be listening there. Defaults
-            to none, for one process.
+        cluster: This process and the others of its job.
+        hosts: Address of every rank, used where the source gives no addresses; rank 0's is the
+            coordinator's. Port 0 says that nothing needs to be listening there. Defaults to none,
+            for one process.
 
     Returns:
         The resolver.
@@ -32,8 +32,8 @@ def make(
 
     >>> from tfdear.rendezvous import cluster
     >>> from tfdear.rendezvous import cluster_resolver
-    >>> place = cluster.Cluster(rank=1, world_size=2, coordinator="10.0.0.1:61500")
-    >>> resolver = cluster_resolver.make(place, ["10.0.0.1", "10.0.0.2"])
+    >>> second = cluster.Cluster(rank=1, world_size=2, coordinator="10.0.0.1:61500")
+    >>> resolver = cluster_resolver.make(second, ["10.0.0.1", "10.0.0.2"])
     >>> resolver.task_type, resolver.task_id
     ('worker', 1)
     """

@@ -1,9 +1,9 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Client of TensorFlow's coordination service: a key-value store and the health of the ranks.
 
-TensorFlow's Python API offers a part of the service only: reads block, a value cannot be replaced,
+TensorFlow's Python API offers only a part of the service: reads block, a value cannot be replaced,
 keys cannot be listed, and no call has a deadline. The service itself is an ordinary gRPC service
-that does all of that, and gRPC for Python comes with TensorFlow. Speaking to it directly also works
+that can do all of that, and gRPC for Python comes with TensorFlow. Calling it directly also works
 before TensorFlow has connected, which is when the missing ranks have to be named.
 """
 
@@ -26,9 +26,9 @@ JOB = "worker"
 
 _SERVICE = "/tensorflow.CoordinationService/"
 _TASK_ERROR = 4  # CoordinatedTaskState.TASKSTATE_ERROR
-_POLL_SECONDS = (0.005, 0.1)  # first and longest pause between two looks at the store
-# First and longest pause between two attempts to connect. By itself gRPC would wait for one second
-# after the first, which comes too early when all ranks start together, and at last for two minutes.
+_POLL_SECONDS = (0.005, 0.1)  # First and longest pause between two polls of the store.
+# First and longest pause between two attempts to connect. gRPC's defaults are one second, which is
+# long where the first attempt comes too early because all ranks start together, and two minutes.
 _RECONNECT_MILLISECONDS = (50, 1000)
 
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -40,8 +40,8 @@ _TEXT, _BYTES, _BOOL, _INT32, _MESSAGE = (
     _Field.TYPE_MESSAGE,
 )
 
-# The part of coordination_service.proto that is spoken here: message -> (field, number, type,
-# message type, repeated). Names do not travel, numbers do.
+# The part of coordination_service.proto that is used here: message -> (field, number, type,
+# message type, repeated). Only the numbers are sent, not the names.
 _MESSAGES: dict[str, tuple[tuple[str, int, int, str, bool], ...]] = {
     "KeyValue": (("key", 1, _TEXT, "", False), ("value", 2, _BYTES, "", False)),
     "InsertRequest": (
@@ -80,7 +80,7 @@ def _message_classes() -> dict[str, Any]:
                 type_name=f".{package}.{type_name}" if type_name else None,
                 label=_Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL,
             )
-    pool = descriptor_pool.DescriptorPool()  # own pool: nothing else sees these descriptors
+    pool = descriptor_pool.DescriptorPool()  # Own pool: nothing else sees these descriptors.
     pool.Add(file)
     return {
         name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
@@ -89,11 +89,11 @@ def _message_classes() -> dict[str, Any]:
 
 
 def _text(pair: Any) -> str:
-    # Bytes that are no text are somebody else's; their reader will say so.
+    # Bytes that are no text were not written by a rank, which shows when they are parsed.
     return pair.value.decode(errors="replace")
 
 
-# One request to the store; callers ask again until their own deadline.
+# One request to the store; callers retry until their own deadline.
 CALL_SECONDS = 10.0
 
 
@@ -107,7 +107,7 @@ class CoordinationClient:
     def __init__(self, address: str):
         self.address = address
         self._messages = _message_classes()
-        # A proxy for web pages must not sit between the ranks of a job.
+        # A web proxy must not stand between the ranks of a job.
         first, longest = _RECONNECT_MILLISECONDS
         options = [
             ("grpc.enable_http_proxy", 0),
@@ -138,7 +138,7 @@ class CoordinationClient:
         return {pair.key[len(prefix) + 1 :]: _text(pair) for pair in pairs}
 
     def unhealthy_tasks(self, world_size: int, *, timeout: float) -> dict[int, str]:
-        """Ranks that the service gave up (their heartbeats stopped), with its reason."""
+        """Ranks whose heartbeats stopped, each with the service's reason."""
         task = self._messages["Task"]
         request = self._messages["TaskStateRequest"](
             source_task=[task(job_name=JOB, task_id=rank) for rank in range(world_size)]
@@ -168,15 +168,15 @@ class CoordinationClient:
                 f"{code.name}: {error.details()}",
                 refused=code == grpc.StatusCode.UNAVAILABLE,
             ) from None
-        except ValueError as error:  # the channel was closed by another thread
+        except ValueError as error:  # The channel was closed by another thread.
             raise errors.StoreUnavailableError(f"{method}: {error}") from None
 
 
 class Deadline:
-    """A moment in the future and growing pauses until then, for loops that look at the store.
+    """A time in the future and growing pauses until then, for loops that poll the store.
 
     Args:
-        seconds: from now.
+        seconds: From now.
     """
 
     def __init__(self, seconds: float):

@@ -1,7 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Signs of life while ranks meet, when TensorFlow's heartbeats do not run yet.
 
-Every rank counts under a key of its own; a rank whose number stands still is dead or stopped.
+Every rank counts under a key of its own; a rank whose count does not change is dead or stopped.
 """
 
 import time
@@ -10,11 +10,11 @@ from typing import Any
 from tfdear.rendezvous import store_records
 
 _KEY = "start/alive"
-_LEFT = "left"  # in place of a number: this rank is through, and watched by other means
+_LEFT = "left"  # Instead of a number: this rank has started, and heartbeats watch it now.
 _LONGEST_PULSE_SECONDS = 1.0
-# Time between two looks counts at most this much: when this rank itself was held up, it has not
-# seen what the others did meanwhile.
-_LONGEST_LOOK_SECONDS = 1.0
+# The time between two polls counts at most this much: a rank that was itself held up has not seen
+# what the others did meanwhile.
+_LONGEST_POLL_SECONDS = 1.0
 
 
 class Liveness:
@@ -33,13 +33,13 @@ class Liveness:
         self._pulse_seconds = min(heartbeat / 4, _LONGEST_PULSE_SECONDS)
         self._count = 0
         self._next_pulse = 0.0
-        self._looked = time.monotonic()
-        # Of each rank: its last sign, and for how many seconds it has given no other.
+        self._polled = time.monotonic()
+        # By rank: its last sign of life, and for how many seconds that has not changed.
         self._last_sign: dict[int, str] = {}
         self._silence: dict[int, float] = {}
 
     def due(self) -> bool:
-        """Whether it is time for the next sign of life, and the next look."""
+        """Whether it is time for the next sign of life, and the next poll."""
         return time.monotonic() >= self._next_pulse
 
     def pulse(self, timeout: float) -> None:
@@ -53,7 +53,7 @@ class Liveness:
         """
         self._next_pulse = time.monotonic() + self._pulse_seconds
         self._count += 1
-        self._say(str(self._count), timeout)
+        self._publish(str(self._count), timeout)
 
     def leave(self, timeout: float) -> None:
         """Says that no more signs will come, and none is needed.
@@ -64,7 +64,7 @@ class Liveness:
         Raises:
             StoreUnavailableError: Rank 0 did not answer.
         """
-        self._say(_LEFT, timeout)
+        self._publish(_LEFT, timeout)
 
     def silent_ranks(self, timeout: float) -> list[int]:
         """The ranks that gave a sign of life once, and none for a heartbeat.
@@ -77,14 +77,14 @@ class Liveness:
         """
         entries = self._store.directory(_KEY, timeout=timeout)
         now = time.monotonic()
-        passed = min(now - self._looked, _LONGEST_LOOK_SECONDS)
-        self._looked = now
+        passed = min(now - self._polled, _LONGEST_POLL_SECONDS)
+        self._polled = now
         for text, sign in entries.items():
             rank = store_records.number_of_rank(_KEY, text)
-            stands_still = sign != _LEFT and self._last_sign.get(rank) == sign
-            self._silence[rank] = self._silence.get(rank, 0.0) + passed if stands_still else 0.0
+            unchanged = sign != _LEFT and self._last_sign.get(rank) == sign
+            self._silence[rank] = self._silence.get(rank, 0.0) + passed if unchanged else 0.0
             self._last_sign[rank] = sign
         return sorted(rank for rank, seconds in self._silence.items() if seconds > self._heartbeat)
 
-    def _say(self, sign: str, timeout: float) -> None:
+    def _publish(self, sign: str, timeout: float) -> None:
         self._store.insert(f"{_KEY}/{self._rank}", sign, timeout=timeout, overwrite=True)

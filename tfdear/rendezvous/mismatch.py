@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Ranks that do not fit together: who has what, and what to do."""
+"""Ranks that were started with different versions or options: which, and what to do."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,13 +16,17 @@ _ADVICE = {
 }
 
 
-def mismatch(facts_of_rank: Mapping[int, Mapping[str, Any]]) -> str | None:
-    """Who has what, when the ranks that came do not fit together."""
+def mismatch(descriptions: Mapping[int, Mapping[str, Any]]) -> str | None:
+    """Which ranks have which value, where what must be the same differs; None where nothing does.
+
+    Args:
+        descriptions: What the ranks that came told about themselves, by rank.
+    """
     lines = []
-    for name in dict.fromkeys(name for facts in facts_of_rank.values() for name in facts["common"]):
+    for name in dict.fromkeys(name for own in descriptions.values() for name in own["common"]):
         ranks_of_value: dict[str, list[int]] = {}
-        for rank, facts in sorted(facts_of_rank.items()):
-            ranks_of_value.setdefault(str(facts["common"].get(name)), []).append(rank)
+        for rank, own in sorted(descriptions.items()):
+            ranks_of_value.setdefault(str(own["common"].get(name)), []).append(rank)
         if len(ranks_of_value) > 1:
             who = "; ".join(
                 f"{value} on {rank_names.ranks(ranks)}" for value, ranks in ranks_of_value.items()

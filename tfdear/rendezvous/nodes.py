@@ -12,9 +12,9 @@ class Node:
 
     Args:
         node_rank: The number of its node, from 0.
-        num_nodes: Of how many.
+        num_nodes: The number of nodes.
         local_rank: Its number among the ranks of its node, in rank order.
-        local_size: Of how many.
+        local_size: The number of ranks on its node.
     """
 
     node_rank: int
@@ -23,19 +23,19 @@ class Node:
     local_size: int
 
 
-def of_ranks(facts_of_rank: Sequence[Mapping[str, Any]]) -> list[Node]:
+def of_ranks(descriptions: Sequence[Mapping[str, Any]]) -> list[Node]:
     """The node of every rank: ranks of one host name and boot share one, unless "node" numbers it.
 
     Args:
-        facts_of_rank: What every rank told about itself: "host", "boot" (the id of the machine's
+        descriptions: What every rank told about itself: "host", "boot" (the id of the machine's
             last boot, or None) and "node" (TFDEAR_NODE_RANK, or None).
     """
     keys = [
-        # Of containers and fresh images, several may have one name.
-        ("number", facts["node"])
-        if facts.get("node") is not None
-        else ("host", facts["host"], facts.get("boot"))
-        for facts in facts_of_rank
+        # Several containers or fresh images may have the same host name.
+        ("number", own["node"])
+        if own.get("node") is not None
+        else ("host", own["host"], own.get("boot"))
+        for own in descriptions
     ]
     distinct = list(dict.fromkeys(keys))  # In the order of their first ranks.
     if all(kind == "number" for kind, *_ in distinct):

@@ -1,9 +1,9 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """The end of a process whose job has failed.
 
-TensorFlow cannot be taken down in order while one of its threads waits for a rank that is gone: the
-process would hang or crash, and the exit code would hide what happened. Such a process prints all
-it has to say and ends at once, with a code that is not 0.
+TensorFlow cannot be shut down in order while one of its threads waits for a rank that is gone: the
+process would hang or crash, and the exit code would hide what happened. Such a process flushes its
+output and ends at once, with a code that is not 0.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ import sys
 EXIT_CODE_STUCK = 70
 
 _exit_code: list[int] = []
-_pid = os.getpid()  # A process that is forked off ends in its own way.
+_pid = os.getpid()  # A forked child ends in its own way.
 
 
 def leave_without_teardown(code: int) -> None:
     """Makes this process end with `code`, without TensorFlow's teardown, when its script ends.
 
     Args:
-        code: the exit code, not 0. The first call wins.
+        code: The exit code, not 0. The first call wins.
     """
     if not _exit_code:
         _exit_code.append(code)
 
 
 def leave_now(code: int) -> None:
-    """Ends the process at once. Text that was printed still gets out.
+    """Ends the process at once. What was printed is still written.
 
     Args:
-        code: the exit code.
+        code: The exit code.
     """
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):

@@ -13,7 +13,7 @@ def variables(rank: int, node_of_rank: Sequence[int], coordinator: str) -> dict[
         coordinator: "host:port" of the coordination service, the same for every rank.
     """
     node = node_of_rank[rank]
-    local_ranks = [other for other, its_node in enumerate(node_of_rank) if its_node == node]
+    local_ranks = [other for other in range(len(node_of_rank)) if node_of_rank[other] == node]
     return {
         "TFDEAR_RANK": str(rank),
         "TFDEAR_WORLD_SIZE": str(len(node_of_rank)),

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 
-def describe(rank: int, facts: Mapping[str, Any]) -> str:
+def describe(rank: int, description: Mapping[str, Any]) -> str:
     """ "rank 2 (host h, pid 123)".
 
     Args:
         rank: The rank.
-        facts: What it told about itself.
+        description: What it told about itself.
     """
-    return f"rank {rank} (host {facts['host']}, pid {facts['pid']})"
+    return f"rank {rank} (host {description['host']}, pid {description['pid']})"
 
 
 def numbers(ranks: Iterable[int]) -> str:

@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""The start of a job: all ranks come, compare what must be alike, and start together or not."""
+"""The start of a job: all ranks come, compare what must be the same, and start together or not."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from tfdear.rendezvous import (
     store_records,
     tf_server,
 )
-from tfdear.rendezvous import cluster as cluster_lib
+from tfdear.rendezvous.cluster import Cluster
 from tfdear.rendezvous.mismatch import mismatch
 
-# A refused connection to rank 0 on this machine, where it has answered before, for so long.
+# Rank 0 on this machine is lost when it has answered once and then refuses connections this long.
 _REFUSED_SECONDS = 1.5
-_GRACE_SECONDS = 5.0  # ranks that do not fit together are refused after this time at the latest
-_GO = "go"  # the verdict that all ranks start; any other verdict is the reason why not
-_REFUSAL_SECONDS = 10.0  # rank 0 stays so long for the others to read why the job does not start
+_GRACE_SECONDS = 5.0  # Ranks that do not fit together are refused after this time at the latest.
+_GO = "go"  # The verdict that all ranks start; any other verdict is the reason why not.
+_REFUSAL_SECONDS = 10.0  # Rank 0 waits this long for the others to read why the job does not start.
 
 
 class Meeting:
     """The start of a job, seen from one rank."""
 
-    def __init__(self, cluster: cluster_lib.Cluster, timeout: float, heartbeat: float):
+    def __init__(self, cluster: Cluster, timeout: float, heartbeat: float):
         self.store = coordination.CoordinationClient(cluster.coordinator)
         self._cluster = cluster
         self._timeout = timeout
         self._deadline = coordination.Deadline(timeout)
-        # Our own deadline ends the start; TensorFlow's lies behind it.
+        # Our own deadline ends the start; TensorFlow's is later.
         self._server = tf_server.ServerStart(cluster, heartbeat, timeout + 60.0)
         self._heartbeat = heartbeat
         self._liveness = liveness.Liveness(self.store, cluster.rank, heartbeat)
         self._dead: list[int] = []
-        # When rank 0 answered last, if it ever did, and since when nobody listens there.
+        # When rank 0 answered last, if it ever did, and since when it refuses connections.
         self._answered: float | None = None
         self._refused_since: float | None = None
         self._came: dict[int, dict[str, Any]] = {}
@@ -55,21 +55,21 @@ class Meeting:
         rank, world_size = self._cluster.rank, self._cluster.world_size
         if rank == 0:
             self._server.start()
-        # A server takes a moment to listen, and rank 0 may start much later than this rank.
-        # In this order: whoever has come can be missed.
+        # Rank 0's server may start to listen much later than this rank. The sign of life is first:
+        # a rank that is known to have come can then be found missing.
         while not (self._try(self._pulse) and self._try(lambda: self._announce(own))):
-            self._wait_a_little()
+            self._pause()
         self._member = True
         self._came[rank] = own
         while not self._try(self._agree):
-            self._wait_a_little()
-        # TensorFlow connects only after everybody agreed: its own words on a rank that does not
-        # belong to the job would not tell a user what to change.
+            self._pause()
+        # TensorFlow connects only after all ranks have agreed: its own error about a rank that does
+        # not belong to the job would not tell a user what to change.
         if rank != 0:
             self._server.start()
         while self._server.is_alive():
-            self._try(self._look_for_failed_connect)
-            self._wait_a_little()
+            self._try(self._raise_if_another_failed)
+            self._pause()
         self._check_server()
         self._try(self._leave)
         return [self._came[r] for r in range(world_size)]
@@ -77,27 +77,27 @@ class Meeting:
     def refuse(self, reason: str) -> None:
         """Tells the others why this rank does not start; rank 0 stays until they have read it."""
         try:
-            # A process that comes too much, after the ranks have agreed, is alone with its error.
+            # A surplus process that comes after the ranks have agreed keeps its error to itself.
             if not self.store.insert("start/verdict", reason, timeout=2.0) and self._member:
                 self.store.insert("start/failed", reason, timeout=2.0)
-            me = f"{socket.gethostname()} {os.getpid()}"  # two processes may claim one rank
-            self.store.insert(f"start/read/{me}", "", timeout=2.0)
+            process = f"{socket.gethostname()} {os.getpid()}"  # Two may claim one rank.
+            self.store.insert(f"start/read/{process}", "", timeout=2.0)
             deadline = coordination.Deadline(_REFUSAL_SECONDS)
             if self._cluster.rank == 0 and self._dead:
                 logging.error("tfdear: rank 0 ends: %s", reason)  # Before it waits for the others.
             while self._cluster.rank == 0 and not deadline.expired():
                 came = self.store.directory("start/rank", timeout=2.0)
-                facts = store_records.facts_of_rank(came)
-                living = [own for rank, own in facts.items() if rank not in self._dead]
+                descriptions = store_records.descriptions(came)
+                living = [own for rank, own in descriptions.items() if rank not in self._dead]
                 names = {f"{own['host']} {own['pid']}" for own in living}
                 told = names <= set(self.store.directory("start/read", timeout=2.0))
-                # Ranks may still be on their way, unless they are the reason of the refusal.
+                # Ranks may still be about to come, unless they are why the job is refused.
                 all_here = len(came) >= self._cluster.world_size or self._deadline.expired()
                 if told and all_here:
                     break
                 deadline.pause()
         except (errors.StoreUnavailableError, errors.RendezvousError):
-            pass  # nobody can be told any more
+            pass  # Nobody can be told any more.
 
     def _announce(self, own: dict[str, Any]) -> bool:
         rank = self._cluster.rank
@@ -105,9 +105,9 @@ class Meeting:
         if self.store.insert(f"start/rank/{rank}", json.dumps(own), timeout=timeout):
             return True
         text = self.store.try_get(f"start/rank/{rank}", timeout=timeout) or ""
-        other = store_records.facts_of_rank({str(rank): text})[rank]
+        other = store_records.descriptions({str(rank): text})[rank]
         if (other["pid"], other["host"]) == (own["pid"], own["host"]):
-            return True  # an earlier try of ours arrived after all
+            return True  # An earlier attempt of this process arrived after all.
         raise errors.RendezvousError(
             f"two processes claim rank {rank} of the job at {self._cluster.coordinator}: pid "
             f"{other['pid']} on host {other['host']}, and pid {own['pid']} on host "
@@ -117,9 +117,9 @@ class Meeting:
     def _agree(self) -> bool:
         """True when all ranks start. The first to write the key "start/verdict" decides."""
         timeout = self._call_seconds()
-        # In this order: when the verdict is there, so is everybody it is about.
+        # The verdict first: when it is there, so are all ranks that it is about.
         verdict = self.store.try_get("start/verdict", timeout=timeout)
-        self._look_who_came()
+        self._read_who_came()
         timeout = self._call_seconds()
         if verdict is None and self._cluster.rank == 0:
             if self._came.keys() >= set(range(self._cluster.world_size)):
@@ -129,20 +129,20 @@ class Meeting:
             raise (errors.MismatchError if differ else errors.RendezvousError)(verdict)
         return verdict == _GO
 
-    def _look_for_failed_connect(self) -> bool:
+    def _raise_if_another_failed(self) -> bool:
         timeout = self._call_seconds()
         reason = self.store.try_get("start/failed", timeout=timeout)
         if reason is not None:
             raise errors.RendezvousError(reason)
         return True
 
-    def _look_who_came(self) -> bool:
+    def _read_who_came(self) -> bool:
         timeout = self._call_seconds()
         entries = self.store.directory("start/rank", timeout=timeout)
-        self._came = store_records.facts_of_rank(entries)
+        self._came = store_records.descriptions(entries)
         difference = mismatch(self._came)
         if difference:
-            # The others are on their way; with them the text tells the whole story.
+            # With the ranks that are still to come, the message is complete.
             self._mismatch_grace = self._mismatch_grace or coordination.Deadline(_GRACE_SECONDS)
             if len(self._came) >= self._cluster.world_size or self._mismatch_grace.expired():
                 raise errors.MismatchError(difference)
@@ -169,13 +169,13 @@ class Meeting:
             now = time.monotonic()
             self._refused_since = (self._refused_since or now) if error.refused else None
             if self._answered is not None and self._cluster.rank != 0:
-                self._judge_silence_of_rank_0(now - self._answered)
+                self._check_rank_0(now - self._answered)
             return False
         self._answered = time.monotonic()
         self._refused_since = None
         return answer
 
-    def _judge_silence_of_rank_0(self, silent: float) -> None:
+    def _check_rank_0(self, silent: float) -> None:
         refused = time.monotonic() - (self._refused_since or time.monotonic())
         if addresses.meets_on_loopback(self._cluster) and refused > _REFUSED_SECONDS:
             what = "was lost: it was killed or crashed"
@@ -192,7 +192,7 @@ class Meeting:
         ) from None
 
     def _watch(self) -> bool:
-        """Shows that this rank is alive; rank 0 looks whether the others are."""
+        """Gives a sign of life; rank 0 checks those of the others."""
         timeout = self._call_seconds()
         self._liveness.pulse(timeout)
         if self._cluster.rank == 0:
@@ -200,7 +200,7 @@ class Meeting:
             dead |= set(self.store.unhealthy_tasks(self._cluster.world_size, timeout=timeout))
             self._dead = sorted(dead)
         if self._dead:
-            self._look_who_came()
+            self._read_who_came()
             who = ", ".join(map(self._describe, self._dead))
             verb = "has" if len(self._dead) == 1 else "have"
             raise errors.RendezvousError(
@@ -212,38 +212,38 @@ class Meeting:
 
     def _describe(self, rank: int) -> str:
         own = self._came.get(rank)
-        if own is None:  # It has died before this rank heard more of it.
+        if own is None:  # It died before this rank knew more of it.
             return f"rank {rank}" + (f" at {self._cluster.coordinator}" if rank == 0 else "")
         return rank_names.describe(rank, own)
 
-    def _wait_a_little(self) -> None:
+    def _pause(self) -> None:
         if not self._server.is_alive():
             self._check_server()
         if self._member and self._liveness.due():
             self._try(self._watch)
         if self._deadline.expired():
-            self._try(self._look_who_came)
-            raise errors.RendezvousTimeoutError(self._expired())
+            self._try(self._read_who_came)
+            raise errors.RendezvousTimeoutError(self._timeout_message())
         self._deadline.pause()
 
     def _check_server(self) -> None:
         if self._server.error is not None:
-            self._wait_for_another_reason()
+            self._wait_for_root_cause()
             raise errors.RendezvousError(
                 f"rank {self._cluster.rank} could not start TensorFlow's server for the job at "
                 f"{self._cluster.coordinator}: {self._server.error}"
             )
 
-    def _wait_for_another_reason(self) -> None:
-        """The likely reason is a rank that died; its silence tells that after a heartbeat."""
+    def _wait_for_root_cause(self) -> None:
+        """Raises when another rank is the cause: likely one that died, known after a heartbeat."""
         patience = coordination.Deadline(self._heartbeat + 2.0 if self._member else 0.0)
         while not patience.expired():
             if self._liveness.due():
                 self._try(self._watch)
-            self._try(self._look_for_failed_connect)
+            self._try(self._raise_if_another_failed)
             patience.pause()
 
-    def _expired(self) -> str:
+    def _timeout_message(self) -> str:
         cluster = self._cluster
         text = f"the job did not come together within {self._timeout:g} s. "
         if not self._came:

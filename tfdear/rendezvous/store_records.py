@@ -1,8 +1,8 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""What ranks tell each other in the store, as JSON that is checked before anybody relies on it.
+"""What ranks tell each other in the store, as JSON that is checked when it is read.
 
 Whoever reaches the meeting point can write there: a rank of another version, a leftover of another
-job, a stranger. What does not hold is an error that names the key, never a surprise further on.
+job, a stranger. A record that is not as it must be is an error that names its key at once.
 """
 
 import json
@@ -11,12 +11,12 @@ from typing import Any
 
 from tfdear import errors
 
-_MOST_DIGITS = 9  # of a rank
-_SHOWN = 200  # characters of what is wrong
+_MOST_DIGITS = 9  # Of a rank.
+_SHOWN = 200  # Of a record that is wrong.
 
 # A shape is a type, a tuple of types, {name: shape} for an object that has at least these names
 # ("name?" may be missing), or [shape] for a list of such.
-_FACTS = {
+_DESCRIPTION = {
     "common": dict,
     "host": str,
     "pid": int,
@@ -31,7 +31,7 @@ _IN_FLIGHT = {
     "tensors?": [str],
     "waiting_for": int,
 }
-_WORDS = {
+_REPORTS = {
     "failed": {"error": str, "time": (int, float)},
     "left": {"aborted": bool, "failed": bool},
     "stall": [_IN_FLIGHT],
@@ -39,8 +39,8 @@ _WORDS = {
 _CAUSE = {"kind": str, "message": str}
 
 
-def facts_of_rank(entries: Mapping[str, str]) -> dict[int, dict[str, Any]]:
-    """What each rank that came says about itself.
+def descriptions(entries: Mapping[str, str]) -> dict[int, dict[str, Any]]:
+    """What each rank that came told about itself.
 
     Args:
         entries: The text of each rank, by its number as text.
@@ -48,22 +48,22 @@ def facts_of_rank(entries: Mapping[str, str]) -> dict[int, dict[str, Any]]:
     Raises:
         RendezvousError: A number or a text is not what a rank writes.
     """
-    return _of_ranks("start/rank", entries, _FACTS)
+    return _of_ranks("start/rank", entries, _DESCRIPTION)
 
 
-def words_of_rank(words: Mapping[str, str], kind: str) -> dict[int, Any]:
-    """What ranks told the monitors under one kind of words.
+def reports(records: Mapping[str, str], kind: str) -> dict[int, Any]:
+    """The reports of one kind that ranks wrote for the monitors.
 
     Args:
-        words: Everything that was told, by "kind/rank".
+        records: All reports, by "kind/rank".
         kind: "failed", "left" or "stall".
 
     Raises:
         RendezvousError: A number or a text is not what a monitor writes.
     """
     start = kind + "/"
-    entries = {key[len(start) :]: text for key, text in words.items() if key.startswith(start)}
-    return _of_ranks(f"monitor/{kind}", entries, _WORDS[kind])
+    entries = {key[len(start) :]: text for key, text in records.items() if key.startswith(start)}
+    return _of_ranks(f"monitor/{kind}", entries, _REPORTS[kind])
 
 
 def cause(text: str) -> dict[str, str]:
@@ -84,10 +84,10 @@ def values_of_ranks(key: str, text: str, world_size: int) -> list[str]:
     Args:
         key: Where it stood, for the message.
         text: A list as JSON.
-        world_size: Of how many ranks.
+        world_size: The number of ranks.
 
     Raises:
-        RendezvousError: It is not a list of so many texts.
+        RendezvousError: It is not a list of that many texts.
     """
     values = _read(key, text, [str])
     if len(values) != world_size:
@@ -96,14 +96,14 @@ def values_of_ranks(key: str, text: str, world_size: int) -> list[str]:
 
 
 def number_of_rank(key: str, text: str) -> int:
-    """A rank that is part of a key.
+    """The rank in which a key ends.
 
     Args:
         key: The rest of the key, for the message.
         text: The rank.
 
     Raises:
-        RendezvousError: It is no number of a rank.
+        RendezvousError: It is not the number of a rank.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         raise _unexpected(f"{key}/{text[:_SHOWN]}", text, "its name ends in no rank")
@@ -129,7 +129,7 @@ def _read(key: str, text: str, shape: Any) -> Any:
 
 
 def _mismatch(document: Any, shape: Any, where: str) -> str:
-    """What of the document is not of that shape, or nothing."""
+    """Which part of the document does not have that shape; "" if all of it does."""
     if isinstance(shape, list):
         if not isinstance(document, list):
             return f"{where} is no list"
@@ -147,9 +147,11 @@ def _mismatch(document: Any, shape: Any, where: str) -> str:
                 if problem:
                     return problem
         return ""
-    # JSON's truth values are numbers to Python, and not to us.
-    truth = isinstance(document, bool) and shape is not bool
-    return "" if isinstance(document, shape) and not truth else f"{where} is {document!r}"[:_SHOWN]
+    # To Python, JSON's true and false are numbers; here they are not.
+    is_unexpected_bool = isinstance(document, bool) and shape is not bool
+    if isinstance(document, shape) and not is_unexpected_bool:
+        return ""
+    return f"{where} is {document!r}"[:_SHOWN]
 
 
 def _unexpected(key: str, text: str, problem: str) -> errors.RendezvousError:

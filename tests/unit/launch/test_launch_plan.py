@@ -78,8 +78,8 @@ def test_ranks_talk_past_a_proxy():
         ({"num_ranks": 3, "num_nodes": 2}, "3 ranks .* 2 nodes"),
         ({"num_ranks": 2, "num_nodes": 0}, "0 nodes"),
         ({"num_ranks": 2, "show": frozenset([2])}, "no rank 2"),
-        ({"num_ranks": 2, "grace": -1.0}, "grace .* -1"),
-        ({"num_ranks": 2, "grace": float("nan")}, "grace .* nan"),
+        ({"num_ranks": 2, "grace": -1.0}, "grace .*=-1"),
+        ({"num_ranks": 2, "grace": float("nan")}, "grace .*=nan"),
     ],
 )
 def test_impossible_plans_are_refused(values, words):

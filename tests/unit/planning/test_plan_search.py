@@ -43,7 +43,7 @@ def test_nothing_beats_the_lower_bound():
             for schedule in ("dear", "dear_barrier"):
                 ideal = schedules.timeline(schedule, buckets, trace, costs)
                 assert ideal.iteration_time >= bound
-        found = plan_search.seek(trace, costs)
+        found = plan_search.search_with_bound(trace, costs)
         assert found.time >= found.bound * (1 - 1e-9) >= bound * (1 - 1e-9)
         assert schedules.execute(found.plan, trace, costs).iteration_time == found.time
         assert can_fit(Sums.of(trace), costs, found.time)
@@ -94,7 +94,7 @@ def test_no_order_of_parts_beats_the_raised_bounds():
     while instances < 30:
         trace, costs = planning_instances.random_instance(rng, rng.randint(2, 3))
         cheap = optimal_buckets.lower_bound(trace, costs)
-        if plan_search.seek(trace, costs).time <= 1.001 * cheap:
+        if plan_search.search_with_bound(trace, costs).time <= 1.001 * cheap:
             continue
         instances += 1
         fastest = math.inf
@@ -106,10 +106,10 @@ def test_no_order_of_parts_beats_the_raised_bounds():
         assert can_fit(Sums.of(trace), costs, fastest)
         raised += not can_fit(Sums.of(trace), costs, cheap * 1.001)
         for tree in trees(trace, costs):
-            bound = tree.look(math.inf, 10**9).bound
+            bound = tree.search(math.inf, 10**9).bound
             assert bound <= fastest * (1 + 1e-9)
             bounds_met += bound >= fastest * (1 - 1e-9)
-        assert max(tree.look(math.inf, 10**9).bound for tree in trees(trace, costs)) > cheap
+        assert max(tree.search(math.inf, 10**9).bound for tree in trees(trace, costs)) > cheap
     # The bounds do not hold because they are low.
     assert bounds_met > 2 * instances, bounds_met
     assert raised > instances / 2, raised

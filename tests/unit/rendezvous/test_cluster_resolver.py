@@ -14,7 +14,7 @@ def resolver_of(environ, hosts=()):
     return cluster_resolver.make(cluster.discover(environ=environ), hosts)
 
 
-def facts(resolver):
+def attributes(resolver):
     jobs = resolver.cluster_spec().as_dict()
     environment = resolver.environment or ""  # None and "" both mean none.
     return resolver.task_type, resolver.task_id, jobs, resolver.master(), environment
@@ -34,14 +34,14 @@ def test_tf_config_as_tensorflow_reads_it(monkeypatch, jobs, task):
     environ = {"TF_CONFIG": json.dumps({"cluster": jobs, "task": task, "rpc_layer": "grpc"})}
     monkeypatch.setenv("TF_CONFIG", environ["TF_CONFIG"])
     expected = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    assert facts(resolver_of(environ)) == facts(expected)
+    assert attributes(resolver_of(environ)) == attributes(expected)
 
 
 @pytest.mark.parametrize("environ", [{}, {"TFDEAR_RANK": "0", "TFDEAR_WORLD_SIZE": "1"}])
 def test_one_process_is_what_tensorflow_takes_for_a_chief(monkeypatch, environ):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     expected = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    assert facts(resolver_of(environ)) == facts(expected) == (None, None, {}, "", "")
+    assert attributes(resolver_of(environ)) == attributes(expected) == (None, None, {}, "", "")
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_one_process_is_what_tensorflow_takes_for_a_chief(monkeypatch, environ):
 def test_launchers_start_workers(environ):
     resolver = resolver_of(environ, ["10.0.0.1", "10.0.0.2", "fe80::1"])
     jobs = {"worker": ["10.0.0.1:6000", "10.0.0.2:0", "[fe80::1]:0"]}
-    assert facts(resolver) == ("worker", 1, jobs, "grpc://10.0.0.2:0", "")
+    assert attributes(resolver) == ("worker", 1, jobs, "grpc://10.0.0.2:0", "")
 
 
 def test_a_strategy_alone_has_one(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     resolver = tfdear.DearStrategy().cluster_resolver
-    assert facts(resolver) == (None, None, {}, "", "")
+    assert attributes(resolver) == (None, None, {}, "", "")
     worker = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": ["a:1"]}), task_type="worker", task_id=0
     )

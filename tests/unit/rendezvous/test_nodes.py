@@ -6,26 +6,26 @@ import pytest
 from tfdear.rendezvous import nodes
 
 
-def facts(host, boot="", node=None):
+def description(host, boot="", node=None):
     return {"host": host, "boot": boot, "node": node}
 
 
 @pytest.mark.parametrize(
-    ("facts_of_rank", "node_ranks"),
+    ("descriptions", "node_ranks"),
     [
-        ([facts("a", "1"), facts("a", "1"), facts("b", "2")], [0, 0, 1]),
+        ([description("a", "1"), description("a", "1"), description("b", "2")], [0, 0, 1]),
         # Fresh machines of one image have one name.
-        ([facts("localhost", "1"), facts("localhost", "2"), facts("localhost", "1")], [0, 1, 0]),
+        ([description("localhost", boot) for boot in ("1", "2", "1")], [0, 1, 0]),
         # Containers of one machine share neither name nor memory.
-        ([facts("a", "1"), facts("b", "1")], [0, 1]),
-        ([facts("a"), facts("a")], [0, 0]),
+        ([description("a", "1"), description("b", "1")], [0, 1]),
+        ([description("a"), description("a")], [0, 0]),
         # Whoever starts the job knows better.
-        ([facts("a", "1", 1), facts("a", "1", 0)], [1, 0]),
-        ([facts("a", "1", 0), facts("b", "2", 0)], [0, 0]),
+        ([description("a", "1", 1), description("a", "1", 0)], [1, 0]),
+        ([description("a", "1", 0), description("b", "2", 0)], [0, 0]),
     ],
 )
-def test_ranks_of_one_name_on_one_machine_are_a_node(facts_of_rank, node_ranks):
-    found = nodes.of_ranks(facts_of_rank)
+def test_ranks_of_one_name_on_one_machine_are_a_node(descriptions, node_ranks):
+    found = nodes.of_ranks(descriptions)
     assert [node.node_rank for node in found] == node_ranks
     for rank, node in enumerate(found):
         assert node.num_nodes == len(set(node_ranks))

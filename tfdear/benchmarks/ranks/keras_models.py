@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 _IMAGE_SIZE = 64
-# Of every turn, not measured.
+# Steps of every turn that are not measured.
 FIRST_STEPS = 2
 _CLASSES = 10
 _VOCABULARY = 30522
@@ -70,7 +70,7 @@ def data(name: str, batch_size: int, seed: int = 0):
 
 
 def endless(batch) -> tf.data.Dataset:
-    """A batch again and again, without tf.data's autotuner, for which `fit` may wait at its end."""
+    """Repeats a batch, without tf.data's autotuner, for which `fit` may wait at its end."""
     options = tf.data.Options()
     options.autotune.enabled = False
     return tf.data.Dataset.from_tensors(batch).cache().repeat().with_options(options)
@@ -89,7 +89,7 @@ class _StepEnds(keras.callbacks.Callback):
 def seconds_per_step(model, dataset, steps: int, finish=lambda: None) -> float:
     """Trains for some steps; returns the mean time of one in the steady state.
 
-    The beginning of `fit` and the first steps, which find an idle line, are not measured.
+    The start of `fit` and the first steps, which find an idle link, are not measured.
     """
     ends = _StepEnds()
     model.fit(dataset, epochs=1, steps_per_epoch=FIRST_STEPS + steps, verbose=0, callbacks=[ends])

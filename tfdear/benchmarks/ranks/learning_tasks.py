@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""What the training benchmark learns: a model, an optimizer, and data that come with Python."""
+"""The tasks of the training benchmark: a model, an optimizer, and data that come with Python."""
 
 import dataclasses
 import math
@@ -20,9 +20,13 @@ _VALIDATION_WINDOWS = 256
 class Task:
     """Something to learn.
 
-    `make` returns a compiled model for a number of steps. `inputs`, `labels`: examples for
-    training, and `validation` others. `measure`: what is told of a trained model, and what makes it
-    of the logs of `evaluate`.
+    Args:
+        make: Makes a compiled model for a number of steps.
+        inputs: Inputs for training.
+        labels: Their labels.
+        validation: Inputs and labels for validation.
+        measure: Name of the measure that is reported of a trained model.
+        of_logs: Computes the measure from the logs of `evaluate`.
     """
 
     make: Callable[[int], keras.Model]
@@ -78,7 +82,7 @@ def _resnet() -> Task:
 
 
 def load_text() -> tuple[np.ndarray, np.ndarray, int]:
-    """What Python itself explains about its language, its characters as numbers.
+    """The text of Python's own documentation of its language, its characters as numbers.
 
     Returns:
         Training, validation (the last tenth), and the size of the alphabet.
@@ -104,7 +108,8 @@ def make_transformer(
     """A decoder-only Transformer over characters."""
     layers = keras.layers
     characters = keras.Input((context,), dtype="int32")
-    # Of the input, not a constant: what a layer makes of a constant is one too, and never learns.
+    # Computed from the input: a layer's output for a constant would be a constant, too, and the
+    # layer would never learn.
     positions = keras.ops.cumsum(keras.ops.ones_like(characters), axis=-1) - 1
     x = layers.Embedding(alphabet, width)(characters)
     x = x + layers.Embedding(context, width)(positions)

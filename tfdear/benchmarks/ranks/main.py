@@ -2,7 +2,7 @@
 """One rank of a benchmark: main.py FRAMEWORK. Reads calls as lines of JSON, answers each by a line.
 
 Runs in the environment of the framework, also where tfdear is not installed: it needs the standard
-library only, and finds the module FRAMEWORK beside itself. Ends when its input ends, so that no
+library only, and finds the module FRAMEWORK in its own folder. Ends when its input ends, so that no
 rank outlives the program that started it.
 """
 
@@ -15,7 +15,7 @@ import traceback
 
 def main() -> None:
     """Answers calls until the input ends."""
-    # Frameworks write to the standard output: it goes to the log with the errors.
+    # Frameworks write to the standard output, which therefore goes to the log.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     methods: dict = {}
@@ -33,7 +33,7 @@ def main() -> None:
         except Exception:
             answer = {"error": traceback.format_exc()}
         answers.write(json.dumps(answer) + "\n")
-    # Without the frameworks' own ends, which wait for each other.
+    # Skips the frameworks' exit handlers, which wait for the other ranks.
     os._exit(0)
 
 

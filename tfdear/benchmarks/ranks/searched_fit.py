@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""One `fit` in which planners search for a bucket size, and what they found is measured again."""
+"""One `fit` in which planners search for a bucket size, and their results are measured again."""
 
 import dataclasses
 
@@ -17,16 +17,16 @@ _ASK_EVERY = 16
 
 
 @dataclasses.dataclass(frozen=True)
-class Errand:
-    """What is to be found in one `fit`.
+class Assignment:
+    """What is measured in one `fit`.
 
     Args:
         searches: Planners that search, as they are written.
         sizes: Bucket sizes that are measured after them, in turns with the sizes they found.
-        turns: How often each of these sizes is measured.
+        turns: Number of measurements of each of these sizes.
         steps_per_trial: Steps of each of these measurements.
         noise: What is added to the step times that searches are told, relative.
-        seed: Of the noise, the weights and the data.
+        seed: Seed of the noise, the weights and the data.
     """
 
     searches: list[str]
@@ -42,18 +42,18 @@ class _Runs:
 
     needs_profile = False
 
-    def __init__(self, errand: Errand):
-        self._errand = errand
-        self._random = np.random.default_rng(errand.seed)
-        self._searches = [_search(text) for text in errand.searches]
+    def __init__(self, assignment: Assignment):
+        self._assignment = assignment
+        self._random = np.random.default_rng(assignment.seed)
+        self._searches = [_search(text) for text in assignment.searches]
         self._search: search.Search | None = None
-        self._turns_left = errand.turns
+        self._turns_left = assignment.turns
         self._queue: list[int] = []
         self.trials: list[list[tuple[int, float]]] = []
         self.seconds: dict[int, list[float]] = {}
-        self._begin_next()
+        self._start_next()
 
-    def _begin_next(self) -> None:
+    def _start_next(self) -> None:
         if len(self.trials) < len(self._searches):
             self._search = self._searches[len(self.trials)]
             self.trials.append([])
@@ -62,7 +62,7 @@ class _Runs:
         if self._turns_left > 0:
             self._turns_left -= 1
             found = [ended.best for ended in self._searches]
-            self._queue = [*dict.fromkeys([*found, *self._errand.sizes])]
+            self._queue = [*dict.fromkeys([*found, *self._assignment.sizes])]
 
     @property
     def done(self) -> bool:
@@ -70,7 +70,7 @@ class _Runs:
 
     @property
     def steps_per_trial(self) -> int:
-        return (self._search or self._errand).steps_per_trial
+        return (self._search or self._assignment).steps_per_trial
 
     @property
     def _bytes(self) -> int:
@@ -84,17 +84,17 @@ class _Runs:
     def observe(self, seconds_per_step: float) -> None:
         if self._search is not None:
             self.trials[-1].append((self._bytes, seconds_per_step))
-            told = seconds_per_step * (1 + self._errand.noise * self._random.standard_normal())
+            told = seconds_per_step * (1 + self._assignment.noise * self._random.standard_normal())
             self._search.observe(told)
             if self._search.done:
-                self._begin_next()
+                self._start_next()
         elif self._queue:
             self.seconds.setdefault(self._queue.pop(0), []).append(seconds_per_step)
             if not self._queue:
-                self._begin_next()
+                self._start_next()
 
     def report(self) -> dict:
-        """What was found, for JSON."""
+        """The results, for JSON."""
         return {
             "trials": self.trials,
             "found": [ended.best for ended in self._searches],
@@ -109,19 +109,19 @@ def _search(text: str) -> search.Search:
 
 
 class Fusion:
-    """The planner of the strategy: every model that is trained gets the errand of the moment."""
+    """The planner of the strategy: every model that is trained gets the current assignment."""
 
     needs_profile = False
     steps_per_trial = 1
     done = False
 
     def __init__(self):
-        self.errand: Errand | None = None
+        self.assignment: Assignment | None = None
         self.runs: list[_Runs] = []
 
     def __deepcopy__(self, memo) -> _Runs:
-        assert self.errand is not None
-        self.runs.append(_Runs(self.errand))
+        assert self.assignment is not None
+        self.runs.append(_Runs(self.assignment))
         return self.runs[-1]
 
     def buckets(self, trace, costs, schedule):
@@ -131,11 +131,11 @@ class Fusion:
         raise AssertionError("each model has a planner of its own")
 
     def report(self) -> dict | None:
-        """What was found in the latest `fit`, on rank 0; None: not all of it yet."""
+        """The results of the latest `fit`, on rank 0; None while some are missing."""
         return next((run.report() for run in self.runs if run.done), None)
 
 
-class _Until(keras.callbacks.Callback):
+class _StopWhenDone(keras.callbacks.Callback):
     """Ends `fit` on all ranks when rank 0 has its report."""
 
     def __init__(self, strategy: tfdear.DearStrategy, fusion: Fusion):
@@ -155,26 +155,26 @@ def run(
     model: str,
     batch_size: int,
     most_steps: int,
-    errand: Errand,
+    assignment: Assignment,
 ) -> dict | None:
     """Trains a new model until everything was measured.
 
     Returns:
         On rank 0 `trials` of each search (bytes, seconds per step), the sizes that they `found`,
-        and the `seconds` per step of every size, measured again; None if `most_steps` did not do.
+        and the `seconds` per step of every size, measured again; None if `most_steps` were too few.
     """
     keras.backend.clear_session()
-    fusion.errand, fusion.runs = errand, []
-    keras.utils.set_random_seed(errand.seed)
+    fusion.assignment, fusion.runs = assignment, []
+    keras.utils.set_random_seed(assignment.seed)
     with strategy.scope():
         trained = search_models.build(model)
-    batch = search_models.data(trained, batch_size * strategy.world_size, errand.seed)
+    batch = search_models.data(trained, batch_size * strategy.world_size, assignment.seed)
     dataset = tf.data.Dataset.from_tensors(batch).cache().repeat()
     trained.fit(
         dataset,
         steps_per_epoch=most_steps,
         verbose=0,
-        callbacks=[_Until(strategy, fusion)],
+        callbacks=[_StopWhenDone(strategy, fusion)],
     )
     strategy.synchronize()
     return fusion.report()

@@ -1,16 +1,16 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Computation that only takes time: an accelerator stand-in for replays of traces."""
+"""Computation that only takes time: it stands for an accelerator in replays of traces."""
 
 import ctypes
 import time
 
 _PR_SET_TIMERSLACK = 29
-# Below this a sleep takes longer than it should; the next one makes up for it.
+# Shorter sleeps take too long; they are left out, and the next one makes up for it.
 _SHORTEST_SLEEP = 3e-5
 
 
 class Device:
-    """A device whose work is sleep, until absolute times so that errors do not add up."""
+    """A device that sleeps in place of computation, until absolute times: errors do not add up."""
 
     def __init__(self) -> None:
         # Linux lets sleeps take 50 microseconds more by default, to save power.
@@ -18,20 +18,20 @@ class Device:
         self.cursor = time.monotonic()
 
     def restart(self) -> None:
-        """Is idle now."""
+        """Makes the device idle from now on."""
         self.cursor = time.monotonic()
 
     def compute(self, seconds: float) -> None:
-        """Works for that long after the work before."""
+        """Computes for `seconds` after the previous computation."""
         self.cursor += seconds
         left = self.cursor - time.monotonic()
         if left > _SHORTEST_SLEEP:
             time.sleep(left)
 
     def wait_until(self, moment: float) -> None:
-        """Stands still until then, of `time.monotonic`, unless it worked longer.
+        """Is idle until a time of `time.monotonic`, unless it computes longer.
 
-        With the moment at which data came: that this process heard of it later, because the machine
-        has fewer cores than ranks, is nothing that an accelerator would wait for.
+        The time is that of the arrival of data. An accelerator would not wait until this process
+        notices it, which is later where the machine has fewer cores than ranks.
         """
         self.cursor = max(self.cursor, moment)

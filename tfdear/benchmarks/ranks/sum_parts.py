@@ -1,8 +1,8 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""The work of a HiTopKComm sum, part by part: what each takes where nothing else is done.
+"""The parts of a HiTopKComm sum, each measured alone.
 
-All ranks begin a part together, because they share the cores and the memory of their machine, and
-every part finds the memory as the part before left it, as in a sum.
+All ranks start a part together, because they share the cores and the memory of their machine, and
+every part finds the memory as the previous part left it, as in a sum.
 """
 
 import ctypes
@@ -15,8 +15,8 @@ from tfdear.base.names import Lane, Operation
 from tfdear.benchmarks import engine_parts
 from tfdear.engine.engine import Engine
 
-# Of a pair, in 4-byte words: more than its code takes.
-_WORDS_OF_PAIR = 4
+# Room for the code of a pair, in float32 elements: more than it needs.
+_ELEMENTS_PER_PAIR = 4
 
 
 class Parts:
@@ -28,7 +28,7 @@ class Parts:
         nodes: Number of nodes.
         ranks_per_node: Ranks on each.
         node: This rank's node.
-        local_rank: Its place in there.
+        local_rank: Its rank there.
         k: Elements to select from a shard.
         bfloat16: Whether values are sent as bfloat16.
     """
@@ -52,20 +52,20 @@ class Parts:
         self._gradient = gradient
         self._buffer = gradient.copy()
         self._total = gradient.copy()
-        begin = local_rank * gradient.size // ranks_per_node
+        start = local_rank * gradient.size // ranks_per_node
         end = (local_rank + 1) * gradient.size // ranks_per_node
-        self._shard = self._buffer[begin:end]
-        self._residual = np.zeros(end - begin, np.float32)
+        self._shard = self._buffer[start:end]
+        self._residual = np.zeros(end - start, np.float32)
         self._values = np.zeros(k, np.float32)
         self._indices = np.zeros(k, np.uint32)
-        self._code = np.zeros(_WORDS_OF_PAIR * k + 1024, np.float32)
+        self._code = np.zeros(_ELEMENTS_PER_PAIR * k + 1024, np.float32)
         self._library = engine_parts.library()
         self._top_k = self._library.tfdear_top_k_create(1)
         self._others = self._codes_of_others()
         self.coded = 0
 
     def _codes_of_others(self) -> list[np.ndarray]:
-        """The code of a selection of each of the other nodes."""
+        """The code of a selection for each of the other nodes."""
         codes = []
         generator = np.random.default_rng(1)
         for _ in range(self._nodes - 1):
@@ -77,7 +77,7 @@ class Parts:
         return codes
 
     def run(self) -> dict[str, tuple[float, float]]:
-        """Does one sum. Returns when each part began and ended, of `time.monotonic`."""
+        """Does one sum. Returns when each part started and ended, by `time.monotonic`."""
         within = self._ranks_per_node > 1
         parts: dict[str, Callable[[], None]] = {
             "copy in": lambda: _copy(self._buffer, self._gradient),
@@ -93,9 +93,9 @@ class Parts:
         times = {}
         for name, part in parts.items():
             self._barrier()
-            begin = time.monotonic()
+            start = time.monotonic()
             part()
-            times[name] = (begin, time.monotonic())
+            times[name] = (start, time.monotonic())
         return times
 
     def _barrier(self) -> None:
@@ -134,9 +134,9 @@ class Parts:
         sizes = np.zeros(self._nodes, np.int64)
         sizes[self._node] = self.coded
         self._engine.run_collective(between, gather, sizes)
-        # Codes of all nodes have about the same size; this collective wants it to be equal.
-        words = self._nodes * -(-int(sizes.max()) // self._code.itemsize)
-        self._engine.run_collective(between, gather, np.zeros(words, np.float32))
+        # The codes of all nodes have about the same size; this collective needs equal sizes.
+        count = self._nodes * -(-int(sizes.max()) // self._code.itemsize)
+        self._engine.run_collective(between, gather, np.zeros(count, np.float32))
 
     def _add(self) -> None:
         own = self._code.view(np.int8)[: self.coded]
@@ -148,7 +148,9 @@ class Parts:
                 self._shard.ctypes.data,
             )
             if failed:
-                raise RuntimeError("what was coded cannot be decoded: this is an error in tfdear")
+                raise RuntimeError(
+                    "the code of a selection cannot be decoded: this is an error in tfdear"
+                )
 
 
 def _copy(target: np.ndarray, source: np.ndarray) -> None:

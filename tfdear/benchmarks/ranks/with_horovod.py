@@ -39,7 +39,7 @@ def start(rank: int, addresses: list, hostnames: list, prepared: dict) -> str:
         HOROVOD_CONTROLLER="gloo",
         HOROVOD_CPU_OPERATIONS="gloo",
         HOROVOD_GLOO_IFACE="eth0",
-        # Ranks that were stopped between their turns must not take each other for lost.
+        # A rank that is stopped between its turns must not be taken for lost.
         HOROVOD_GLOO_TIMEOUT_SECONDS="3600",
         HOROVOD_GLOO_RENDEZVOUS_ADDR=addresses[0],
         HOROVOD_GLOO_RENDEZVOUS_PORT=str(prepared["port"]),
@@ -69,10 +69,10 @@ def collective(name: str, nbytes: int, repeats: int) -> float:
     }[name]
     # A barrier, and more than a shaped link lets through at once after a pause.
     horovod_tensorflow.allreduce(tf.zeros([_DRAIN_BYTES // 4]), name="barrier")
-    begin = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(repeats):
         run()
-    return (time.perf_counter() - begin) / repeats
+    return (time.perf_counter() - start) / repeats
 
 
 _trained: dict = {}

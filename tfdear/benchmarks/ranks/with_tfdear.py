@@ -15,15 +15,14 @@ import tfdear
 from tfdear.base import names
 from tfdear.engine import event_reader
 from tfdear.engine import plan as engine_plan
-from tfdear.job import job as job_module
-from tfdear.job import link_costs
-from tfdear.job import options as options_module
-from tfdear.measure import steps as statistics
+from tfdear.job import link_costs, options
+from tfdear.job.job import Job
+from tfdear.measure import steps as training_steps
 from tfdear.rendezvous import rank_environment
 
 _LANE = names.Lane.GRADIENTS
 _WAIT_SECONDS = 60.0
-# Longer than that of a job which starts: figures are compared with what these costs predict.
+# Longer than at the start of a job: results are compared with predictions from these costs.
 _COSTS_WINDOW = 0.1
 _DRAIN_BYTES = 1 << 20
 _trained: dict = {}
@@ -37,7 +36,7 @@ def prepare(hostnames: list[str]) -> dict:
 
 
 def start(rank: int, addresses: list[str], hostnames: list[str], prepared: dict) -> str:
-    """Tells this process its place in the job, which the first call that needs it joins."""
+    """Tells this process its rank; the first call that needs the job joins it."""
     nodes = list(dict.fromkeys(addresses))
     os.environ |= rank_environment.variables(
         rank,
@@ -48,13 +47,13 @@ def start(rank: int, addresses: list[str], hostnames: list[str], prepared: dict)
 
 
 @functools.cache
-def _job() -> job_module.Job:
-    return job_module.Job(options_module.resolve({}))
+def _job() -> Job:
+    return Job(options.resolve({}))
 
 
 def collective(name: str, nbytes: int, repeats: int) -> float:
     """Seconds per collective on `nbytes` bytes of float32."""
-    # Zeros stay zeros, however often they are summed in place.
+    # Zeros do not overflow, however often they are summed in place.
     data = np.zeros(nbytes // 4, np.float32)
     run = _job().engine.run_collective
     # A barrier, and more than a shaped link lets through at once after a pause.
@@ -74,10 +73,10 @@ def costs() -> dict[str, dict[str, float]]:
 
 
 def gradient_sum(count: int, repeats: int) -> dict:
-    """Sums a gradient of `count` elements; all ranks begin each repeat together.
+    """Sums a gradient of `count` elements; all ranks start each repeat together.
 
     Returns:
-        Of each repeat, after one that is not counted, on a clock that all ranks of this machine
+        For each repeat, after one that is not counted, on a clock that all ranks of this machine
         share: when it `begins`, when its gradient was `copied` into the engine, when its first
         collective starts (`first`) and its last one is over (`last`), when it `ends`; seconds of
         its collectives by `phase` (means).
@@ -107,7 +106,7 @@ def gradient_sum(count: int, repeats: int) -> dict:
     first: dict[int, float] = {}
     last: dict[int, float] = {}
     for event in reader.read():
-        if event.kind in statistics.PHASES:
+        if event.kind in training_steps.PHASES:
             seconds = (event.end - event.begin) / max(1, repeats)
             phases[event.kind] = phases.get(event.kind, 0.0) + seconds
             first[event.ticket] = min(first.get(event.ticket, event.begin), event.begin)
@@ -133,8 +132,8 @@ def parts_of_sum(
     """Does the work of compressed sums part by part.
 
     Returns:
-        `times`: when each part of each repeat, after one that is not counted, began and ended, on a
-        clock that all ranks of this machine share; `coded`: bytes of a selection.
+        `times`: when each part of each repeat, after one that is not counted, started and ended, on
+        a clock that all ranks of this machine share; `coded`: bytes of a selection.
     """
     parts = _parts(count, nodes, ranks_per_node, k, bfloat16)
     times = [parts.run() for _ in range(repeats + 1)]
@@ -143,9 +142,9 @@ def parts_of_sum(
 
 @functools.cache
 def _parts(count: int, nodes: int, ranks_per_node: int, k: int, bfloat16: bool) -> sum_parts.Parts:
-    place = [int(os.environ[name]) for name in ("TFDEAR_NODE_RANK", "TFDEAR_LOCAL_RANK")]
+    ranks = [int(os.environ[name]) for name in ("TFDEAR_NODE_RANK", "TFDEAR_LOCAL_RANK")]
     engine, gradient = _job().engine, _gradient(count)
-    return sum_parts.Parts(engine, gradient, nodes, ranks_per_node, *place, k, bfloat16)
+    return sum_parts.Parts(engine, gradient, nodes, ranks_per_node, *ranks, k, bfloat16)
 
 
 def replay(
@@ -157,13 +156,13 @@ def replay(
         counts: Elements of each gradient, in the order of the forward pass.
         forward: Seconds of each layer's forward computation.
         backward: Seconds of each layer's backward computation.
-        plan: What travels together, when; as the engine takes it.
-        repeats: Iterations to measure; one more goes before, whose sums are checked.
+        plan: The plan, in the engine's encoding.
+        repeats: Iterations to measure, after one whose sums are checked.
 
     Returns:
-        Seconds per iteration, from the begin of a backward pass to the end of the next forward: by
-        the clock of the sleeping `device`, and by that of the `wall`, until this process could
-        begin the next iteration.
+        Seconds per iteration, from the start of a backward pass to the end of the next forward
+        pass: by the clock of the sleeping `device`, and by the `wall` clock, until this process
+        could start the next iteration.
     """
     engine, world_size = _job().engine, _job().world_size
     layout = _layout(tuple(counts), tuple(plan))
@@ -209,8 +208,8 @@ def build(model: str, batch_size: int, schedule: str, fusion: str) -> int:
     """Makes a model to train. Returns the bytes of its gradients."""
     import keras_models  # type: ignore[import-not-found]
 
-    chosen = None if fusion == "default" else fusion.parse(fusion)
-    strategy = tfdear.DearStrategy(schedule=schedule, fusion=chosen)
+    planner = None if fusion == "default" else fusion
+    strategy = tfdear.DearStrategy(schedule=schedule, fusion=planner)
     with strategy.scope():
         trained = keras_models.build(model)
     batch = keras_models.data(model, batch_size * strategy.world_size)
@@ -230,7 +229,7 @@ def train(mode: str, steps: int) -> float:
 
 
 def learn(task: str, batch_size: int, steps: int) -> dict:
-    """Makes the model and the data of a task, to be learned in so many steps."""
+    """Makes the model and the data of a task, to be learned in this number of steps."""
     import keras
     import keras_models
     import learning_tasks  # type: ignore[import-not-found]
@@ -275,12 +274,12 @@ def _searching():
     return tfdear.DearStrategy(fusion=fusion), fusion
 
 
-def searched_fit(model: str, batch_size: int, most_steps: int, errand: dict) -> dict | None:
+def searched_fit(model: str, batch_size: int, most_steps: int, assignment: dict) -> dict | None:
     """Trains while planners search; see `searched_fit.run`."""
     import searched_fit
 
     return searched_fit.run(
-        *_searching(), model, batch_size, most_steps, searched_fit.Errand(**errand)
+        *_searching(), model, batch_size, most_steps, searched_fit.Assignment(**assignment)
     )
 
 

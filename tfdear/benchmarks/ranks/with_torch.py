@@ -58,7 +58,7 @@ def collective(name: str, nbytes: int, repeats: int) -> float:
 
 
 class _SleepingLayer(torch.autograd.Function):
-    """A layer that takes its time and has a gradient."""
+    """A layer that takes the time of a trace's layer and has a gradient."""
 
     @staticmethod
     def forward(context, device, times, value, weight):
@@ -87,7 +87,7 @@ class _SleepingModel(torch.nn.Module):
 
 
 def replay(counts: list, forward: list, backward: list, repeats: int) -> dict:
-    """As that of tfdear's ranks, by DistributedDataParallel with its defaults."""
+    """As in `with_tfdear`, with DistributedDataParallel and its defaults."""
     model = _SleepingModel(counts, list(zip(forward, backward, strict=True)))
     parallel = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     device = model.device

@@ -3,15 +3,15 @@
 
     python tfdear/benchmarks/studies/convergence.py --json convergence.json --plot convergence.png
 
-The text is what Python itself explains about its language (`pydoc_data.topics`, 465 thousand
+The text is Python's own documentation of its language (`pydoc_data.topics`, 465 thousand
 characters); the model predicts the next character. Four ranks, as two nodes of two, train it from
 the same start: dense, with the defaults of `MSTopK` (error feedback, the momentum correction of the
 optimizer's momentum, a warm-up), without the correction, and without error feedback. The last tenth
 of the text is for validation.
 
 The optimizer is SGD with momentum. AdamW (`--optimizer adamw --learning-rate 0.002`) divides by the
-size of recent gradients, so what arrives late and at once counts for less than what arrives bit by
-bit: error feedback cannot mend that.
+size of recent gradients, so a value that arrives late in one piece has less effect than one that
+arrives little by little: error feedback cannot correct that.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def train(arguments) -> None:
 
 
 def learn(strategy, arguments, seed: int) -> list[float]:
-    """Trains once, from weights and with windows of this seed; returns perplexities by epoch."""
+    """Trains once, with weights and windows of this seed; returns the perplexity of every epoch."""
     import keras
     import numpy as np
 
@@ -56,7 +56,7 @@ def learn(strategy, arguments, seed: int) -> list[float]:
     starts = random.randint(0, len(training) - _CONTEXT - 1, size=total * arguments.batch_size)
     space = np.linspace(0, len(validation) - _CONTEXT - 2, _VALIDATION_WINDOWS).astype(int)
     with strategy.scope():
-        # 65 thousand weights, so that the text can be learned.
+        # 65 thousand weights: enough to learn the text.
         model = make_transformer(alphabet, _CONTEXT, _WIDTH, _HEADS, _BLOCKS)
         rate = keras.optimizers.schedules.CosineDecay(
             0.0,
@@ -87,7 +87,7 @@ def learn(strategy, arguments, seed: int) -> list[float]:
     return perplexities
 
 
-# Of each curve: TFDEAR_COMPRESSION. Buckets of so small a model would travel dense.
+# TFDEAR_COMPRESSION of each curve. The buckets of a model this small would by default be dense.
 VARIANTS = {
     "dense": "None",
     "MSTopK": "MSTopK({density}, dense_below=0)",
@@ -97,7 +97,7 @@ VARIANTS = {
 
 
 def run_variant(name: str, arguments: argparse.Namespace) -> list[list[float]]:
-    """Trains one variant on four ranks; returns by seed the perplexity after every epoch."""
+    """Trains one variant on four ranks; returns the perplexity after every epoch, by seed."""
     with tempfile.TemporaryDirectory() as folder:
         result = pathlib.Path(folder) / "perplexities.json"
         environment = {
@@ -113,7 +113,7 @@ def run_variant(name: str, arguments: argparse.Namespace) -> list[list[float]]:
 
 
 def mean(perplexities: Sequence[float]) -> float:
-    """That of the mean loss."""
+    """The perplexity of the mean loss."""
     return statistics.geometric_mean(perplexities)
 
 

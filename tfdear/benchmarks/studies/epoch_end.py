@@ -1,7 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""How long `fit` goes on after the last batch of an epoch: its time over the time to that batch.
+"""How long `fit` takes after the last batch of an epoch: its time over the time to that batch.
 
-TensorFlow may let it wait for tf.data's autotuner (docs/data.md). Trains four convolutions on one
+TensorFlow may make it wait for tf.data's autotuner (docs/data.md). Trains four convolutions on one
 thread, in one process, once plainly and once under DearStrategy. Prints a table; with --json FILE,
 writes its numbers.
 """
@@ -64,15 +64,15 @@ def main() -> None:
     rows = []
     for model in models.values():
         model.fit(data(1), verbose=0)  # Traces the step.
-    begin = time.perf_counter()
+    start = time.perf_counter()
     models["plain Keras"].fit(data(4), verbose=0, callbacks=[last])
-    steps = max(2, round(4 * arguments.seconds / (last.time - begin)))
+    steps = max(2, round(4 * arguments.seconds / (last.time - start)))
     print(f"{steps} steps per epoch; seconds to the last batch, of `fit`, and the second per first")
     for _ in range(arguments.epochs):
         for name, model in models.items():
-            begin = time.perf_counter()
+            start = time.perf_counter()
             model.fit(data(steps), verbose=0, callbacks=[last])
-            to_last, whole = last.time - begin, time.perf_counter() - begin
+            to_last, whole = last.time - start, time.perf_counter() - start
             rows.append({"name": name, "last_batch": to_last, "fit": whole})
             print(f"{name:13}{to_last:8.2f}{whole:8.2f}{whole / to_last:8.3f}", flush=True)
     if arguments.json:

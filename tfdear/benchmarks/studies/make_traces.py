@@ -33,13 +33,13 @@ class Operation:
     """One operation: its trainable tensors, and what it does for one example."""
 
     name: str
-    tensors: list[tuple[str, int]]  # name and number of values, in the order of the layer
+    tensors: list[tuple[str, int]]  # Name and number of values, in the order of the layer.
     multiply_adds: float
-    values_moved: float  # read and written
+    values_moved: float  # Read and written.
 
 
 def convolutional(build) -> list[Operation]:
-    """The operations of a network of images, in the order of its forward pass."""
+    """The operations of a network for images, in the order of its forward pass."""
     model = _without_redundant_biases(build())
     operations = []
     for layer in model.layers:
@@ -94,9 +94,11 @@ def bert(layers: int, hidden: int, heads: int, length: int, predictions: int) ->
         length: Tokens of an example.
         predictions: Masked tokens of an example, which the language model predicts.
     """
-    # Here, not above: the other traces are made without tf-models-official.
-    from official.nlp.configs import encoders
-    from official.nlp.modeling import layers as official_layers
+    # Imported here: the other traces are made without tf-models-official.
+    from official.nlp.configs import encoders  # type: ignore[import-not-found]
+    from official.nlp.modeling import (  # type: ignore[import-not-found]
+        layers as official_layers,
+    )
     from official.nlp.modeling import networks
 
     config = encoders.BertEncoderConfig(
@@ -112,10 +114,10 @@ def bert(layers: int, hidden: int, heads: int, length: int, predictions: int) ->
     )
     masked_lm(tf.zeros((1, length, hidden)), masked_positions=tf.zeros((1, predictions), tf.int32))
 
-    # The head of the language model only borrows the table of the words, and adds its output bias
+    # The head of the language model shares the encoder's embedding table, and adds its output bias
     # last, though it creates it first.
-    borrowed = {id(weight) for weight in encoder.trainable_weights}
-    head = [weight for weight in masked_lm.trainable_weights if id(weight) not in borrowed]
+    shared = {id(weight) for weight in encoder.trainable_weights}
+    head = [weight for weight in masked_lm.trainable_weights if id(weight) not in shared]
     head.sort(key=lambda weight: "output_bias" in weight.name)
     once = [weight for weight in encoder.trainable_weights if "pooler" in weight.name]
     every_token = [weight for weight in encoder.trainable_weights if "pooler" not in weight.name]
@@ -132,17 +134,17 @@ def bert(layers: int, hidden: int, heads: int, length: int, predictions: int) ->
         operation = operations.setdefault(owner, Operation(owner, [], 0.0, 0.0))
         values = math.prod(weight.shape)
         operation.tensors.append((name, values))
-        if name.endswith("embeddings"):  # reads rows, multiplies nothing
+        if name.endswith("embeddings"):  # Reads rows, multiplies nothing.
             operation.values_moved += 2 * tokens * hidden
         elif name.endswith("kernel"):
             operation.multiply_adds += tokens * values
             operation.values_moved += tokens * (hidden + values / hidden)
         elif name.endswith("gamma"):
             operation.values_moved += 2 * tokens * hidden
-        elif "output_bias" in name:  # the scores of all words
+        elif "output_bias" in name:  # The scores of the whole vocabulary.
             operation.multiply_adds += tokens * hidden * config.vocab_size
             operation.values_moved += tokens * (hidden + config.vocab_size)
-        if name.endswith("attention_output/kernel"):  # scores, softmax, weighted sum of values
+        if name.endswith("attention_output/kernel"):  # Scores, softmax, weighted sum of values.
             operation.multiply_adds += 2 * tokens * tokens * hidden
             operation.values_moved += 4 * heads * tokens * tokens
     return list(operations.values())
@@ -151,14 +153,14 @@ def bert(layers: int, hidden: int, heads: int, length: int, predictions: int) ->
 def to_trace(
     name: str, operations: list[Operation], batch_size: int, flops: float, bandwidth: float
 ) -> trace.Trace:
-    """Lays the time of every operation upon the last tensor of the layer that it belongs to.
+    """Assigns the time of every operation to the last tensor of the layer that it belongs to.
 
-    So the forward pass waits for all tensors of a layer before the layer begins, and all its
-    gradients are there when its backward pass ends. An operation without tensors (a pooling)
+    So the forward pass waits for all tensors of a layer before the layer starts, and all its
+    gradients are ready when its backward pass ends. An operation without tensors (a pooling)
     belongs to the layer before it.
     """
     layers: list[trace.Layer] = []
-    early = 0.0  # operations before the first tensor
+    early = 0.0  # Of operations before the first tensor.
     for operation in operations:
         seconds = batch_size * max(
             2 * operation.multiply_adds / flops,
@@ -176,7 +178,7 @@ def to_trace(
     return trace.Trace(name, tuple(layers))
 
 
-# Name: what builds the operations, and the batch size of one rank in the paper.
+# By name: a function that makes the operations, and the batch size of one rank in the paper.
 _MODELS = {
     "resnet-50": (lambda: convolutional(lambda: keras.applications.ResNet50(weights=None)), 64),
     "densenet-201": (

@@ -1,13 +1,13 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""What the norms of LARS and LAMB take: fused in one pass, and shared by the ranks.
+"""The time of the norms of LARS and LAMB: fused in one pass, and shared by the ranks.
 
 First table: the fused kernel over all layers of a model on one core, over the time to read the same
 bytes once (`memcmp` of two equal arrays). Second table: processor time of the norms per rank, over
-1/P of that of one rank: of the shards of P ranks one after another; of the same shards by P
+1/P of that of one rank: for the shards of P ranks one after another; for the same shards in P
 processes at once, which share this machine's memory; the same after each has read half a gigabyte
-of something else; and in real steps of P ranks, from their event record. Before that table, what P
-processes at once take on arrays that stay in their caches, over what one takes: what they share is
-no memory. With --json FILE, writes the numbers.
+of other data; and in real steps of P ranks, from their event record. Before that table, the time of
+P processes at once on arrays that stay in their caches, over that of one: they then share no memory
+bandwidth. With --json FILE, writes the numbers.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ _STEPS = 6
 _DEADLINE = 120.0
 _ARRAYS = {"lars": 2, "lamb": 4}
 _WORLD_SIZES = range(1, 5)
-_SOMETHING_ELSE_BYTES = 1 << 29
+_OTHER_DATA_BYTES = 1 << 29
 # Fits into the cache of a core.
 _CACHED_ELEMENTS = 1 << 14
 _CACHED_PASSES = 1000
@@ -52,18 +53,20 @@ def resnet50() -> list[tuple[int, ...]]:
     return [*shapes, (2048, 1000), (1000,)]
 
 
-def transformer(width: int = 512, inner: int = 2048, words: int = 37000) -> list[tuple[int, ...]]:
+def transformer(
+    width: int = 512, inner: int = 2048, vocabulary: int = 37000
+) -> list[tuple[int, ...]]:
     """Shapes of the Transformer base model, 6 layers on either side."""
     attention = [(width, width), (width,)] * 4 + [(width,), (width,)]
     dense = [(width, inner), (inner,), (inner, width), (width,), (width,), (width,)]
-    return [(words, width), *(attention + dense) * 6, *(attention * 2 + dense) * 6]
+    return [(vocabulary, width), *(attention + dense) * 6, *(attention * 2 + dense) * 6]
 
 
 MODELS = {"resnet-50": resnet50, "transformer": transformer}
 
 
 def kernel(model: str, kind: str, repeats: int = 15) -> dict[str, float]:
-    """Seconds of the kernel over all layers, and of reading as many bytes once."""
+    """Seconds of the kernel over all layers, and of reading the same number of bytes once."""
     layers, offsets = layers_of(model, kind)
     total = int(offsets[-1]) * 4 * _ARRAYS[kind]
     left = np.zeros(total // 2, np.uint8)
@@ -75,12 +78,12 @@ def kernel(model: str, kind: str, repeats: int = 15) -> dict[str, float]:
     shards = {size: shards_of(layers, offsets, size) for size in _WORLD_SIZES}
     seconds_of_rank: dict[tuple[int, int], list[float]] = {}
     for _ in range(repeats):
-        begin = time.perf_counter()
+        start = time.perf_counter()
         compare(*pointers, ctypes.c_size_t(left.nbytes))
-        seconds["read"].append(time.perf_counter() - begin)
-        begin = time.perf_counter()
+        seconds["read"].append(time.perf_counter() - start)
+        start = time.perf_counter()
         sums_of_squares(kind, layers)
-        seconds["norms"].append(time.perf_counter() - begin)
+        seconds["norms"].append(time.perf_counter() - start)
         for size, parts in shards.items():
             for rank, part in enumerate(parts):
                 cpu = time.thread_time()
@@ -118,24 +121,24 @@ def sums_of_squares(kind: str, layers: list[list[np.ndarray]]) -> None:
 
 
 def at_once(kind: str, parts: list, repeats: int, cold: bool, passes: int = 1) -> float:
-    """Processor time of the norms of each part, in a process of its own, all at once: the mean.
+    """Mean processor time of the norms of a part; all parts at once, each in its own process.
 
     Args:
         kind: "lars" or "lamb".
-        parts: Of each process its layers.
-        repeats: Of which the median counts.
-        cold: Whether every process reads something else before each.
-        passes: How often each process takes its norms in a repeat.
+        parts: The layers of each process.
+        repeats: Measurements, of which the median counts.
+        cold: Whether every process reads other data before each measurement.
+        passes: How often each process computes its norms in a measurement.
     """
     fork = multiprocessing.get_context("fork")
     barrier = fork.Barrier(len(parts))
     results = fork.SimpleQueue()
-    something_else = np.ones(_SOMETHING_ELSE_BYTES // 8) if cold else np.ones(1)
+    other_data = np.ones(_OTHER_DATA_BYTES // 8) if cold else np.ones(1)
 
     def work(part) -> None:
         seconds = []
         for _ in range(repeats + 1):
-            something_else.max()
+            other_data.max()
             barrier.wait(_DEADLINE)
             cpu = time.thread_time()
             for _ in range(passes):
@@ -154,9 +157,9 @@ def at_once(kind: str, parts: list, repeats: int, cold: bool, passes: int = 1) -
 
 
 def layers_of(model: str, kind: str) -> tuple[list[list[np.ndarray]], np.ndarray]:
-    """The arrays of every layer, and where the layers begin in one array after another.
+    """The arrays of every layer, and the offsets of the layers in them.
 
-    So buckets and variables lie in memory.
+    The layers are contiguous in each array, as in buckets and variables.
     """
     sizes = [math.prod(shape) for shape in MODELS[model]()]
     offsets = np.cumsum([0, *sizes])
@@ -185,7 +188,7 @@ def shards_of(layers, offsets, world_size: int) -> list[list[list[np.ndarray]]]:
 
 
 def rank_job(model: str, kind: str, parallel: bool, directory: pathlib.Path) -> None:
-    """One rank: steps with known gradients; writes what they took."""
+    """One rank: runs steps with known gradients and writes their times."""
     import keras
     import tensorflow as tf
 
@@ -205,7 +208,7 @@ def rank_job(model: str, kind: str, parallel: bool, directory: pathlib.Path) -> 
 
     step()
     strategy.synchronize()
-    strategy.events()  # Of the first step, which traces.
+    strategy.events()  # Discards those of the first step, which traces.
     cpu = time.process_time()
     for _ in range(_STEPS):
         step()
@@ -221,7 +224,7 @@ def rank_job(model: str, kind: str, parallel: bool, directory: pathlib.Path) -> 
 
 
 def ranks(model: str, kind: str, world_size: int, parallel: bool) -> list[dict[str, float]]:
-    """Runs `rank_job` on so many ranks of this machine and returns what each wrote."""
+    """Runs `rank_job` on that many ranks of this machine and returns what each wrote."""
     with tempfile.TemporaryDirectory(prefix="tfdear-norms-") as directory:
         command = [sys.executable, "-m", "tfdear", "run", "-n", str(world_size), "--show", "none"]
         command += [__file__, "--rank-job", model, kind, str(int(parallel)), directory]
@@ -242,23 +245,23 @@ def main() -> None:
         model, kind, parallel, directory = arguments.rank_job
         rank_job(model, kind, bool(int(parallel)), pathlib.Path(directory))
         return
-    rows = []
+    rows: list[dict[str, Any]] = []
     print(f"{'model':12s} {'norms':5s} {'MB':>6s} {'kernel':>9s} {'one read':>9s} {'ratio':>6s}")
     for model in arguments.models:
         for kind in arguments.kinds:
-            row = kernel(model, kind)
+            seconds = kernel(model, kind)
             size = 4e-6 * _ARRAYS[kind] * sum(math.prod(shape) for shape in MODELS[model]())
-            rows.append({"model": model, "kind": kind, "megabytes": size, **row, "ranks": {}})
+            rows.append({"model": model, "kind": kind, "megabytes": size, **seconds, "ranks": {}})
             print(
-                f"{model:12s} {kind:5s} {size:6.0f} {1e3 * row['norms']:6.1f} ms "
-                f"{1e3 * row['read']:6.1f} ms {row['norms'] / row['read']:6.2f}",
+                f"{model:12s} {kind:5s} {size:6.0f} {1e3 * seconds['norms']:6.1f} ms "
+                f"{1e3 * seconds['read']:6.1f} ms {seconds['norms'] / seconds['read']:6.2f}",
                 flush=True,
             )
     for kind in arguments.kinds:
         small = [[[np.ones(_CACHED_ELEMENTS, np.float32)] * _ARRAYS[kind]]]
-        seconds = [at_once(kind, small * n, 5, False, _CACHED_PASSES) for n in _WORLD_SIZES]
-        words = ", ".join(f"{s / seconds[0]:.2f}" for s in seconds)
-        print(f"{kind} in the cache, 1 to {len(seconds)} processes at once: {words}", flush=True)
+        times = [at_once(kind, small * n, 5, False, _CACHED_PASSES) for n in _WORLD_SIZES]
+        ratios = ", ".join(f"{time / times[0]:.2f}" for time in times)
+        print(f"{kind} in the cache, 1 to {len(times)} processes at once: {ratios}", flush=True)
     print(
         f"\n{'model':12s} {'norms':5s} {'ranks':>5s} {'shard':>9s} {'over 1/P':>9s} "
         f"{'at once':>9s} {'cold':>9s} {'in steps':>9s} {'over cold':>9s}"
@@ -267,15 +270,15 @@ def main() -> None:
         for world_size in _WORLD_SIZES:
             whole = row["cpu_1"] / world_size
             cold = row[f"cold_{world_size}"]
-            words = f"{1e3 * row[f'cpu_{world_size}']:6.2f} ms "
+            cells = f"{1e3 * row[f'cpu_{world_size}']:6.2f} ms "
             for cpu in (row[f"cpu_{world_size}"], row[f"at_once_{world_size}"], cold):
-                words += f"{cpu / whole:9.2f} "
+                cells += f"{cpu / whole:9.2f} "
             if world_size in arguments.world_sizes:
                 result = ranks(row["model"], row["kind"], world_size, True)
                 row["ranks"][world_size] = result
                 cpu = statistics.mean(each["cpu"] for each in result)
-                words += f"{cpu / whole:9.2f} {cpu / cold:9.2f}"
-            print(f"{row['model']:12s} {row['kind']:5s} {world_size:5d} {words}", flush=True)
+                cells += f"{cpu / whole:9.2f} {cpu / cold:9.2f}"
+            print(f"{row['model']:12s} {row['kind']:5s} {world_size:5d} {cells}", flush=True)
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(rows, file, indent=1)

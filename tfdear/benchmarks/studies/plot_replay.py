@@ -1,7 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Draws what `tfdear benchmark replay --json FILE` measured: schedules over their bound.
+"""Draws the results of `tfdear benchmark replay --json FILE`: schedules over their bound.
 
-Lines are by the clock of the sleeping device, crosses are the same iterations by the real one.
+Lines are by the clock of the sleeping device, crosses are the same iterations by the real clock.
 
 Example:
 
@@ -57,16 +57,16 @@ def main() -> None:
 
 def _draw(panel, result) -> None:
     ratios = result["ratios"]
-    places = range(len(ratios))
+    positions = range(len(ratios))
     for schedule, name in _NAMES.items():
         drawn, device, wall = [], [], []
-        for place, ratio in zip(places, ratios, strict=True):
+        for position, ratio in zip(positions, ratios, strict=True):
             cases = [case for case in ratio["cases"] if case["schedule"] == schedule]
             if not cases:
                 continue
             case = min(cases, key=lambda case: case["median"])
             least = max(ratio["forward"] + ratio["backward"], ratio["communication"])
-            drawn.append(place)
+            drawn.append(position)
             device.append(case["median"] / least)
             wall.append(case["median_wall"] / least)
         if drawn:
@@ -74,7 +74,7 @@ def _draw(panel, result) -> None:
             panel.plot(drawn, wall, "x", color=_COLORS[schedule], markersize=7)
     panel.plot([], [], "x", color="black", label="the same, wall time")
     panel.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
-    panel.set_xticks(list(places), [f"{ratio['ratio']:g}" for ratio in ratios])
+    panel.set_xticks(list(positions), [f"{ratio['ratio']:g}" for ratio in ratios])
     panel.set_xlabel("communication / computation")
     rate = result["rate_bits_per_second"] / 1e9
     panel.set_title(f"{result['trace']}, {result['ranks']} ranks, {rate:g} Gbit/s", fontsize=10)

@@ -1,8 +1,8 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""What a DearStrategy costs a process that trains alone: step time over that of plain Keras.
+"""The cost of a DearStrategy in a process that trains alone: step time over that of plain Keras.
 
 Both models train in one process, one thread, in alternating epochs, so that a change of the
-machine's speed hits both. Prints a table; with --json FILE, writes its numbers.
+machine's speed affects both. Prints a table; with --json FILE, writes its numbers.
 """
 
 import argparse
@@ -56,10 +56,10 @@ def main() -> None:
     for epoch in range(arguments.epochs + 1):
         order = list(models)[:: 1 if epoch % 2 else -1]
         for name in order:
-            begin = time.perf_counter()
+            start = time.perf_counter()
             models[name].fit(dataset, epochs=1, verbose=0)
             if epoch > 0:  # The first epoch traces.
-                seconds[name].append((time.perf_counter() - begin) / arguments.steps)
+                seconds[name].append((time.perf_counter() - start) / arguments.steps)
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     ratio = medians["DearStrategy"] / medians["plain Keras"]
     print(f"ResNet-50, {arguments.size}x{arguments.size}, batch {arguments.batch_size}, one thread")

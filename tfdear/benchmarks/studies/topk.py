@@ -1,11 +1,11 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Top-k operators: time over that of reading the vector once, recall, and how many come back.
+"""Top-k operators: time over that of reading the vector once, recall, and number of results.
 
     python tfdear/benchmarks/studies/topk.py [--torch PYTHON] [--json topk.json] [--full]
 
-Recall counts magnitudes, so that other choices among equal elements are no faults. The vectors
-alternate between two draws: what an operator has learnt from one call it uses on other data. Of
-numpy, DGC and the Gaussian threshold, which are single-threaded, the numpy code is timed.
+Recall compares magnitudes, so that any choice among equal elements is right. The vectors alternate
+between two draws: what an operator has learned from one call it uses on other data. DGC and the
+Gaussian threshold are single-threaded numpy code here.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from tfdear.benchmarks import engine_parts
 SAMPLINGS = 30
 
 
-def _but(value):
+def _normal_except(value):
     def draw(random, d, k):
         x = random.standard_normal(d, "float32")
         x[random.integers(d)] = value
@@ -63,9 +63,9 @@ DISTRIBUTIONS = {
     "log-normal(4)": lambda random, d, k: random.lognormal(0, 4, d),
     "log-normal(8)": lambda random, d, k: random.lognormal(0, 8, d),
     "bfloat16 (ties)": _bfloat16,
-    "one outlier, 1e30": _but(1e30),
-    "one infinity": _but(np.inf),
-    "one NaN": _but(np.nan),
+    "one outlier, 1e30": _normal_except(1e30),
+    "one infinity": _normal_except(np.inf),
+    "one NaN": _normal_except(np.nan),
     "k/2 non-zeros": _few_non_zeros,
     "all equal": lambda random, d, k: np.full(d, random.standard_normal(), "float32"),
     "all zero": lambda random, d, k: np.zeros(d, "float32"),
@@ -86,7 +86,7 @@ class Core:
         self._library.tfdear_top_k_destroy(self._top_k)
 
     def _outputs(self, k):
-        # Used again: fresh memory would have its pages made in every call.
+        # Reused: the pages of fresh memory would have to be allocated in every call.
         if self._values.size != k:
             self._values, self._indices = np.empty(k, "float32"), np.empty(k, "uint32")
         return self._values, self._indices
@@ -132,7 +132,7 @@ def double_sampling(x, k, random):
             break
         threshold *= 1.25 if count > 1.25 * k else 0.9
     indices = np.flatnonzero(magnitudes >= threshold)
-    if indices.size > 1.25 * k:  # the second sampling: among those that passed
+    if indices.size > 1.25 * k:  # The second sampling: among the elements that passed.
         indices = indices[np.argpartition(magnitudes[indices], -k)[-k:]]
     return indices
 
@@ -183,8 +183,7 @@ class Torch:
         )
 
     def close(self):
-        self._process.stdin.close()
-        self._process.wait(60)
+        self._process.communicate(timeout=60)
         self._folder.cleanup()
 
     def measure(self, vectors, k, repeats):
@@ -194,6 +193,7 @@ class Torch:
         indices = f"{self._folder.name}/indices.npy"
         task = {"vectors": paths, "k": k, "repeats": repeats, "indices": indices}
         print(json.dumps(task), file=self._process.stdin, flush=True)
+        assert self._process.stdout is not None
         answer = self._process.stdout.readline()
         if not answer:
             sys.exit(f"the process with torch ended with {self._process.wait(60)}")
@@ -202,7 +202,7 @@ class Torch:
 
 @dataclasses.dataclass
 class Exact:
-    """What exact selection gives: by the definition, in float64 order of the bits."""
+    """The result of exact selection by its definition, in the order of the bits."""
 
     kth: int
     above: int
@@ -224,9 +224,9 @@ def _magnitudes(x):
 
 
 def timed(function: Callable, *arguments):
-    begin = time.perf_counter()
+    start = time.perf_counter()
     function(*arguments)
-    return time.perf_counter() - begin
+    return time.perf_counter() - start
 
 
 class Case:
@@ -245,7 +245,7 @@ class Case:
         self._budget = budget
 
     def rows(self):
-        """Measures every operator; the read pass is timed before every call of ours."""
+        """Measures every operator; the read pass is timed before each of its calls."""
         core, k, vectors = self._core, self.k, self.vectors
         exact = Exact.of(vectors[0], k)
         tensors = [tf.constant(vector) for vector in vectors]
@@ -274,7 +274,7 @@ class Case:
             seconds, indices = self._torch.measure(vectors, k, self._repeats(50 * read))
             middle = statistics.median(seconds)
             yield self._row("torch.topk", middle, middle / read, exact, indices)
-        for i in range(8):  # until the residual has its distribution, more or less
+        for i in range(8):  # Until the residual roughly has its distribution.
             core.select_with_feedback(vectors[i % 2], residual, k)
         seconds, ratio = self._compare(
             lambda i: core.add(vectors[i], total),
@@ -299,10 +299,10 @@ class Case:
         repeats = self._repeats(timed(measured, 1))
         seconds, ratios = [], []
         for i in range(repeats):
-            before = timed(reference, i % 2)
+            reference_seconds = timed(reference, i % 2)
             # Alternately on the vector that was read and on the other, as the cache has it.
             seconds.append(timed(measured, (i // 2) % 2))
-            ratios.append(seconds[-1] / before)
+            ratios.append(seconds[-1] / reference_seconds)
         return statistics.median(seconds), statistics.median(ratios)
 
     def _row(self, operator, seconds, ratio, exact, indices):
@@ -326,15 +326,15 @@ def cases(full):
 
 
 def measure_on_gpu():
-    """Runs the CUDA kernel's own benchmark, which has CUB's DeviceTopK beside it."""
+    """Runs the CUDA kernel's own benchmark, which compares it with CUB's DeviceTopK."""
     program = pathlib.Path(__file__).resolve().parents[3] / "build/top_k_standalone_test"
-    what = "the CUDA kernel and CUB's DeviceTopK are not measured"
+    skipped = "the CUDA kernel and CUB's DeviceTopK are not measured"
     if not program.exists():
-        print(f"{what}: {program} is not there. With nvcc: make cuda")
+        print(f"{skipped}: {program} is not there. With nvcc: make cuda")
         return []
     result = subprocess.run([program, "--benchmark"], stdout=subprocess.PIPE, text=True)
     if result.returncode == 77:
-        print(f"{what}: no GPU")
+        print(f"{skipped}: no GPU")
         return []
     result.check_returncode()
     print(result.stdout)

@@ -1,9 +1,10 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""How many trials each search for a bucket size needs, on simulated step times with noise.
+"""The number of trials that each search for a bucket size needs, on simulated step times.
 
 The workloads are the shipped traces on simulated 10 Gbit/s Ethernet (the ring of the DeAR paper's
-cluster). A search has arrived when its best size so far is, without noise, within 5 % of the best
-of a fine grid, and stays so for all later trials. Prints a table; with --json FILE, writes its
+cluster). Searches are told times
+with noise. One has arrived when its best size so far is, without noise, within 5 % of the best of a
+fine grid, and stays so for all later trials. Prints a table; with --json FILE, writes its
 numbers.
 
 Reference: Zhang et al., "DeAR", section VI-G and Figure 10.
@@ -23,12 +24,12 @@ from tfdear.planning import schedules
 _TRIALS = 40
 _NEAR = 1.05
 _LOW, _HIGH = 1_000_000, 100_000_000
-# Not 20: one that is a neighbour of the fine grid's best would be luck.
+# Much finer than the grid of a search, whose distance from the best size would else be luck.
 _FINE_GRID = 400
 
 
 def searches():
-    """What makes the searches, by name; the argument is a seed."""
+    """Functions that make the searches, by name; their argument is a seed."""
     return {
         "Bayesian": lambda seed: fusion.Bayesian(),
         'Bayesian(start="planned")': lambda seed: fusion.Bayesian(start="planned"),
@@ -56,7 +57,7 @@ class Workload:
     def run(self, planner, noise: float, seed: int) -> list[float]:
         """Lets `planner` search; returns the step time of its best over the best, by trial."""
         random = np.random.default_rng(1000 + seed)
-        planner.buckets(self.trace, self.costs, self.schedule)  # It may look at the profile.
+        planner.buckets(self.trace, self.costs, self.schedule)  # It may use the profile.
         ratios = []
         while not planner.done:
             measured = self.step_time(planner.bytes) * (1 + noise * random.standard_normal())

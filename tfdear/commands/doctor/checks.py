@@ -1,7 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """`tfdear doctor`: what tfdear finds on this machine, and whether it works.
 
-Every check says in words what to do when it fails; the later ones run all the same.
+Every check says what to do when it fails; the later ones run all the same.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import tfdear
-from tfdear.commands.doctor import facts as doctor_facts
+from tfdear.commands.doctor import facts
 from tfdear.rendezvous import cluster
 
 _LOADING_SECONDS = 120.0
-# Exit code that stands for a process which was not done in time.
+# Exit code of a process that did not end in time.
 _TIMED_OUT = 124
-# What a rank of the self-test must not inherit: it would not be the job that is described here.
+# Variables that would put a rank of the self-test into another job.
 _NOT_INHERITED = ("TFDEAR_", "SLURM_", "OMPI_", "TF_CONFIG", "MASTER_", "RANK", "WORLD_SIZE")
 
 
@@ -31,10 +31,10 @@ class Check:
     """The result of one check.
 
     Args:
-        name: what was checked.
-        passed: whether all is well.
-        text: what was found.
-        remedy: what to do when it is not well.
+        name: What was checked.
+        passed: Whether it is as it must be.
+        text: What was found.
+        remedy: What to do if it is not.
     """
 
     name: str
@@ -53,18 +53,18 @@ def run(self_test: bool = True, timeout: float = 120.0) -> int:
     """Prints what is found and checks it.
 
     Args:
-        self_test: whether to run a job of two ranks. Defaults to True.
-        timeout: seconds for that job. Defaults to 120.
+        self_test: Whether to run a job of two ranks. Defaults to True.
+        timeout: Seconds for that job. Defaults to 120.
 
     Returns:
         0 when every check passed, else 1.
     """
     for title, describe in (
-        ("Versions", doctor_facts.describe_versions),
-        ("Build", doctor_facts.describe_build),
-        ("Machine", doctor_facts.describe_machine),
-        ("Network interfaces", doctor_facts.describe_interfaces),
-        ("Environment", doctor_facts.describe_environment),
+        ("Versions", facts.describe_versions),
+        ("Build", facts.describe_build),
+        ("Machine", facts.describe_machine),
+        ("Network interfaces", facts.describe_interfaces),
+        ("Environment", facts.describe_environment),
     ):
         print(f"{title}\n{textwrap.indent(_described(describe), '    ')}\n", flush=True)
     checks: list[Callable[[], Check]] = [
@@ -88,7 +88,7 @@ def run(self_test: bool = True, timeout: float = 120.0) -> int:
 
 def check_packages() -> Check:
     """Whether everything that tfdear needs is installed."""
-    missing = [name for name in doctor_facts.PACKAGES if doctor_facts.version(name) is None]
+    missing = [name for name in facts.PACKAGES if facts.version(name) is None]
     if missing:
         remedy = f"{sys.executable} -m pip install {' '.join(missing)}"
         return Check("packages", False, f"not installed: {', '.join(missing)}", remedy)
@@ -97,20 +97,20 @@ def check_packages() -> Check:
 
 def check_library() -> Check:
     """Whether TensorFlow loads the custom-op library; in a process of its own."""
-    code = "from tfdear import _ops; _ops.load(); print(_ops.library_path())"
+    code = "from tfdear.engine import library; library.load(); print(library.library_path())"
     result = _python(["-c", code], _LOADING_SECONDS)
     if result.returncode == 0:
         return Check("custom-op library", True, f"loads: {result.stdout.strip().splitlines()[-1]}")
     text = f"does not load (exit code {result.returncode})"
     # The error names the versions and the command to build the library again.
-    words = result.stderr.strip()
-    _, found, message = words.rpartition("ImportError: ")
-    return Check("custom-op library", False, text, message if found else _last_lines(words, 10))
+    printed = result.stderr.strip()
+    _, found, message = printed.rpartition("ImportError: ")
+    return Check("custom-op library", False, text, message if found else _last_lines(printed, 10))
 
 
 def check_backend() -> Check:
-    """Whether a backend for collectives is there."""
-    built = doctor_facts.build_info().get("BACKENDS")
+    """Whether this build has a backend for collectives."""
+    built = facts.build_info().get("BACKENDS")
     if built:
         return Check("backends", True, f"this build has {', '.join(built)}")
     remedy = "install Gloo (libgloo-dev on Debian and Ubuntu) and build again: make install"
@@ -139,17 +139,17 @@ def check_loopback() -> Check:
 
 
 def check_environment(environ: Mapping[str, str] = os.environ) -> Check:
-    """Whether the environment describes a job that makes sense."""
+    """Whether the environment describes a valid job."""
     try:
         found = cluster.discover(environ=environ)
     except ValueError as error:
         remedy = "Correct the variable, or unset it to run one process."
         return Check("environment", False, str(error), remedy)
     text = f"here a script would be rank {found.rank} of {found.world_size} ({found.source})"
-    # The coordination service speaks gRPC, which asks a proxy even for loopback: ranks then wait
-    # for each other until the deadline. `tfdear run` sets what is needed by itself.
-    proxies = [name for name in doctor_facts.PROXIES if environ.get(name)]
-    direct = next((environ[n] for n in doctor_facts.NO_PROXIES if environ.get(n)), "")
+    # The coordination service uses gRPC, which asks a proxy even for loopback: ranks then wait for
+    # each other until the deadline. `tfdear run` sets what is needed.
+    proxies = [name for name in facts.PROXIES if environ.get(name)]
+    direct = next((environ[n] for n in facts.NO_PROXIES if environ.get(n)), "")
     if found.world_size > 1 and proxies and not direct:
         remedy = (
             f"{' and '.join(proxies)} would send traffic between ranks through a proxy. Set "
@@ -203,7 +203,7 @@ def _python(arguments: list[str], timeout: float) -> subprocess.CompletedProcess
             output, errors = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             timed_out = True
-            # The launcher ends its ranks, and says what they printed last.
+            # The launcher ends its ranks and prints their last output.
             process.terminate()
             output, errors = process.communicate(timeout=30.0)
     except subprocess.TimeoutExpired:
@@ -219,7 +219,7 @@ def _python(arguments: list[str], timeout: float) -> subprocess.CompletedProcess
 def _described(describe: Callable[[], str]) -> str:
     try:
         return describe()
-    except Exception as error:  # A part that cannot be described must not hide the others.
+    except Exception as error:  # One part that cannot be described must not hide the others.
         return f"cannot be found out: {type(error).__name__}: {error}"
 
 

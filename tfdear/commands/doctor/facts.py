@@ -9,19 +9,20 @@ import platform
 import runpy
 import socket
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import tfdear
+from tfdear.benchmarks.table import table
 from tfdear.launch.plan import available_cores
 
 PACKAGES = ("tensorflow", "keras", "numpy", "psutil", "scikit-optimize")
-# Those that gRPC reads, in small letters only.
+# Those that gRPC reads; it ignores them in capital letters.
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 NO_PROXIES = ("no_grpc_proxy", "no_proxy")
 _OPTIONAL_PACKAGES = ("tf-keras", "tensorflow-text", "tf-models-official")
-# What the project knows of; a build says in BACKENDS which of them it has.
+# All backends of the project; BACKENDS lists those of a build.
 _BACKENDS = ("gloo", "nccl", "mpi")
 _VARIABLES = ("TF_CONFIG", "CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE", "MASTER_ADDR")
 _VARIABLE_PREFIXES = ("TFDEAR_", "SLURM_", "OMPI_COMM_", "OMP_", "TF_NUM_", "GRPC_", "GLOO_")
@@ -33,34 +34,33 @@ def describe_versions() -> str:
     rows.append(("Python", f"{platform.python_version()} ({sys.executable})"))
     rows += [(name, version(name) or "not installed") for name in PACKAGES]
     rows += [(name, f"{version(name)}") for name in _OPTIONAL_PACKAGES if version(name)]
-    return _table(rows)
+    return table(rows, num_left=2)
 
 
 def describe_build() -> str:
     """What the custom-op library was built with, and which backends it has."""
     info = build_info()
     if not info:
-        return "There is no build: _build_info.py is missing beside the package's modules."
+        return "There is no build: _build_info.py is missing from the package's folder."
     rows = [(name.lower(), str(value)) for name, value in info.items()]
     rows += [(f"backend {name}", text) for name, text in backends(info).items()]
-    return _table(rows)
+    return table(rows, num_left=2)
 
 
 def describe_machine() -> str:
     """Operating system, cores and memory."""
-    import psutil  # Here, so that the other facts are told where it is missing.
+    import psutil  # Imported here: the other sections are printed where it is missing.
 
     memory = psutil.virtual_memory()
     shared = psutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
-    return _table(
-        [
-            ("node", socket.gethostname()),
-            ("system", platform.platform()),
-            ("cores", f"{available_cores()} usable of {os.cpu_count()}"),
-            ("memory", f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free"),
-            ("/dev/shm", f"{shared / 2**30:.1f} GiB free"),
-        ]
-    )
+    rows = [
+        ("node", socket.gethostname()),
+        ("system", platform.platform()),
+        ("cores", f"{available_cores()} usable of {os.cpu_count()}"),
+        ("memory", f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free"),
+        ("/dev/shm", f"{shared / 2**30:.1f} GiB free"),
+    ]
+    return table(rows, num_left=2)
 
 
 def describe_interfaces() -> str:
@@ -77,7 +77,7 @@ def describe_interfaces() -> str:
             speed = f", {state.speed} Mbit/s" if state.speed else ""
             text = f"{'up' if state.isup else 'DOWN'}, MTU {state.mtu}{speed}: "
             rows.append((name, text + ", ".join(numbers)))
-    return _table(rows) or "none"
+    return table(rows, num_left=2) or "none"
 
 
 def describe_environment(environ: Mapping[str, str] = os.environ) -> str:
@@ -89,7 +89,7 @@ def describe_environment(environ: Mapping[str, str] = os.environ) -> str:
         or name.startswith(_VARIABLE_PREFIXES)
         or name.lower() in (*PROXIES, *NO_PROXIES)
     ]
-    return _table(rows) or "none of the variables that matter is set"
+    return table(rows, num_left=2) or "none of the variables that matter is set"
 
 
 def version(package: str) -> str | None:
@@ -109,17 +109,11 @@ def build_info() -> dict[str, Any]:
 
 
 def backends(info: Mapping[str, object]) -> dict[str, str]:
-    """Says of every backend whether a build has it; `info` is that of `build_info`."""
+    """Whether a build has each backend, as text by its name; `info` is that of `build_info`."""
     built = info.get("BACKENDS", ())
     names = [str(name) for name in built] if isinstance(built, (list, tuple)) else []
     known = [*_BACKENDS, *(name for name in names if name not in _BACKENDS)]
     return {name: "built in" if name in names else "not in this build" for name in known}
-
-
-def _table(rows: Iterable[tuple[str, str]]) -> str:
-    rows = list(rows)
-    width = max((len(name) for name, _ in rows), default=0)
-    return "\n".join(f"{name:{width}}  {text}".rstrip() for name, text in rows)
 
 
 def _without_password(value: str) -> str:

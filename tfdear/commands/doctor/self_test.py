@@ -22,36 +22,36 @@ _ELEMENTS = (1 << 20) + 1
 
 def main() -> int:
     """Runs all checks; returns the exit code."""
-    begin = time.perf_counter()
+    start = time.perf_counter()
     strategy = tfdear.DearStrategy()
     rank, world_size = strategy.rank, strategy.world_size
-    _report(rank, "rendezvous", f"{world_size} ranks", begin)
+    _report(rank, "rendezvous", f"{world_size} ranks", start)
 
     # Integers below 2**24 are exact in float32: results are compared bit for bit.
     def values_of(one_rank: int) -> np.ndarray:
         return ((np.arange(_ELEMENTS) * 31 + one_rank) % 1009).astype(np.float32)
 
-    mine = tf.constant(values_of(rank))
+    own = tf.constant(values_of(rank))
     total = np.sum([values_of(r) for r in range(world_size)], axis=0)
     first_row, end_row = (_ELEMENTS * r // world_size for r in (rank, rank + 1))
-    # Every rank gives another number of rows.
+    # Each rank contributes a different number of rows.
     everything = np.concatenate([values_of(r)[: 1000 + r] for r in range(world_size)])
 
     checks: list[tuple[str, Callable[[], tf.Tensor], np.ndarray]] = [
-        ("all_reduce", lambda: strategy.all_reduce(mine), total),
-        ("reduce_scatter", lambda: strategy.reduce_scatter(mine), total[first_row:end_row]),
-        ("all_gather", lambda: strategy.all_gather(mine[: 1000 + rank]), everything),
+        ("all_reduce", lambda: strategy.all_reduce(own), total),
+        ("reduce_scatter", lambda: strategy.reduce_scatter(own), total[first_row:end_row]),
+        ("all_gather", lambda: strategy.all_gather(own[: 1000 + rank]), everything),
     ]
     passed = True
     for name, collective, expected in checks:
-        begin = time.perf_counter()
+        start = time.perf_counter()
         received = np.asarray(collective())
         problem = _difference(received, expected)
-        _report(rank, name, problem or f"{expected.nbytes / 1e6:.2f} MB", begin, not problem)
+        _report(rank, name, problem or f"{expected.nbytes / 1e6:.2f} MB", start, not problem)
         passed = passed and not problem
-    begin = time.perf_counter()
+    start = time.perf_counter()
     strategy.barrier()
-    _report(rank, "barrier", "", begin)
+    _report(rank, "barrier", "", start)
     return 0 if passed else 1
 
 
@@ -68,8 +68,8 @@ def _difference(received: np.ndarray, expected: np.ndarray) -> str:
     return ""
 
 
-def _report(rank: int, name: str, text: str, begin: float, passed: bool = True) -> None:
-    milliseconds = 1000 * (time.perf_counter() - begin)
+def _report(rank: int, name: str, text: str, start: float, passed: bool = True) -> None:
+    milliseconds = 1000 * (time.perf_counter() - start)
     result = "ok" if passed else "FAILED"
     print(f"{result:6} rank {rank} {name:14} {milliseconds:8.1f} ms  {text}".rstrip(), flush=True)
 
