@@ -9,8 +9,8 @@ import keras
 import tensorflow as tf
 
 from tfdear.compression import compressor
-from tfdear.job import report as strategy_statistics
-from tfdear.measure import steps as statistics
+from tfdear.job import report
+from tfdear.measure import steps
 
 __all__ = ["CompressionSchedule", "StepStatistics"]
 
@@ -103,7 +103,7 @@ class StepStatistics(keras.callbacks.Callback):
         self._batches = 0
         self._last_batch = -1
         self._next_point = every
-        self._source: strategy_statistics.StrategyStatistics | None = None
+        self._source: report.StrategyStatistics | None = None
         self._writer: tf.summary.SummaryWriter | None = None
 
     def set_model(self, model) -> None:
@@ -118,7 +118,7 @@ class StepStatistics(keras.callbacks.Callback):
         if job.world_size == 1 or not (self._all_ranks or job.rank == 0):
             return
         if self._source is None:
-            self._source = strategy_statistics.StrategyStatistics(job)
+            self._source = report.StrategyStatistics(job)
             directory = self._log_dir / f"rank_{job.rank}" if self._all_ranks else self._log_dir
             self._writer = tf.summary.create_file_writer(str(directory))
 
@@ -145,16 +145,16 @@ class StepStatistics(keras.callbacks.Callback):
         if self._source is None or self._writer is None:
             return
         summary = self._source.take()
-        steps = summary["average"]
-        if steps is None:
+        average = summary["average"]
+        if average is None:
             return
-        scalars = {f"step_seconds/{name}": steps[name] for name in _TIMES}
-        for phase in statistics.PHASES:
-            if steps[phase] > 0:
-                scalars[f"communication_seconds/{phase}"] = steps[phase]
+        scalars = {f"step_seconds/{name}": average[name] for name in _TIMES}
+        for phase in steps.PHASES:
+            if average[phase] > 0:
+                scalars[f"communication_seconds/{phase}"] = average[phase]
         scalars |= {f"busbw/{phase}": rate * 1e-9 for phase, rate in summary["busbw"].items()}
         scalars |= {
-            "overlap": steps["overlap"],
+            "overlap": average["overlap"],
             "fraction_of_bound": summary["fraction_of_bound"],
         }
         with self._writer.as_default():

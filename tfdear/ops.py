@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfdear.engine import library as _ops
+from tfdear.engine import library
 from tfdear.parallel_tensor_operator import parallel_tensor_operator
 
 __all__ = ["mstopk", "mstopk_with_feedback", "parallel_tensor_operator"]
@@ -54,7 +54,7 @@ def mstopk(x, k, *, samplings=None, seed=0, name=None):
         )
     x, k = _vector_and_k(x, k)
     return tuple(
-        _ops.load().dear_ms_top_k(x, k, samplings=samplings or 0, seed=int(seed), name=name)
+        library.load().dear_ms_top_k(x, k, samplings=samplings or 0, seed=int(seed), name=name)
     )
 
 
@@ -95,7 +95,7 @@ def mstopk_with_feedback(x, residual, k, *, name=None):
     for argument, tensor in (("x", x), ("residual", residual)):
         if tensor.dtype != tf.float32:
             raise TypeError(f"`{argument}` must be of float32. Received: {tensor.dtype.name}")
-    return tuple(_ops.load().dear_ms_top_k_with_feedback(x, residual, k, name=name))
+    return tuple(library.load().dear_ms_top_k_with_feedback(x, residual, k, name=name))
 
 
 def _vector_and_k(x, k):

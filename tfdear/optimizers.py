@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from tfdear.gradients import norms as layer_norms
+from tfdear.gradients import norms
 
 __all__ = ["LAMB", "LARS"]
 
@@ -175,14 +175,14 @@ class LARS(_LayerAdaptive):
 
     def update_step(self, gradient, variable, learning_rate):
         gradient = _dense(gradient, variable)
-        norms = None
+        layer_norms = None
         if self._adapts(variable) and self.parallel:
-            norms = layer_norms.take("lars", gradient, variable)
+            layer_norms = norms.take("lars", gradient, variable)
         decay = self._weight_decay_of(variable)
         direction = gradient if decay == 0.0 else gradient + decay * variable
         step = ops.cast(learning_rate, variable.dtype) * direction
         if self._adapts(variable):
-            weight_norm, gradient_norm = norms or (_norm(variable), _norm(gradient))
+            weight_norm, gradient_norm = layer_norms or (_norm(variable), _norm(gradient))
             ratio = self.trust_coefficient * weight_norm
             ratio = ratio / (gradient_norm + decay * weight_norm + self.epsilon)
             step = step * _or_one(ratio, weight_norm, gradient_norm, variable.dtype)
@@ -293,14 +293,14 @@ class LAMB(_LayerAdaptive):
         m, v = self._momentums[index], self._velocities[index]
         decay = self._weight_decay_of(variable)
         dtype = variable.dtype
-        norms = None
+        layer_norms = None
         if self._adapts(variable) and self.parallel:
 
             def make_step():
                 rates = [1 - self.beta_1, 1 - self.beta_2]
                 return tf.stack([*rates, *self._corrections(dtype), self.epsilon, decay])
 
-            norms = layer_norms.take("lamb", gradient, variable, (m.value, v.value), make_step)
+            layer_norms = norms.take("lamb", gradient, variable, (m.value, v.value), make_step)
         first, second = self._corrections(dtype)
         self.assign_add(m, (gradient - m) * (1 - self.beta_1))
         self.assign_add(v, (ops.square(gradient) - v) * (1 - self.beta_2))
@@ -309,7 +309,7 @@ class LAMB(_LayerAdaptive):
             update = update + decay * variable
         scale = ops.cast(learning_rate, dtype)
         if self._adapts(variable):
-            weight_norm, update_norm = norms or (_norm(variable), _norm(update))
+            weight_norm, update_norm = layer_norms or (_norm(variable), _norm(update))
             scale = _or_one(weight_norm / update_norm, weight_norm, update_norm, dtype) * scale
         self.assign_sub(variable, scale * update)
 

@@ -5,8 +5,8 @@ import tensorflow as tf
 
 from tfdear.data import step_data
 from tfdear.engine import engine as engine_module
-from tfdear.engine import library as _ops
-from tfdear.gradients import reducer as reductions
+from tfdear.engine import library
+from tfdear.gradients import reducer as reducer_module
 
 GROUPS = {
     "world": engine_module.Lane.CONTROL,
@@ -29,14 +29,14 @@ class Collectives:
         reducer: Gives the order of collectives.
     """
 
-    def __init__(self, reducer: reductions.Reducer):
+    def __init__(self, reducer: reducer_module.Reducer):
         self._reducer = reducer
 
     def _call(self, function, group, *inputs, **attributes):
-        reductions.check_not_xla()
+        reducer_module.check_not_xla()
         with tf.device(self._reducer.device):
             with step_data.read():
-                ticket = _ops.load().dear_open_collective(
+                ticket = library.load().dear_open_collective(
                     self._reducer.order, lane=int(lane(group))
                 )
             return function(ticket, *inputs, **attributes)
@@ -48,20 +48,22 @@ class Collectives:
                 "strings cannot be gathered over ranks: they have no fixed size. Gather their "
                 f"numbers, or use `tf.io.decode_raw` on padded strings. Received: {value}"
             )
-        return self._call(_ops.load().dear_all_gather, group, value)
+        return self._call(library.load().dear_all_gather, group, value)
 
     def reduce_scatter(self, value, group="world"):
-        value = reductions.check_type(tf.convert_to_tensor(value))
-        return self._call(_ops.load().dear_reduce_scatter, group, value)
+        value = reducer_module.check_type(tf.convert_to_tensor(value))
+        return self._call(library.load().dear_reduce_scatter, group, value)
 
     def all_to_all(self, value, splits, group="world"):
         splits = tf.convert_to_tensor(splits, tf.int64)
-        return self._call(_ops.load().dear_all_to_all, group, tf.convert_to_tensor(value), splits)
+        return self._call(
+            library.load().dear_all_to_all, group, tf.convert_to_tensor(value), splits
+        )
 
     def broadcast(self, value, root=0, group="world", name=""):
         """`name`: what it is, in a word that all ranks use, for error messages."""
         value = tf.convert_to_tensor(value)
-        return self._call(_ops.load().dear_broadcast, group, value, root=root, label=name)
+        return self._call(library.load().dear_broadcast, group, value, root=root, label=name)
 
     def barrier(self, group="world"):
-        return self._call(_ops.load().dear_barrier, group)
+        return self._call(library.load().dear_barrier, group)

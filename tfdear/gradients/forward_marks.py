@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
 from tfdear.data import step_data
-from tfdear.engine import library as _ops
+from tfdear.engine import library
 
 # They only fetch something, long before the layer that uses it.
 _FETCHING = frozenset(
@@ -45,7 +45,7 @@ def mark(variable: int) -> None:
     before = next(filter(_computes, graph.get_operations()[: -_MOST_LOOKED_AT - 1 : -1]), None)
     if before is not None:
         with step_data.required(), tf.control_dependencies([before]):
-            _ops.load().dear_forward_mark(variable=variable)
+            library.load().dear_forward_mark(variable=variable)
 
 
 def _computes(op) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
-from tfdear.engine import library as _ops
+from tfdear.engine import library
 from tfdear.gradients import deferred_update
 
 
@@ -63,7 +63,7 @@ def take(
         trace.request = Request(kind, (weight, *moments), step, result)
         norms = tf.identity(result)
     else:
-        norms = _ops.load().dear_layer_norms(
+        norms = library.load().dear_layer_norms(
             gradient,
             tf.convert_to_tensor(weight),
             [tf.convert_to_tensor(moment) for moment in moments],

@@ -19,10 +19,14 @@ import tensorflow as tf
 from tfdear._private import tensorflow as _tf_private
 from tfdear.data import step_data
 from tfdear.engine import engine as engine_module
-from tfdear.engine import library as _ops
-from tfdear.engine import plan as engine_plan
-from tfdear.gradients import deferred_update, elementwise_update, sparse_rows, variable_names
-from tfdear.gradients import order as gradient_order
+from tfdear.engine import library, plan
+from tfdear.gradients import (
+    deferred_update,
+    elementwise_update,
+    order,
+    sparse_rows,
+    variable_names,
+)
 
 # The engine's DataType, by TensorFlow's.
 _DATA_TYPES = {tf.as_dtype(name): number for name, number in engine_module.DATA_TYPES.items()}
@@ -69,14 +73,13 @@ class Reducer:
         self,
         engine: engine_module.Engine,
         device: str,
-        on_layout: Callable[[int, list[str], list[engine_plan.TensorSpec], list[int]], None]
-        | None = None,
+        on_layout: Callable[[int, list[str], list[plan.TensorSpec], list[int]], None] | None = None,
     ):
         self._engine = engine
         self._on_layout = on_layout
         self.device = device
         # Of each layout of a graph: its tensors, and what they are called.
-        self._tensors: dict[int, list[engine_plan.TensorSpec]] = {}
+        self._tensors: dict[int, list[plan.TensorSpec]] = {}
         self._names: dict[int, list[str]] = {}
         # Of each layout: the numbers of the variables whose gradients its tensors are.
         self._variables: dict[int, list[int]] = {}
@@ -117,7 +120,7 @@ class Reducer:
         """
         check_not_xla()
         values = [check_type(value) for value in values]
-        ops = _ops.load()
+        ops = library.load()
         with tf.device(self.device):
             if weight is None:
                 everything = tf.constant(1.0, tf.float64)
@@ -200,7 +203,7 @@ class Reducer:
             program = None
             if not sparse and norms is None:
                 program = elementwise_update.translate(traced.function, variable.shape)
-            _ops.load().dear_defer_update(
+            library.load().dear_defer_update(
                 ticket,
                 traced.captured,
                 [] if norms is None else [used.raw_handle for used in norms.variables],
@@ -224,7 +227,7 @@ class Reducer:
             self._names[layout] = [f"tensor {number}" for number in range(count)]
             self._variables[layout] = [_NO_VARIABLE] * count
             self._engine.set_lane(layout, engine_module.Lane.GRADIENTS)
-            gradient_order.contribute_gradients_first(
+            order.contribute_gradients_first(
                 user for user in ticket.consumers() if user.type == "DearContribute"
             )
             if self._on_layout is not None:
@@ -255,11 +258,11 @@ def check_type(value):
     return value
 
 
-def _spec(value) -> engine_plan.TensorSpec:
+def _spec(value) -> plan.TensorSpec:
     sparse = isinstance(value, tf.IndexedSlices)
     # Of rows, how many there are is known at run time only: their number is small beside the table.
     count = None if sparse else value.shape.num_elements()
-    return engine_plan.TensorSpec(
+    return plan.TensorSpec(
         data_type=_DATA_TYPES[value.dtype],
         count=-1 if count is None else count,
         sparse=sparse,

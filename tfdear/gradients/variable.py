@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
 from tfdear.data import step_data
-from tfdear.engine import library as _ops
+from tfdear.engine import library
 from tfdear.gradients import deferred_update, forward_marks, own_value
 
 _state = threading.local()
@@ -135,7 +135,7 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         # A SavedModel is loaded where nothing is in flight.
         if not _tf_private.save_context.in_save_context():
             with step_data.required():
-                _ops.load().dear_await(handles=[self._bare_handle], variables=[self._number])
+                library.load().dear_await(handles=[self._bare_handle], variables=[self._number])
             forward_marks.mark(self._number)
 
     # Facts about the variable, not its value: no reason to wait.

@@ -5,12 +5,10 @@ import tensorflow as tf
 from absl import logging
 
 from tfdear._private import tensorflow as _tf_private
-from tfdear.data import empty_batch, first_batch, iterators
+from tfdear.data import empty_batch, first_batch, global_batches, iterators
 from tfdear.data import examples as examples_module
-from tfdear.data import global_batches as data
 from tfdear.gradients import collectives as collectives_module
-from tfdear.gradients import consistency, sparse_rows
-from tfdear.gradients import reducer as reductions
+from tfdear.gradients import consistency, reducer, sparse_rows
 from tfdear.gradients import variable as variable_module
 from tfdear.losses import loss_contract
 from tfdear.strategy import (
@@ -44,7 +42,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         self._warnings: set[str] = set()
         self.weighs_examples = job.options.weighting == "examples"
         if job.world_size > 1:
-            self.reducer = reductions.Reducer(
+            self.reducer = reducer.Reducer(
                 job.engine, device, None if job.tuner is None else job.tuner.add_layout
             )
             self.collectives = collectives_module.Collectives(self.reducer)
@@ -119,7 +117,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
     def _experimental_distribute_dataset(self, dataset, options):
         self._check_input_options(options)
         if self.is_distributed_dear:
-            dataset = data.distribute(
+            dataset = global_batches.distribute(
                 dataset, self._job.rank, self._job.world_size, self._gather_lists
             )
             comparison = getattr(dataset, first_batch.COMPARISON, None)
@@ -144,8 +142,8 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         dataset = dataset_fn(context)
         if self.is_distributed_dear:
             self.elements.add(dataset.element_spec)
-            dataset = data.same_length(dataset, self._job.exchange_integers)
-            dataset = data.mark_distributed(dataset)
+            dataset = global_batches.same_length(dataset, self._job.exchange_integers)
+            dataset = global_batches.mark_distributed(dataset)
         return iterators.hand_out(dataset)
 
     def _experimental_distribute_values_from_function(self, value_fn):
@@ -169,7 +167,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             if not self.is_distributed_dear:
                 with _LocalReplicaContext(strategy, 0):
                     return fn(*args, **kwargs)
-            reductions.check_not_xla()
+            reducer.check_not_xla()
             count = self.number_of_examples((args, kwargs))
             examples = examples_module.Examples(count, self.reducer)
             if count is not None:
@@ -193,7 +191,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         ignored_options.warn(options)  # Hints for TensorFlow's own collectives.
         if not self.is_distributed_dear:
             return value
-        reductions.check_not_xla()
+        reducer.check_not_xla()
         context = tf.distribute.get_replica_context()
         losses = loss_contract.current_losses()
         weight = losses.gradient_weight() if losses is not None and losses.are_reduced else None

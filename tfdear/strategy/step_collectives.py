@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdear.data import examples as examples_module
 from tfdear.gradients import collectives as collectives_module
-from tfdear.gradients import reducer as reductions
+from tfdear.gradients import reducer as reducer_module
 from tfdear.losses import loss_contract
 
 
@@ -25,7 +25,7 @@ class StepCollectives:
 
     def __init__(
         self,
-        reducer: reductions.Reducer,
+        reducer: reducer_module.Reducer,
         collectives: collectives_module.Collectives,
         places: dict[str, int],
     ):
@@ -46,7 +46,7 @@ class StepCollectives:
 
             return self._sum(values, group, examples), gradient
 
-        values = [reductions.check_type(value) for value in values]
+        values = [reducer_module.check_type(value) for value in values]
         return list(_across_ranks(lambda values: reduce(*values), values))
 
     def all_gather(self, value: tf.Tensor, group: str = "world") -> tf.Tensor:
@@ -77,7 +77,7 @@ class StepCollectives:
 
             return self._collectives.reduce_scatter(value, group), gradient
 
-        return _across_ranks(scatter, examples.gate(reductions.check_type(value)))
+        return _across_ranks(scatter, examples.gate(reducer_module.check_type(value)))
 
     def all_to_all(self, value: tf.Tensor, splits, group: str = "world"):
         """The rows that a group's ranks have for this one, and how many came from each."""

@@ -10,16 +10,14 @@ from absl import logging
 from tfdear.compression import compressor as compressor_module
 from tfdear.data import empty_batch
 from tfdear.engine import engine as engine_module
-from tfdear.engine import events as event_record
-from tfdear.engine import library as _ops
+from tfdear.engine import events as events_module
+from tfdear.engine import library
 from tfdear.fusion import planner as planner_module
 from tfdear.gradients import collectives as collectives_module
-from tfdear.integrations.keras import residuals as residual_files
-from tfdear.integrations.keras import seams as keras_seams
+from tfdear.integrations.keras import residuals, seams
 from tfdear.job import job as job_module
 from tfdear.job import options as options_module
-from tfdear.job import recorder as timeline_recorder
-from tfdear.job import report as strategy_statistics
+from tfdear.job import recorder, report
 from tfdear.losses import loss_contract
 from tfdear.strategy import extended as extended_module
 from tfdear.strategy import ignored_options, unused_devices
@@ -148,16 +146,16 @@ class DearStrategy(tf.distribute.MirroredStrategy):
                 **unknown,  # Refused, with a hint.
             }
         )
-        _ops.load()
-        keras_seams.verify()  # Before the ranks meet.
+        library.load()
+        seams.verify()  # Before the ranks meet.
         self._job = job_module.Job(options, cluster_resolver)
         if self._job.rank > 0:
             # All ranks would show the same progress bars and summaries.
             keras.config.disable_interactive_logging()
         unused_devices.warn(self._job.rank, tf.config.get_visible_devices())
         self._events = engine_module.EventReader()
-        self._statistics = strategy_statistics.StrategyStatistics(self._job)
-        keras_seams.install(self._job.world_size)
+        self._statistics = report.StrategyStatistics(self._job)
+        seams.install(self._job.world_size)
         device = tf.config.list_logical_devices("CPU")[0].name
         self._graph_functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         extended = extended_module.DearExtended(self, self._job, device)
@@ -168,7 +166,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
                 options_module.TIMELINE_VARIABLE, options_module.TRACE_VARIABLE
             )
         elif timeline_file:
-            self._timeline = timeline_recorder.TimelineRecorder(
+            self._timeline = recorder.TimelineRecorder(
                 self._job, timeline_file, self._gather_integers
             )
 
@@ -309,7 +307,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         checkpoint.write(f"checkpoints/rank_{strategy.rank}")
         ```
         """
-        return residual_files.CompressionState(self._job)
+        return residuals.CompressionState(self._job)
 
     def broadcast_variables(self, variables, root: int = 0) -> None:
         """Gives all ranks the values that one rank's variables have.
@@ -353,7 +351,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
 
     # Measurement.
 
-    def events(self) -> list[event_record.Event]:
+    def events(self) -> list[events_module.Event]:
         """Takes the engine's latest events (at most 131072), oldest first.
 
         Use it to check or draw a schedule; `statistics()` sums them up. A call returns what

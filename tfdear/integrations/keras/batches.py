@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdear._private import keras as _keras_private
 from tfdear._private import seams
 from tfdear._private import tensorflow as _tf_private
-from tfdear.data import global_batches as data
+from tfdear.data import global_batches
 from tfdear.integrations.keras import lookup
 
 SEAMS = seams.Seams()
@@ -33,7 +33,7 @@ def _on_batch(original, model, x, *args, **kwargs):
         return original(model, x, *args, **kwargs)
 
     def mine(structure):
-        return data.slice_rows(structure, strategy.rank, strategy.world_size)
+        return global_batches.slice_rows(structure, strategy.rank, strategy.world_size)
 
     rows = {"y", "sample_weight"}
     args = [mine(arg) if place < 2 else arg for place, arg in enumerate(args)]
@@ -54,7 +54,7 @@ def _read_as_distributed(original, iterator, distribute_strategy=None, *args, **
         if isinstance(source, _tf_private.PREFETCH_DATASET.get()):
             (source,) = source._inputs()
         iterator._distributed_dataset = distribute_strategy.experimental_distribute_dataset(
-            data.read_in_step(source)
+            global_batches.read_in_step(source)
         )
     elif isinstance(adapter, _keras_private.TF_DATASET_ADAPTER.get()):
         adapter._dataset = iterator._distributed_dataset

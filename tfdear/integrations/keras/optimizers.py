@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfdear._private import keras as _keras_private
 from tfdear._private import seams
-from tfdear.gradients import reducer as reductions
+from tfdear.gradients import reducer
 from tfdear.integrations.keras import lookup
 from tfdear.losses import loss_contract
 
@@ -20,7 +20,7 @@ def _all_reduce(original, optimizer, grads_and_vars):
         grads_and_vars = list(grads_and_vars)
         _complete_shapes(grads_and_vars)
         _warn_of_compression(optimizer, grads_and_vars)
-        with losses.reducing_gradients(), reductions.for_optimizer(_momentum_of(optimizer)):
+        with losses.reducing_gradients(), reducer.for_optimizer(_momentum_of(optimizer)):
             return original(optimizer, grads_and_vars)
     pairs = original(optimizer, grads_and_vars)
     extended = next(filter(None, (lookup.extended_of(variable) for _, variable in pairs)), None)

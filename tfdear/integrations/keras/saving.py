@@ -19,7 +19,7 @@ import keras
 
 from tfdear._private import keras as _keras_private
 from tfdear._private import seams
-from tfdear.integrations.keras import residuals as residual_files
+from tfdear.integrations.keras import residuals
 
 _ATTEMPTS = 5
 # Ranks that work in one folder interrupt each other, with every file that one removes; a folder
@@ -59,7 +59,7 @@ def _save_and_rename(save, one_file, model, filepath, *args, **kwargs):
     own = target.with_name(f".rank{model.distribute_strategy.rank}.{target.name}")
     try:
         result = save(model, str(own), *args, **kwargs)
-        residual_files.write(model, target)
+        residuals.write(model, target)
         os.replace(own, target)
     except BaseException:
         own.unlink(missing_ok=True)  # Half a file, beside others of its name.
@@ -76,7 +76,7 @@ def _load_with_residual(load, *args, **kwargs):
     model = next((m for m in [loaded, *given] if isinstance(m, keras.Model)), None)
     filepath = next((p for p in given if isinstance(p, (str, os.PathLike))), None)
     if model is not None and filepath is not None and _is_shared_path(model, filepath):
-        residual_files.read(model, pathlib.Path(filepath))
+        residuals.read(model, pathlib.Path(filepath))
     return loaded
 
 
