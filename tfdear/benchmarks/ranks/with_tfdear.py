@@ -205,7 +205,7 @@ def build(model: str, batch_size: int, schedule: str, fusion: str) -> int:
     """Makes a model to train. Returns the bytes of its gradients."""
     import keras_models  # type: ignore[import-not-found]
 
-    chosen = None if fusion == "default" else fusion.parse(fusion)
+    chosen = None if fusion == "default" else fusion
     strategy = tfdear.DearStrategy(schedule=schedule, fusion=chosen)
     with strategy.scope():
         trained = keras_models.build(model)
