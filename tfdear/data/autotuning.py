@@ -33,7 +33,7 @@ def switch_off_unused(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
-def _is_tuned(dataset) -> bool:
+def _is_tuned(dataset: tf.data.Dataset) -> bool:
     """Whether a step of the pipeline is AUTOTUNE, or TensorFlow would make it so."""
     optimization = dataset.options().experimental_optimization
     made = (optimization.apply_default_optimizations, optimization.map_parallelization)
@@ -65,14 +65,14 @@ def _is_tuned(dataset) -> bool:
     return False
 
 
-def _is_autotune(name, value, step) -> bool:
+def _is_autotune(name: str, value: object, step: str) -> bool:
     """Whether a value of a step is AUTOTUNE, by the names that tf.data gives to both."""
     # Readers of files have buffers too, whose sizes are nobody's to tune.
     names = ("num_parallel_calls", "buffer_size") if "Prefetch" in step else "num_parallel_calls"
     return name.startswith(names) and tf.get_static_value(value) == tf.data.AUTOTUNE
 
 
-def _is_parallelized(dataset) -> bool:
+def _is_parallelized(dataset: tf.data.Dataset) -> bool:
     """Whether it is a script's `map` without `num_parallel_calls` that TensorFlow spreads.
 
     With the autotuner on, and only then, TensorFlow runs functions without state as with AUTOTUNE.

@@ -9,12 +9,20 @@ words); where none was looked at, one of zeros. Its gradients and its changes of
 out of the sums, and it is cut off what the step returns.
 """
 
+from typing import Any, TypeVar
+
 import tensorflow as tf
+
+from tfdear.data import examples as examples_module
+
+_Structure = TypeVar("_Structure")
 
 _COUNTS = "_tfdear_counts"
 
 
-def fill(arguments, examples, elements):
+def fill(
+    arguments: _Structure, examples: tf.Tensor, elements: examples_module.Elements
+) -> _Structure:
     """Gives a step's arguments one row if they have none.
 
     Args:
@@ -45,10 +53,10 @@ def fill(arguments, examples, elements):
     return tf.nest.pack_sequence_as(arguments, flat)
 
 
-def cut(outputs, examples):
+def cut(outputs: _Structure, examples: tf.Tensor) -> _Structure:
     """Cuts the made-up row off the batches that a step returned."""
 
-    def without(value):
+    def without(value: Any) -> Any:
         if isinstance(value, tf.RaggedTensor):
             return value[: tf.where(examples > 0, value.nrows(), 0)]
         if not isinstance(value, tf.Tensor) or not value.shape.rank:
@@ -62,14 +70,16 @@ def cut(outputs, examples):
     return tf.nest.map_structure(without, outputs)
 
 
-def mark(outputs, examples) -> None:
+def mark(outputs: object, examples: tf.Tensor | None) -> None:
     """Remembers with what a step returned whether it counts, for `strategy.reduce`."""
-    for value in tf.nest.flatten(outputs) if examples is not None else ():
+    if examples is None:
+        return
+    for value in tf.nest.flatten(outputs):
         if isinstance(value, tf.Tensor):
             setattr(value, _COUNTS, examples > 0)
 
 
-def counts(values) -> tf.Tensor | None:
+def counts(values: object) -> tf.Tensor | None:
     """Scalar bool: whether a step's results count; None if they are not known to be results."""
     for value in tf.nest.flatten(values):
         flag = getattr(value, _COUNTS, None)
@@ -79,11 +89,11 @@ def counts(values) -> tf.Tensor | None:
     return None
 
 
-def _may_be_empty(value) -> bool:
+def _may_be_empty(value: object) -> bool:
     return isinstance(value, tf.Tensor) and bool(value.shape.rank) and not value.shape[0]
 
 
-def _one_row(value, row):
+def _one_row(value: tf.Tensor, row: tf.Tensor | None) -> tf.Tensor:
     """A row, or the value if it has rows, as what is no batch may have."""
     if row is not None:
         return tf.cond(tf.shape(value)[0] > 0, lambda: value, lambda: tf.identity(row))

@@ -11,12 +11,21 @@ dimensions have to agree; if they do not, the most frequent one counts, and a wa
 
 import collections
 import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeAlias
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from tfdear._private import tensorflow as _tf_private
+from tfdear.data import first_batch
+
+# A value of a batch or its specification, and what all batches of a data set share of it: the
+# class, the type and the trailing shape.
+_Component: TypeAlias = tf.Tensor | tf.RaggedTensor | tf.SparseTensor | tf.TypeSpec
+_Kind: TypeAlias = tuple[str, tf.DType, tuple[int | None, ...]]
 
 _DIFFERENT = (
     "tfdear: the arguments of a step have different leading dimensions, so the number of this "
@@ -26,13 +35,26 @@ _DIFFERENT = (
 )
 
 
+class Reducer(Protocol):
+    """What sums tensors over the ranks: a `tfdear.gradients.reducer.Reducer`."""
+
+    def all_reduce(
+        self,
+        values: Sequence[tf.Tensor | tf.IndexedSlices],
+        *,
+        name: str,
+        weight: tf.Tensor | None = None,
+    ) -> list[tf.Tensor | tf.IndexedSlices]:
+        """The sums, in the order of `values`."""
+
+
 class Elements:
     """The kinds of elements that a strategy's distributed data sets yield."""
 
-    def __init__(self):
-        self._kinds = {}
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[_Kind, ...], first_batch.FirstBatch | None] = {}
 
-    def add(self, specification, first=None) -> None:
+    def add(self, specification: object, first: first_batch.FirstBatch | None = None) -> None:
         """Remembers a data set.
 
         Args:
@@ -48,7 +70,7 @@ class Elements:
         """Whether ranks hold different shares of the parts of some data set's batches."""
         return any(first is not None and first.is_uneven for first in self._kinds.values())
 
-    def rows(self, values) -> dict:
+    def rows(self, values: Sequence[object]) -> dict[int, np.ndarray]:
         """A row of a data set for each of a step's values that look like its element.
 
         Args:
@@ -67,7 +89,7 @@ class Elements:
                     return dict(zip(places[begin : begin + len(known)], row, strict=True))
         return {}
 
-    def among(self, values) -> list[list]:
+    def among(self, values: list[_Component]) -> list[list[_Component]]:
         """The longest runs of a step's batched arguments that look like an element."""
         kinds = [_kind(value) for value in values]
         for length in sorted({len(kind) for kind in self._kinds}, reverse=True):
@@ -90,11 +112,11 @@ class Examples:
         reducer: Adds up the ranks' numbers.
     """
 
-    def __init__(self, count, reducer):
+    def __init__(self, count: tf.Tensor | None, reducer: Reducer):
         self._count = count
         self._reducer = reducer
         self._graph = _graph()
-        self._shares = {}
+        self._shares: dict[int, tf.Tensor] = {}
 
     @property
     def count(self) -> tf.Tensor | None:
@@ -126,7 +148,7 @@ class Examples:
         self._shares[id(_graph())] = share
         return share
 
-    def share_of_part(self, rows) -> tf.Tensor | None:
+    def share_of_part(self, rows: tf.Tensor | int) -> tf.Tensor | None:
         """This rank's share of a part of the batch that may have another number of rows.
 
         All ranks must call it alike.
@@ -141,11 +163,13 @@ class Examples:
             return None
         return self._share_of(tf.where(self.present, tf.cast(rows, tf.int64), 0))
 
-    def _share_of(self, count):
+    def _share_of(self, count: tf.Tensor) -> tf.Tensor:
         (total,) = self._reducer.all_reduce([count], name="number of examples")
         return tf.math.divide_no_nan(tf.cast(count, tf.float64), tf.cast(total, tf.float64))
 
-    def gate(self, value, otherwise=None):
+    def gate(
+        self, value: tf.Tensor | tf.IndexedSlices, otherwise: tf.Tensor | None = None
+    ) -> tf.Tensor | tf.IndexedSlices:
         """The value, or on a rank without examples `otherwise` (None: zeros), as it means nothing.
 
         Args:
@@ -161,7 +185,7 @@ class Examples:
         )
 
     @contextlib.contextmanager
-    def disregarded(self):
+    def disregarded(self) -> Iterator[None]:
         """Within it, the number is not known: this rank contributes even if it has no examples."""
         count, self._count = self._count, None
         try:
@@ -175,7 +199,7 @@ def current() -> Examples | None:
     return getattr(tf.distribute.get_replica_context(), "examples", None)
 
 
-def count(arguments, elements: Elements) -> tf.Tensor | None:
+def count(arguments: object, elements: Elements) -> tf.Tensor | None:
     """The number of examples in a step's arguments; see [Note: Which arguments hold the examples].
 
     Args:
@@ -211,10 +235,10 @@ def count(arguments, elements: Elements) -> tf.Tensor | None:
     )
 
 
-def _batched(structure) -> list:
+def _batched(structure: object) -> list[_Component]:
     """What has a first dimension, of a structure of values or of specifications."""
 
-    def is_batched(value):
+    def is_batched(value: object) -> bool:
         shape = getattr(value, "shape", None)
         if shape is None or isinstance(value, (tf.Variable, keras.Variable)):
             return False
@@ -223,15 +247,14 @@ def _batched(structure) -> list:
     return [value for value in tf.nest.flatten(structure) if is_batched(value)]
 
 
-def _kind(value):
-    """What the batches of a data set have in common: the class, the type and trailing shape."""
+def _kind(value: _Component) -> _Kind:
     kinds = {tf.RaggedTensor: "ragged", tf.RaggedTensorSpec: "ragged"}
     kinds |= {tf.SparseTensor: "sparse", tf.SparseTensorSpec: "sparse"}
     kind = next((name for type_, name in kinds.items() if isinstance(value, type_)), "dense")
     return kind, tf.as_dtype(value.dtype), tuple(tf.TensorShape(value.shape)[1:])
 
 
-def _fits(here, kind) -> bool:
+def _fits(here: Sequence[_Kind], kind: Sequence[_Kind]) -> bool:
     return len(here) == len(kind) and all(
         mine[:2] == yours[:2]
         and tf.TensorShape(mine[2]).is_compatible_with(tf.TensorShape(yours[2]))
@@ -239,7 +262,7 @@ def _fits(here, kind) -> bool:
     )
 
 
-def _rows(value) -> tf.Tensor:
+def _rows(value: _Component) -> tf.Tensor:
     if isinstance(value, tf.RaggedTensor):
         return tf.cast(value.nrows(), tf.int64)
     if isinstance(value, tf.SparseTensor):
@@ -248,5 +271,5 @@ def _rows(value) -> tf.Tensor:
     return tf.shape(value, tf.int64)[0] if known is None else tf.constant(known, tf.int64)
 
 
-def _graph():
+def _graph() -> tf.Graph | None:
     return None if tf.executing_eagerly() else _tf_private.ops.get_default_graph()

@@ -14,12 +14,17 @@ import functools
 import hashlib
 import os
 import platform
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tfdear.data import autotuning
+from tfdear.data import autotuning, pipeline_order
+
+# Takes a list of integers and returns every rank's, in the order of the ranks.
+Gather: TypeAlias = Callable[[list[int]], list[list[int]]]
 
 # Where a dataset keeps its comparison.
 COMPARISON = "_tfdear_first_batch"
@@ -48,7 +53,16 @@ class FirstBatch:
         gather: Callable that takes a list of integers and returns every rank's.
     """
 
-    def __init__(self, dataset, share, finish, parallel_calls, order, rank, gather):
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        share: Callable[[object], object],
+        finish: Callable[[tf.data.Dataset], tf.data.Dataset],
+        parallel_calls: int | None,
+        order: pipeline_order.Order,
+        rank: int,
+        gather: Gather,
+    ):
         self._source = dataset
         self._share = share
         self._finish = finish
@@ -69,7 +83,7 @@ class FirstBatch:
 
         # AutoGraph would take longer to look for something to convert than TensorFlow to trace.
         @tf.autograph.experimental.do_not_convert
-        def mine(place, batch):
+        def mine(place: tf.Tensor, batch: object) -> tuple[object, tf.Tensor]:
             # Tensors first: their rows are examples. Then the parts of ragged and sparse ones.
             flat = sorted(
                 tf.nest.flatten(batch), key=lambda value: not isinstance(value, tf.Tensor)
@@ -88,7 +102,7 @@ class FirstBatch:
             return self._share(batch), tf.ensure_shape(times, [])
 
         @tf.autograph.experimental.do_not_convert
-        def repeat(rows, times):
+        def repeat(rows: object, times: tf.Tensor) -> tf.data.Dataset:
             return tf.data.Dataset.from_tensors(rows).repeat(times)
 
         order = {} if self._parallel_calls is None else {"deterministic": True}
@@ -97,7 +111,7 @@ class FirstBatch:
         rows = tf.data.Dataset.zip((places, self._source)).map(mine, self._parallel_calls, **order)
         return autotuning.switch_off_unused(self._finish(rows.flat_map(repeat)))
 
-    def _note(self, examples, *tensors):
+    def _note(self, examples: int, *tensors: np.ndarray) -> np.int64:
         self._digests = []
         self._rows = [len(tensor) for tensor in tensors[:examples]]
         dense = examples == len(tensors) and all(self._rows)
@@ -178,7 +192,7 @@ class FirstBatch:
         raise ValueError(message)
 
 
-def _digest(tensor) -> tuple[int, bool]:
+def _digest(tensor: np.ndarray) -> tuple[int, bool]:
     """A checksum of a tensor, and whether it has rows that differ from each other."""
     tensor = np.asarray(tensor)
     content = hashlib.blake2b(f"{tensor.dtype} {tensor.shape}".encode(), digest_size=8)
@@ -191,7 +205,7 @@ def _digest(tensor) -> tuple[int, bool]:
     return int.from_bytes(content.digest(), "little", signed=True), differ
 
 
-def _shares_differ(rows, world_size: int) -> bool:
+def _shares_differ(rows: Sequence[int], world_size: int) -> bool:
     """Whether some rank's shares of parts with these numbers of rows are not the same."""
     shares = {
         tuple(fractions.Fraction(rank * n // world_size, n) for rank in range(world_size))
@@ -201,7 +215,7 @@ def _shares_differ(rows, world_size: int) -> bool:
     return len(shares) > 1
 
 
-def _same_examples(digests) -> bool:
+def _same_examples(digests: Sequence[tuple[int, ...]]) -> bool:
     """Whether a part whose rows differ from each other is the same in all of them."""
     if len({len(each) for each in digests}) > 1:
         return False
@@ -209,7 +223,7 @@ def _same_examples(digests) -> bool:
     return any(len(set(part)) == 1 and part[0][1] for part in parts)
 
 
-def _where(ranks, holds) -> list[int]:
+def _where(ranks: list[list[int]], holds: Callable[[list[int]], object]) -> list[int]:
     return [number for number, rank in enumerate(ranks) if holds(rank)]
 
 

@@ -9,6 +9,9 @@ order are the batch. The price is that the work before batching is done on every
 TensorFlow's AutoShardPolicy.DATA); `strategy.distribute_datasets_from_function` avoids it.
 """
 
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
 import tensorflow as tf
 
 from tfdear.data import autotuning, first_batch, pipeline_order
@@ -16,13 +19,17 @@ from tfdear.data import autotuning, first_batch, pipeline_order
 _DISTRIBUTED = "_tfdear_distributed"
 _IN_STEP = "_tfdear_in_step"
 
+_Structure = TypeVar("_Structure")
+# Known when the graph is made, or a scalar of it.
+_Number: TypeAlias = int | tf.Tensor
 
-def row_range(rows, rank: int, world_size: int):
+
+def row_range(rows: _Number, rank: _Number, world_size: _Number) -> tuple[_Number, _Number]:
     """The rows [begin, end) of a batch that a rank keeps; the engine cuts shards alike."""
     return rank * rows // world_size, (rank + 1) * rows // world_size
 
 
-def slice_rows(structure, rank: int, world_size: int):
+def slice_rows(structure: _Structure, rank: _Number, world_size: _Number) -> _Structure:
     """Keeps a rank's rows of every tensor of a batch.
 
     Args:
@@ -38,7 +45,7 @@ def slice_rows(structure, rank: int, world_size: int):
         ValueError: A tensor has no dimensions.
     """
 
-    def cut(component):
+    def cut(component: Any) -> Any:
         if component is None or isinstance(component, tf.experimental.Optional):
             return component
         if isinstance(component, tf.SparseTensor):
@@ -68,7 +75,9 @@ def slice_rows(structure, rank: int, world_size: int):
     return tf.nest.map_structure(cut, structure)
 
 
-def distribute(dataset: tf.data.Dataset, rank: int, world_size: int, gather) -> tf.data.Dataset:
+def distribute(
+    dataset: tf.data.Dataset, rank: int, world_size: int, gather: first_batch.Gather
+) -> tf.data.Dataset:
     """Returns the rank's share of a dataset of global batches.
 
     Args:
@@ -102,15 +111,15 @@ def distribute(dataset: tf.data.Dataset, rank: int, world_size: int, gather) -> 
     # Of fixed size: what AUTOTUNE brings with it is for the script to choose.
     calls = None if in_step else 1
 
-    def cut(batch):
+    def cut(batch: object) -> object:
         return slice_rows(batch, rank, world_size)
 
     # There is nothing for AutoGraph to convert, which takes time.
     @tf.autograph.experimental.do_not_convert
-    def mine(*batch):
+    def mine(*batch: object) -> object:
         return cut(batch if whole else batch[0])
 
-    def finish(shared):
+    def finish(shared: tf.data.Dataset) -> tf.data.Dataset:
         if in_step:
             return shared.with_options(_no_reading_ahead())
         return shared.prefetch(autotuning.READ_AHEAD)
@@ -145,7 +154,7 @@ def mark_distributed(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset
 
 
-def _is_distributed(dataset) -> bool:
+def _is_distributed(dataset: tf.data.Dataset) -> bool:
     """Whether the dataset was made from one that is a rank's own already."""
     if getattr(dataset, _DISTRIBUTED, False):
         return True
@@ -153,18 +162,18 @@ def _is_distributed(dataset) -> bool:
     return callable(inputs) and any(_is_distributed(source) for source in inputs())
 
 
-def _is_tuple(dataset) -> bool:
+def _is_tuple(dataset: tf.data.Dataset) -> bool:
     """Whether `map` hands the elements over as several arguments."""
     return type(dataset.element_spec) is tuple
 
 
-def _split_batches(dataset, world_size):
+def _split_batches(dataset: tf.data.Dataset, world_size: int) -> tf.data.Dataset:
     """AutoShardPolicy.OFF: every rank sees all of its own data, in batches of the ranks' size."""
     whole = _is_tuple(dataset)
 
     @tf.autograph.experimental.do_not_convert
-    def split(*batch):
-        batch = batch if whole else batch[0]
+    def split(*components: object) -> tf.data.Dataset:
+        batch = components if whole else components[0]
         # A batch with fewer rows than there are ranks: no step is without examples.
         count = tf.minimum(_rows(batch), world_size)
         pieces = tf.data.Dataset.range(count)
@@ -184,7 +193,7 @@ def _split_batches(dataset, world_size):
     return steps
 
 
-def _rows(batch):
+def _rows(batch: object) -> tf.Tensor:
     """The number of rows of a batch, scalar int64."""
     first = tf.nest.flatten(batch)[0]
     if isinstance(first, tf.SparseTensor):
@@ -194,7 +203,7 @@ def _rows(batch):
     return tf.shape(first, tf.int64)[0]
 
 
-def _rows_of_last_batch(dataset) -> int | None:
+def _rows_of_last_batch(dataset: tf.data.Dataset) -> int | None:
     """As far as it can be told without reading: None if not."""
     batches = int(dataset.cardinality().numpy())
     while True:
@@ -210,7 +219,7 @@ def _rows_of_last_batch(dataset) -> int | None:
         dataset = inputs[0]
 
 
-def same_length(dataset: tf.data.Dataset, exchange) -> tf.data.Dataset:
+def same_length(dataset: tf.data.Dataset, exchange: Callable[[int], list[int]]) -> tf.data.Dataset:
     """Lets ranks whose own datasets have different lengths end an epoch together.
 
     A rank that has fewer steps goes on with empty batches, which weigh nothing.
@@ -239,7 +248,7 @@ def same_length(dataset: tf.data.Dataset, exchange) -> tf.data.Dataset:
     if mine == longest or longest < 0:
         return dataset
 
-    def empty(spec):
+    def empty(spec: tf.TypeSpec) -> tf.Tensor | tf.RaggedTensor | tf.SparseTensor:
         if isinstance(spec, tf.RaggedTensorSpec):
             return tf.RaggedTensor.from_row_splits(
                 tf.zeros([0], spec.dtype), tf.zeros([1], spec.row_splits_dtype)

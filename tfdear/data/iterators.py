@@ -13,6 +13,7 @@ import _thread
 import atexit
 import time
 import weakref
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -24,7 +25,7 @@ from tfdear.data import autotuning, first_batch
 _EXIT_PATIENCE = 0.25
 
 
-def hand_out(dataset):
+def hand_out(dataset: object) -> object:
     """Returns the data set that a script gets for one of its own.
 
     Args:
@@ -49,14 +50,14 @@ class DistributedDataset(tf.data.Dataset):
         self._comparison = comparison
         super().__init__(dataset._variant_tensor)
 
-    def _inputs(self):
+    def _inputs(self) -> list[tf.data.Dataset]:
         return [self._input_dataset]
 
     @property
-    def element_spec(self):
+    def element_spec(self) -> object:
         return self._input_dataset.element_spec
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[object]:
         if not tf.executing_eagerly():
             return super().__iter__()
         with tf.device(self._variant_tensor.device):
@@ -74,7 +75,7 @@ class DistributedIterator(_tf_private.iterator_ops.OwnedIterator):
             `dataset` yields that one twice.
     """
 
-    def __init__(self, dataset, comparison: first_batch.FirstBatch | None = None):
+    def __init__(self, dataset: tf.data.Dataset, comparison: first_batch.FirstBatch | None = None):
         self._comparison = None
         super().__init__(dataset)
         self._comparison = comparison
@@ -82,7 +83,7 @@ class DistributedIterator(_tf_private.iterator_ops.OwnedIterator):
 
     # Whatever uses the iterator, a `tf.function` included, asks for its resource.
     @property
-    def _iterator_resource(self):
+    def _iterator_resource(self) -> tf.Tensor:
         comparison, self._comparison = self._comparison, None
         if comparison is not None:
             with tf.init_scope():
@@ -91,10 +92,10 @@ class DistributedIterator(_tf_private.iterator_ops.OwnedIterator):
         return self.__dict__["_iterator_resource"]
 
     @_iterator_resource.setter
-    def _iterator_resource(self, resource):
+    def _iterator_resource(self, resource: tf.Tensor) -> None:
         self.__dict__["_iterator_resource"] = resource
 
-    def __del__(self):
+    def __del__(self) -> None:
         resource = self.__dict__.pop("_iterator_resource", None)
         if resource is not None:
             reference = [resource]
@@ -102,7 +103,7 @@ class DistributedIterator(_tf_private.iterator_ops.OwnedIterator):
             _let_go(reference)
 
 
-def look_at_first_batch(iterator) -> None:
+def look_at_first_batch(iterator: Iterator[object]) -> None:
     """Has an iterator's first batch looked at now, not after a function of it is traced."""
     if isinstance(iterator, DistributedIterator):
         _ = iterator._iterator_resource
@@ -111,10 +112,10 @@ def look_at_first_batch(iterator) -> None:
 # Iterators that may still be used.
 _alive: weakref.WeakSet = weakref.WeakSet()
 # References whose threads have not returned yet, by their id.
-_leaving: dict[int, list] = {}
+_leaving: dict[int, list[tf.Tensor]] = {}
 
 
-def _let_go(reference: list) -> None:
+def _let_go(reference: list[tf.Tensor]) -> None:
     """Drops the one reference in a list on another thread. Takes no lock: finalizers call it."""
     _leaving[id(reference)] = reference
     try:
@@ -124,7 +125,7 @@ def _let_go(reference: list) -> None:
         _drop(reference)
 
 
-def _drop(reference: list) -> None:
+def _drop(reference: list[tf.Tensor]) -> None:
     # The list is the only one to hold it, so its last reference ends here.
     reference.clear()
     _leaving.pop(id(reference), None)

@@ -9,6 +9,7 @@ of them are looked through, with the datasets that are made inside of functions.
 import dataclasses
 import functools
 import warnings
+from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -114,7 +115,7 @@ def in_one_order(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, Order]:
     return _with_options_quietly(dataset, options), order
 
 
-def _with_options_quietly(dataset, options):
+def _with_options_quietly(dataset: tf.data.Dataset, options: tf.data.Options) -> tf.data.Dataset:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # That an option changes its value.
         return dataset.with_options(options)
@@ -154,14 +155,14 @@ def inspect(dataset: tf.data.Dataset) -> Order:
 
 
 @functools.cache
-def _kinds():
+def _kinds() -> tuple[list[type[tf.data.Dataset]], type[tf.data.Dataset]]:
     """The classes of datasets that map, and of those that interleave in parallel."""
     few = tf.data.Dataset.range(1)
     maps = [type(few.map(tf.identity, num_parallel_calls=calls)) for calls in (None, 2)]
     return maps, type(few.interleave(tf.data.Dataset.from_tensors, num_parallel_calls=2))
 
 
-def _inspect_variant(dataset, order) -> None:
+def _inspect_variant(dataset: tf.data.Dataset, order: Order) -> None:
     """Looks at the graph of a dataset whose Python object does not say whether it keeps order."""
     try:
         if _source_bytes(dataset) > _LARGEST_SOURCE:
@@ -178,13 +179,15 @@ def _inspect_variant(dataset, order) -> None:
     _inspect_graph(tf.compat.v1.GraphDef.FromString(graph.numpy()), order, True, False)
 
 
-def _source_bytes(dataset) -> int:
+def _source_bytes(dataset: tf.data.Dataset) -> int:
     tensors = getattr(dataset, "_tensors", [])
     own = sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors)
     return own + sum(_source_bytes(source) for source in dataset._inputs())
 
 
-def _inspect_graph(graph, order, decides: bool, parallel: bool) -> None:
+def _inspect_graph(
+    graph: tf.compat.v1.GraphDef, order: Order, decides: bool, parallel: bool
+) -> None:
     """Looks at the ops of a function.
 
     Args:
@@ -196,7 +199,7 @@ def _inspect_graph(graph, order, decides: bool, parallel: bool) -> None:
     library = {function.signature.name: function for function in graph.library.function}
     called = set()
 
-    def visit(nodes, decides, parallel):
+    def visit(nodes: Sequence[tf.compat.v1.NodeDef], decides: bool, parallel: bool) -> None:
         constants = {node.name: node.attr["value"].tensor for node in nodes if node.op == "Const"}
         for node in nodes:
             _inspect_node(node, constants, order, decides, parallel)
@@ -214,18 +217,24 @@ def _inspect_graph(graph, order, decides: bool, parallel: bool) -> None:
     visit(graph.node, decides, parallel)
 
 
-def _functions(node):
+def _functions(node: tf.compat.v1.NodeDef) -> Iterator[str]:
     for attribute in node.attr.values():
         if attribute.func.name:
             yield attribute.func.name
         yield from (function.name for function in attribute.list.func)
 
 
-def _inspect_node(node, constants, order, decides, parallel) -> None:
+def _inspect_node(
+    node: tf.compat.v1.NodeDef,
+    constants: Mapping[str, object],
+    order: Order,
+    decides: bool,
+    parallel: bool,
+) -> None:
     inputs = [source.split(":")[0] for source in node.input if not source.startswith("^")]
     attributes = dict(node.attr)
 
-    def constant(place):
+    def constant(place: int) -> object:
         tensor = constants.get(inputs[place])
         return None if tensor is None else tf.make_ndarray(tensor).item()
 

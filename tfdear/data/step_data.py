@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfdear._private import tensorflow as _tf_private
 
 
-def read():
+def read() -> contextlib.AbstractContextManager[None]:
     """Within it, ops run only when the batches that the graph itself reads are there.
 
     A replica function may read from an iterator of its own instead of being given the batch.
@@ -25,7 +25,7 @@ def read():
     return tf.control_dependencies(reads)
 
 
-def required():
+def required() -> contextlib.AbstractContextManager[None]:
     """Within it, ops run only when the data of the current step are there."""
     context = tf.distribute.get_replica_context()
     data = getattr(context, "data", None)
