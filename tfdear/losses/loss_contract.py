@@ -20,12 +20,16 @@ import contextlib
 import enum
 import threading
 import types
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar
 
 import tensorflow as tf
 
+from tfdear.data import examples as examples_module
 from tfdear.data import iterators
 from tfdear.losses import row_sums
 
+_Structure = TypeVar("_Structure")
 _state = threading.local()
 
 
@@ -53,12 +57,12 @@ class KerasStep:
         is_own: Whether the model's class has its own step or its own way to take the loss.
     """
 
-    def __init__(self, function, is_own: bool = False):
+    def __init__(self, function: Callable[[Iterator[object]], object], is_own: bool = False):
         self._function = function
         self.is_own = is_own
         self.contract = Contract.MEAN
 
-    def __call__(self, iterator):
+    def __call__(self, iterator: Iterator[object]) -> object:
         # A rank without rows computes on one of these, which is known only then.
         iterators.look_at_first_batch(iterator)
         batches = list(iterator) if isinstance(iterator, types.GeneratorType) else None
@@ -68,7 +72,7 @@ class KerasStep:
             self.contract = Contract.SUM
             return self._call(iterator if batches is None else iter(batches))
 
-    def _call(self, iterator):
+    def _call(self, iterator: Iterator[object]) -> object:
         previous = current_step()
         _state.step = self
         try:
@@ -87,6 +91,29 @@ def current_losses() -> "Losses | None":
     return getattr(tf.distribute.get_replica_context(), "losses", None)
 
 
+class StepContext(Protocol):
+    """What the losses of a step need of its replica context: a `DearReplicaContext`."""
+
+    examples: examples_module.Examples
+    # Operations that yield a value of this rank's own.
+    own_reads: set[tf.Operation]
+
+
+class Extended(Protocol):
+    """What the losses of a step need of its strategy: a `DearExtended`."""
+
+    elements: examples_module.Elements
+    reducer: examples_module.Reducer
+    weighs_examples: bool
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+
+    def warn_once(self, message: str) -> None:
+        """Logs a warning on rank 0, the first time it is given."""
+
+
 class Losses:
     """The losses and gradients of one call of a step on this rank.
 
@@ -96,7 +123,7 @@ class Losses:
         arguments: Nested structure of what the step was given.
     """
 
-    def __init__(self, context, extended, arguments):
+    def __init__(self, context: StepContext, extended: Extended, arguments: object):
         self._context = context
         self._extended = extended
         self._step = current_step()
@@ -127,16 +154,16 @@ class Losses:
         """How much of the global batch this rank's rows are: scalar float64, 0 without examples."""
         share = None
         if self._extended.weighs_examples:
-            share = self._context.share_of_examples()
+            share = self._context.examples.share()
         if share is not None:
             return tf.cast(share, tf.float64)
         alike = tf.constant(1.0 / self._extended.world_size, tf.float64)
-        present = self._context.has_examples
+        present = self._context.examples.present
         return alike if present is None else tf.where(present, alike, tf.zeros_like(alike))
 
     # Called where Keras scales for `tf.distribute`.
 
-    def scale(self, value):
+    def scale(self, value: tf.Tensor) -> tf.Tensor:
         """A mean over this rank's rows, as the step's contract wants it."""
         if self.are_means:
             self._left_unscaled = True
@@ -144,13 +171,13 @@ class Losses:
         self._scaled = True
         return value * tf.cast(self.weight(), value.dtype)
 
-    def unscale(self, value):
+    def unscale(self, value: tf.Tensor) -> tf.Tensor:
         """The inverse of `scale`."""
         if self.are_means:
             return value
         return tf.math.divide_no_nan(value, tf.cast(self.weight(), value.dtype))
 
-    def scale_sum(self, value):
+    def scale_sum(self, value: tf.Tensor) -> tf.Tensor:
         """A sum over this rank's rows, as the step's contract wants it."""
         if not self.are_means:
             self._scaled = True
@@ -158,7 +185,7 @@ class Losses:
         self._left_unscaled = True
         return tf.math.divide_no_nan(value, tf.cast(self.weight(), value.dtype))
 
-    def weigh_part(self, value, rows):
+    def weigh_part(self, value: tf.Tensor, rows: tf.Tensor | int) -> tf.Tensor:
         """A mean over some rows, which may be of a part of the batch with a share of its own.
 
         Args:
@@ -176,9 +203,9 @@ class Losses:
         """To be called with a loss that comes to Keras as one value for all rows."""
         self._takes_single_values = True
 
-    def note_gradients(self, target, gradients) -> None:
+    def note_gradients(self, target: object, gradients: object) -> None:
         """To be called with what a tape was asked, and what it answered."""
-        if not self.are_means:
+        if self._step is None or not self.are_means:
             return
         if not tf.executing_eagerly():
             self.row_sums.note_gradients(target, gradients)
@@ -188,7 +215,7 @@ class Losses:
     def note_scaling(self) -> None:
         """To be called where the step scales its loss, or asks by how much it must."""
         self._scaled = True
-        if not self.are_means:
+        if self._step is None or not self.are_means:
             return
         if not self._left_unscaled:
             self._step.contract = Contract.SUM
@@ -204,7 +231,7 @@ class Losses:
 
     # Called where a step exchanges values with other ranks.
 
-    def across_ranks(self, collective, values):
+    def across_ranks(self, collective: Callable[[Any], Any], values: Any) -> Any:
         """Calls a collective through which gradients may flow from other ranks' losses.
 
         What flows back from a rank's loss weighs as much as the loss, on whichever rank it arrives;
@@ -222,10 +249,10 @@ class Losses:
         self._left_unscaled = True
         weight = self.weight()
 
-        def enter(value):
+        def enter(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
             return tf.identity(value), lambda dy: tf.math.divide_no_nan(dy, _as(weight, dy))
 
-        def leave(value):
+        def leave(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
             return tf.identity(value), lambda dy: tf.math.multiply_no_nan(dy, _as(weight, dy))
 
         results = collective(_map_floating(tf.custom_gradient(enter), values))
@@ -234,7 +261,7 @@ class Losses:
     # Called where gradients are reduced.
 
     @contextlib.contextmanager
-    def reducing_gradients(self):
+    def reducing_gradients(self) -> Iterator[None]:
         """Within it, what is summed over the ranks are the gradients of an optimizer."""
         self._reducing = True
         try:
@@ -243,7 +270,7 @@ class Losses:
             self._reducing = False
 
     @contextlib.contextmanager
-    def gradients_are_weighted(self):
+    def gradients_are_weighted(self) -> Iterator[None]:
         """Within it, gradients have been multiplied by `gradient_weight()` already."""
         self._weighted = True
         try:
@@ -271,7 +298,7 @@ class Losses:
 
     # Called where a step ends.
 
-    def make_global(self, outputs):
+    def make_global(self, outputs: _Structure) -> _Structure:
         """Replaces scalars that a step computed from its rows by their means over the ranks."""
         if self.are_means and self.row_sums.are_applied:
             self._extended.warn_once(row_sums.WARNING)
@@ -290,14 +317,14 @@ class Losses:
         return tf.nest.pack_sequence_as(outputs, flat)
 
 
-def _as(weight, tensor):
+def _as(weight: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
     return tf.cast(weight, tensor.dtype)
 
 
-def _map_floating(function, structure):
+def _map_floating(function: Callable[[tf.Tensor], tf.Tensor], structure: _Structure) -> _Structure:
     """Applies a function to the floating tensors of a structure."""
 
-    def apply(value):
+    def apply(value: object) -> object:
         is_floating = isinstance(value, tf.Tensor) and value.dtype.is_floating
         return function(value) if is_floating else value
 
@@ -308,7 +335,7 @@ def _map_floating(function, structure):
 _SAME_ON_ALL_RANKS = ("DearReduced", "ReadVariableOp", "Const")
 
 
-def _is_local_scalar(value, own_reads) -> bool:
+def _is_local_scalar(value: object, own_reads: set[tf.Operation]) -> bool:
     """Whether a value is a floating scalar that may differ between ranks."""
     if not isinstance(value, tf.Tensor) or value.shape.rank != 0 or not value.dtype.is_floating:
         return False
@@ -328,7 +355,9 @@ def _is_local_scalar(value, own_reads) -> bool:
     return False
 
 
-def average_outside_of_run(extended, gradients):
+def average_outside_of_run(
+    extended: Extended, gradients: list[tf.Tensor | tf.IndexedSlices]
+) -> list[tf.Tensor | tf.IndexedSlices]:
     """The means over the ranks of gradients that no `strategy.run` computed.
 
     There every rank iterates over data of its own choice, all of it or a part of its own: the mean
