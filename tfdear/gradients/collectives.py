@@ -1,6 +1,9 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Single collectives as functions of tensors, in program order with everything else."""
 
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
 import tensorflow as tf
 
 from tfdear.data import step_data
@@ -13,6 +16,9 @@ GROUPS = {
     "intra_node": engine_module.Lane.INTRA_NODE,
     "inter_node": engine_module.Lane.INTER_NODE,
 }
+
+
+_TensorLike: TypeAlias = tf.types.experimental.TensorLike
 
 
 def lane(group: str) -> engine_module.Lane:
@@ -32,7 +38,9 @@ class Collectives:
     def __init__(self, reducer: reducer_module.Reducer):
         self._reducer = reducer
 
-    def _call(self, function, group, *inputs, **attributes):
+    def _call(
+        self, function: Callable[..., Any], group: str, *inputs: tf.Tensor, **attributes: object
+    ) -> Any:
         reducer_module.check_not_xla()
         with tf.device(self._reducer.device):
             with step_data.read():
@@ -41,7 +49,7 @@ class Collectives:
                 )
             return function(ticket, *inputs, **attributes)
 
-    def all_gather(self, value, group="world"):
+    def all_gather(self, value: _TensorLike, group: str = "world") -> tf.Tensor:
         value = tf.convert_to_tensor(value)
         if value.dtype == tf.string:
             raise TypeError(
@@ -50,20 +58,24 @@ class Collectives:
             )
         return self._call(library.load().dear_all_gather, group, value)
 
-    def reduce_scatter(self, value, group="world"):
+    def reduce_scatter(self, value: _TensorLike, group: str = "world") -> tf.Tensor:
         value = reducer_module.check_type(tf.convert_to_tensor(value))
         return self._call(library.load().dear_reduce_scatter, group, value)
 
-    def all_to_all(self, value, splits, group="world"):
+    def all_to_all(
+        self, value: _TensorLike, splits: _TensorLike, group: str = "world"
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         splits = tf.convert_to_tensor(splits, tf.int64)
         return self._call(
             library.load().dear_all_to_all, group, tf.convert_to_tensor(value), splits
         )
 
-    def broadcast(self, value, root=0, group="world", name=""):
+    def broadcast(
+        self, value: _TensorLike, root: int = 0, group: str = "world", name: str = ""
+    ) -> tf.Tensor:
         """`name`: what it is, in a word that all ranks use, for error messages."""
         value = tf.convert_to_tensor(value)
         return self._call(library.load().dear_broadcast, group, value, root=root, label=name)
 
-    def barrier(self, group="world"):
+    def barrier(self, group: str = "world") -> tf.Operation | None:
         return self._call(library.load().dear_barrier, group)

@@ -9,14 +9,29 @@ every so many steps by option.
 
 import hashlib
 from collections.abc import Sequence
+from typing import Protocol, TypeAlias
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from tfdear import errors
+from tfdear.gradients import collectives as collectives_module
+from tfdear.gradients import variable as variable_module
+
+_Variable: TypeAlias = tf.Variable | keras.Variable
 
 # What a rank has for itself, by design: seeds of dropout, and gradients that were not sent yet.
 _OWN = ("seed_generator_state", "gradient_accumulator")
+
+
+class Extended(Protocol):
+    """What holds the variables of a strategy: a `DearExtended`."""
+
+    collectives: collectives_module.Collectives
+
+    def variables(self) -> list[variable_module.DearVariable]:
+        """The variables that are still in use."""
 
 
 class Consistency:
@@ -28,14 +43,14 @@ class Consistency:
         every: Steps after which it compares again; 0: only when training begins.
     """
 
-    def __init__(self, extended, rank: int, every: int):
+    def __init__(self, extended: Extended, rank: int, every: int):
         self.every = every
         self._extended = extended
         self._rank = rank
         self._loop_began = False
         self._steps_of_loops = 0
 
-    def check_model(self, model) -> None:
+    def check_model(self, model: keras.Model) -> None:
         """Raises on all ranks if a model or its optimizer has other values on some rank."""
         self._loop_began = True
         self.check(_shared_variables(model))
@@ -62,7 +77,7 @@ class Consistency:
         )
         self.check([variable for variable in trained if not _is_own(variable)])
 
-    def check(self, variables: Sequence) -> None:
+    def check(self, variables: Sequence[_Variable]) -> None:
         """Raises on all ranks if a variable has other values on some rank.
 
         Args:
@@ -102,7 +117,7 @@ class Consistency:
             "all ranks afterwards, which gives them the values of rank 0."
         )
 
-    def broadcast(self, model_or_variables, root: int) -> None:
+    def broadcast(self, model_or_variables: object, root: int) -> None:
         """Gives all ranks the values that one of them has.
 
         Args:
@@ -116,18 +131,18 @@ class Consistency:
                     value = self._extended.collectives.broadcast(variable.read_value(), root)
                     variable.assign(value)
 
-    def _gather(self, numbers) -> np.ndarray:
+    def _gather(self, numbers: Sequence[int]) -> np.ndarray:
         return self._extended.collectives.all_gather(tf.constant([numbers], tf.int64)).numpy()
 
 
-def _variables_of(model_or_variables) -> list:
+def _variables_of(model_or_variables: object) -> list[_Variable]:
     """The variables of a model and its optimizer, or those of a structure."""
     if hasattr(model_or_variables, "trainable_variables"):
         return _shared_variables(model_or_variables)
     return tf.nest.flatten(model_or_variables)
 
 
-def _shared_variables(model) -> list:
+def _shared_variables(model: keras.Model) -> list[_Variable]:
     """Variables of a Keras model and its optimizer that all ranks hold alike between steps."""
     metrics = {id(variable) for variable in getattr(model, "metrics_variables", ())}
     variables = [v for v in model.variables if id(v) not in metrics]
@@ -136,21 +151,21 @@ def _shared_variables(model) -> list:
     return [variable for variable in variables if not _is_own(variable)]
 
 
-def _is_own(variable) -> bool:
+def _is_own(variable: _Variable) -> bool:
     return any(own in _name(variable) for own in _OWN)
 
 
-def _name(variable) -> str:
+def _name(variable: _Variable) -> str:
     return getattr(variable, "path", None) or variable.name
 
 
-def _tensor_variable(variable):
+def _tensor_variable(variable: _Variable) -> tf.Variable:
     """TensorFlow's variable in one of Keras's."""
     value = getattr(variable, "value", None)
     return value if isinstance(value, tf.Variable) else variable
 
 
-def _digest(variable) -> int:
+def _digest(variable: _Variable) -> int:
     value = _tensor_variable(variable)
     value = value.read_value() if isinstance(value, tf.Variable) else tf.convert_to_tensor(value)
     if value.dtype == tf.string:

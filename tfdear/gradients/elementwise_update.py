@@ -56,7 +56,9 @@ class _Array:
     version: int = 0
 
 
-def translate(function, shape: tf.TensorShape) -> Program | None:
+def translate(
+    function: tf.types.experimental.ConcreteFunction, shape: tf.TensorShape
+) -> Program | None:
     """Translates an update whose gradient is dense.
 
     Call it in the graph that calls the update.
@@ -77,7 +79,7 @@ def translate(function, shape: tf.TensorShape) -> Program | None:
 
 
 class _Translation:
-    def __init__(self, function, shape: tf.TensorShape):
+    def __init__(self, function: tf.types.experimental.ConcreteFunction, shape: tf.TensorShape):
         self._shape = shape
         graph = function.graph
         self._operations = graph.get_operations()
@@ -114,7 +116,7 @@ class _Translation:
             return self._first_result - register - 1
         return register + len(self._scalars) if register >= self._first_result else register
 
-    def _visit(self, operation) -> None:
+    def _visit(self, operation: tf.Operation) -> None:
         kind = operation.type
         if kind in ("Placeholder", "NoOp", "Const"):
             return
@@ -147,7 +149,7 @@ class _Translation:
             raise _CannotTranslate
         self._arrays[id(value)] = array
 
-    def _assign(self, operation) -> None:
+    def _assign(self, operation: tf.Operation) -> None:
         handle, value = operation.inputs
         variable = self._variable(handle)
         target = 1 + variable

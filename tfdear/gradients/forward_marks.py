@@ -24,7 +24,7 @@ _PASSING_ON = frozenset(("Cast", "Identity"))
 _MOST_LOOKED_AT = 200
 
 # The variables that have a mark, by graph.
-_marked: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+_marked: weakref.WeakKeyDictionary[tf.Graph, set[int]] = weakref.WeakKeyDictionary()
 
 
 def mark(variable: int) -> None:
@@ -48,7 +48,7 @@ def mark(variable: int) -> None:
             library.load().dear_forward_mark(variable=variable)
 
 
-def _computes(op) -> bool:
+def _computes(op: tf.Operation) -> bool:
     if op.type in _FETCHING:
         return False
     return not (op.type in _PASSING_ON and op.inputs[0].op.type in _FETCHING)

@@ -28,8 +28,8 @@ class Request:
     """
 
     kind: str
-    variables: tuple
-    step: tuple
+    variables: tuple[tf.Variable, ...]
+    step: tuple[tf.Tensor, ...]
     result: tf.Tensor
 
 
@@ -73,7 +73,7 @@ def take(
     return norms[0], norms[1]
 
 
-def _elsewhere(weight) -> bool:
+def _elsewhere(weight: tf.Variable) -> bool:
     if "GPU" in (weight.device or "").upper():
         return True
     if tf.executing_eagerly():

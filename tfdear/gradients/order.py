@@ -17,6 +17,8 @@ an operation waits for must not wait for a contribution, or all would wait for e
 
 from collections.abc import Iterable
 
+import tensorflow as tf
+
 # Operations that compute the gradient of a layer's weights from that of its output.
 _WEIGHT_GRADIENTS = frozenset(
     {
@@ -34,7 +36,7 @@ _PASSED = frozenset({"Cast", "Identity", "Reshape", "Transpose"})
 _MOST_PASSED = 8
 
 
-def contribute_gradients_first(contributions: Iterable) -> int:
+def contribute_gradients_first(contributions: Iterable[tf.Operation]) -> int:
     """Adds control edges from the contributions of gradients to what else uses the same tensors.
 
     Args:
@@ -44,8 +46,8 @@ def contribute_gradients_first(contributions: Iterable) -> int:
     Returns:
         How many edges were added.
     """
-    contribution_of = {}
-    before: set = set()  # What the contributions so far wait for.
+    contribution_of: dict[tf.Operation, tf.Operation] = {}
+    before: set[tf.Operation] = set()  # What the contributions so far wait for.
     for contribution in contributions:
         source = _source(contribution.inputs[1].op)
         if source is not None:
@@ -69,7 +71,7 @@ def contribute_gradients_first(contributions: Iterable) -> int:
     return added
 
 
-def _source(op):
+def _source(op: tf.Operation) -> tf.Operation | None:
     """The operation that computed a gradient of weights, or None."""
     for _ in range(_MOST_PASSED):
         if op.type in _WEIGHT_GRADIENTS:
@@ -80,7 +82,7 @@ def _source(op):
     return None
 
 
-def _add_ancestors(op, known: set) -> None:
+def _add_ancestors(op: tf.Operation, known: set[tf.Operation]) -> None:
     stack = [op]
     while stack:
         op = stack.pop()

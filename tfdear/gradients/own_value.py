@@ -11,6 +11,7 @@ which every rank gets a part.
 
 import contextlib
 import threading
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -21,7 +22,7 @@ _state = threading.local()
 
 
 @contextlib.contextmanager
-def sums_are_read():
+def sums_are_read() -> Iterator[None]:
     """Within it, reads inside a step yield the sum over the ranks, not this rank's own value."""
     previous = are_sums_read()
     _state.sums = True
@@ -73,7 +74,7 @@ class OwnValue:
         """To be called on all ranks when a new sum was written."""
         self.write(self._part(total))
 
-    def _part(self, total):
+    def _part(self, total: tf.Tensor) -> tf.Tensor:
         if total.dtype.is_integer:
             # The parts of whole numbers are whole, and make the sum together.
             size = tf.constant(self._world_size, total.dtype)

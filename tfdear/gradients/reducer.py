@@ -12,7 +12,8 @@ TensorFlow prunes those ops, so the step ends without waiting for the network.
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -27,6 +28,8 @@ from tfdear.gradients import (
     sparse_rows,
     variable_names,
 )
+from tfdear.gradients import variable as variable_module
+from tfdear.gradients.sparse_rows import Gradient
 
 # The engine's DataType, by TensorFlow's.
 _DATA_TYPES = {tf.as_dtype(name): number for name, number in engine_module.DATA_TYPES.items()}
@@ -39,7 +42,7 @@ _momentum: contextvars.ContextVar[float | None] = contextvars.ContextVar("moment
 
 
 @contextlib.contextmanager
-def for_optimizer(momentum: float):
+def for_optimizer(momentum: float) -> Iterator[None]:
     """Within it, sums are for an optimizer, which applies this momentum to them."""
     token = _momentum.set(momentum)
     try:
@@ -85,25 +88,27 @@ class Reducer:
         self._variables: dict[int, list[int]] = {}
         # Of eager calls, by lane: the members of a lane's group have made the same calls, so they
         # run out of layouts at the same one.
-        self._eager_layouts: dict[engine_module.Lane, dict[tuple, int]] = {}
+        self._eager_layouts: dict[
+            engine_module.Lane, dict[tuple[str, tuple[plan.TensorSpec, ...]], int]
+        ] = {}
         # A resource without content: ops that take a place in the order of collectives share it,
         # so automatic control dependencies keep them in program order.
         with tf.init_scope(), tf.device(device):
             self._order = tf.Variable(0, trainable=False, name="tfdear_order")
 
     @property
-    def order(self):
+    def order(self) -> tf.Tensor:
         return self._order.handle
 
     def all_reduce(
         self,
-        values: Sequence[tf.Tensor | tf.IndexedSlices],
+        values: Sequence[Gradient],
         *,
         name: str,
         lane: engine_module.Lane = engine_module.Lane.CONTROL,
         active: tf.Tensor | None = None,
         weight: tf.Tensor | None = None,
-    ) -> list:
+    ) -> list[Gradient]:
         """Sums tensors over the ranks; gathers the rows of `tf.IndexedSlices`.
 
         Args:
@@ -133,7 +138,7 @@ class Reducer:
                 self._contribute(ops, ticket, index, values[index], weight)
             return [_reduced(ops, ticket, index, value) for index, value in enumerate(values)]
 
-    def _layout(self, values, name, lane) -> int:
+    def _layout(self, values: Sequence[Gradient], name: str, lane: engine_module.Lane) -> int:
         specs = tuple(_spec(value) for value in values)
         eager = tf.executing_eagerly()
         if eager:
@@ -153,7 +158,14 @@ class Reducer:
             self._tensors[layout] = list(specs)
         return layout
 
-    def _contribute(self, ops, ticket, index, value, weight) -> None:
+    def _contribute(
+        self,
+        ops: types.ModuleType,
+        ticket: tf.Tensor,
+        index: int,
+        value: Gradient,
+        weight: tf.Tensor,
+    ) -> None:
         if isinstance(value, tf.IndexedSlices):
             rows, indices = sparse_rows.unique(value.values, value.indices)
             op = ops.dear_contribute_rows(ticket, rows, indices, weight, index=index)
@@ -167,7 +179,12 @@ class Reducer:
             if manager is not None:
                 manager.run_independently(op)
 
-    def defer(self, variable, update, gradient) -> bool:
+    def defer(
+        self,
+        variable: variable_module.DearVariable,
+        update: deferred_update.Update,
+        gradient: Gradient,
+    ) -> bool:
         """Puts `update(variable, gradient)` off until the sum is there, if that is possible.
 
         Args:
@@ -221,7 +238,9 @@ class Reducer:
             )
         return True
 
-    def _take_to_gradients(self, ticket, layout: int, index: int, variable) -> None:
+    def _take_to_gradients(
+        self, ticket: tf.Tensor, layout: int, index: int, variable: variable_module.DearVariable
+    ) -> None:
         if layout not in self._names:
             count = len(self._tensors[layout])
             self._names[layout] = [f"tensor {number}" for number in range(count)]
@@ -246,7 +265,7 @@ class Reducer:
         )
 
 
-def check_type(value):
+def check_type(value: tf.types.experimental.TensorLike | tf.IndexedSlices) -> Gradient:
     """Returns a tensor, or raises if its type cannot be summed over ranks."""
     value = value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
     if value.dtype not in _DATA_TYPES:
@@ -258,7 +277,7 @@ def check_type(value):
     return value
 
 
-def _spec(value) -> plan.TensorSpec:
+def _spec(value: Gradient) -> plan.TensorSpec:
     sparse = isinstance(value, tf.IndexedSlices)
     # Of rows, how many there are is known at run time only: their number is small beside the table.
     count = None if sparse else value.shape.num_elements()
@@ -270,7 +289,7 @@ def _spec(value) -> plan.TensorSpec:
     )
 
 
-def _reduced(ops, ticket, index, value):
+def _reduced(ops: types.ModuleType, ticket: tf.Tensor, index: int, value: Gradient) -> Gradient:
     if not isinstance(value, tf.IndexedSlices):
         return ops.dear_reduced(ticket, T=value.dtype, index=index, shape=value.shape)
     shape = tf.TensorShape([None]).concatenate(value.values.shape[1:])
@@ -278,7 +297,7 @@ def _reduced(ops, ticket, index, value):
     return tf.IndexedSlices(rows, tf.cast(indices, value.indices.dtype), value.dense_shape)
 
 
-def _reduced_op(gradient):
+def _reduced_op(gradient: Gradient) -> tf.Operation | None:
     """The op that yields the untouched sum, or None."""
     tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
     if not isinstance(tensor, tf.Tensor) or tf.executing_eagerly():

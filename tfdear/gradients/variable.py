@@ -1,10 +1,14 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """The variables of a distributed `DearStrategy`."""
 
+from __future__ import annotations
+
 import contextlib
 import enum
 import inspect
 import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, TypeAlias
 
 import tensorflow as tf
 
@@ -13,6 +17,7 @@ from tfdear.data import step_data
 from tfdear.engine import library
 from tfdear.gradients import deferred_update, forward_marks, own_value
 
+_TensorLike: TypeAlias = tf.types.experimental.TensorLike
 _state = threading.local()
 
 
@@ -32,7 +37,7 @@ class Reconciliation(enum.Enum):
 
 
 @contextlib.contextmanager
-def written_alike():
+def written_alike() -> Iterator[None]:
     """Within it, variables are made whose writes are the same on all ranks: Keras's counters."""
     previous = is_written_alike()
     _state.alike = True
@@ -48,7 +53,7 @@ def is_written_alike() -> bool:
 
 
 @contextlib.contextmanager
-def raw_handles():
+def raw_handles() -> Iterator[None]:
     """Within it, `handle` gives the bare handle: the caller has awaited the variable itself."""
     previous = getattr(_state, "raw", False)
     _state.raw = True
@@ -56,6 +61,35 @@ def raw_handles():
         yield
     finally:
         _state.raw = previous
+
+
+class ReconcilingContext(Protocol):
+    """Where writes concern the other ranks: a `DearReplicaContext`."""
+
+    def settle(self, variable: DearVariable) -> None:
+        """Adds up what the ranks wrote into a sum, before it is read."""
+
+    def read_own(self, own: own_value.OwnValue) -> tf.Tensor:
+        """The value of this rank alone."""
+
+    def assign(
+        self, variable: DearVariable, value: _TensorLike, read_value: bool
+    ) -> DearVariable | None:
+        """Writes a value."""
+
+    def assign_add(
+        self, variable: DearVariable, delta: _TensorLike, read_value: bool
+    ) -> DearVariable | None:
+        """Adds to the value."""
+
+    def write_part(
+        self,
+        variable: DearVariable,
+        method: str,
+        write: Callable[[], object],
+        arguments: Mapping[str, Any],
+    ) -> DearVariable | None:
+        """Writes some elements."""
 
 
 class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
@@ -73,8 +107,17 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         **kwargs: As `tf.Variable`.
     """
 
-    def __init__(self, *args, creation_path, number, owner, reconciliation, **kwargs):
-        self._number = None  # No updates can be in flight while the variable is being made.
+    def __init__(
+        self,
+        *args: Any,
+        creation_path: str,
+        number: int,
+        owner: DearVariable | None,
+        reconciliation: Reconciliation,
+        **kwargs: Any,
+    ):
+        self._is_made = False  # No updates can be in flight while the variable is being made.
+        self.number = number
         self.creation_path = creation_path
         self.owner = owner
         self.reconciliation = reconciliation
@@ -86,26 +129,22 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
                 self.own = own_value.OwnValue(
                     super()._read_variable_op(), strategy.rank, strategy.world_size
                 )
-        self._number = number
+        self._is_made = True
 
     @property
-    def number(self) -> int:
-        return self._number
-
-    @property
-    def strategy(self):
+    def strategy(self) -> tf.distribute.Strategy:
         """The `DearStrategy` that made the variable."""
         return self._distribute_strategy
 
     @property
-    def raw_handle(self):
+    def raw_handle(self) -> tf.Tensor:
         return self._bare_handle
 
     # TensorFlow's C++ takes this attribute of a variable that is an argument of an eager op, as in
     # `tf.maximum(variable, 0)`, and reads the value past everything else here.
     @property
-    def _handle(self):
-        if self._number is None or getattr(_state, "raw", False) or not tf.executing_eagerly():
+    def _handle(self) -> tf.Tensor:
+        if not self._is_made or getattr(_state, "raw", False) or not tf.executing_eagerly():
             return self._bare_handle
         context = _reconciling_context(self)
         if context is not None and self.own is not None:
@@ -116,12 +155,12 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         return self._bare_handle
 
     @_handle.setter
-    def _handle(self, handle):
+    def _handle(self, handle: tf.Tensor) -> None:
         self._bare_handle = handle
 
     @property
-    def handle(self):
-        if self._number is None or getattr(_state, "raw", False):
+    def handle(self) -> tf.Tensor:
+        if not self._is_made or getattr(_state, "raw", False):
             return self._bare_handle
         trace = deferred_update.current_trace()
         if trace is not None:
@@ -135,42 +174,42 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         # A SavedModel is loaded where nothing is in flight.
         if not _tf_private.save_context.in_save_context():
             with step_data.required():
-                library.load().dear_await(handles=[self._bare_handle], variables=[self._number])
-            forward_marks.mark(self._number)
+                library.load().dear_await(handles=[self._bare_handle], variables=[self.number])
+            forward_marks.mark(self.number)
 
     # Facts about the variable, not its value: no reason to wait.
     @property
-    def device(self):
+    def device(self) -> str:
         return self._bare_handle.device
 
     @property
-    def graph(self):
+    def graph(self) -> tf.Graph:
         return self._bare_handle.graph
 
     @property
-    def op(self):
+    def op(self) -> tf.Operation:
         return self._bare_handle.op
 
-    def _read_variable_op(self, no_copy=False):
+    def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
         trace = deferred_update.current_trace()
         if trace is not None and not trace.owns(self):
             return trace.read_by_value(lambda: self._read_variable_op(no_copy))
-        if trace is None and self._number is not None and not getattr(_state, "raw", False):
+        if trace is None and self._is_made and not getattr(_state, "raw", False):
             replica_context = _reconciling_context(self)
             if replica_context is not None and self.own is not None:
                 if not own_value.are_sums_read():
-                    return replica_context.read_own(self)
+                    return replica_context.read_own(self.own)
                 replica_context.settle(self)
             self.await_updates()
         with raw_handles():
             return super()._read_variable_op(no_copy)
 
-    def sparse_read(self, indices, name=None):
+    def sparse_read(self, indices: _TensorLike, name: str | None = None) -> tf.Tensor:
         if self._is_read_by_value():
             return tf.gather(self._read_variable_op(), indices, name=name)
         return super().sparse_read(indices, name)
 
-    def gather_nd(self, indices, name=None):
+    def gather_nd(self, indices: _TensorLike, name: str | None = None) -> tf.Tensor:
         if self._is_read_by_value():
             return tf.gather_nd(self._read_variable_op(), indices, name=name)
         return super().gather_nd(indices, name)
@@ -182,7 +221,7 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
             return not trace.owns(self)
         return self.own is not None and _reconciling_context(self) is not None
 
-    def write(self, method, *args, **kwargs):
+    def write(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Calls a writing method of the base class after the updates in flight."""
         trace = deferred_update.current_trace()
         if trace is not None:
@@ -197,21 +236,39 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         with raw_handles():
             return method(self, *args, **kwargs)
 
-    def assign(self, value, use_locking=None, name=None, read_value=True):
+    def assign(
+        self,
+        value: _TensorLike,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> DearVariable | tf.Operation | None:
         base = _tf_private.resource_variable_ops.ResourceVariable
         context = _reconciling_context(self)
         if context is not None:
             return context.assign(self, value, read_value)
         return self.write(base.assign, value, use_locking, name, read_value)
 
-    def assign_add(self, delta, use_locking=None, name=None, read_value=True):
+    def assign_add(
+        self,
+        delta: _TensorLike,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> DearVariable | tf.Operation | None:
         base = _tf_private.resource_variable_ops.ResourceVariable
         context = _reconciling_context(self)
         if context is not None:
             return context.assign_add(self, delta, read_value)
         return self.write(base.assign_add, delta, use_locking, name, read_value)
 
-    def assign_sub(self, delta, use_locking=None, name=None, read_value=True):
+    def assign_sub(
+        self,
+        delta: _TensorLike,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> DearVariable | tf.Operation | None:
         base = _tf_private.resource_variable_ops.ResourceVariable
         context = _reconciling_context(self)
         if context is not None:
@@ -220,7 +277,7 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         return self.write(base.assign_sub, delta, use_locking, name, read_value)
 
 
-def _reconciling_context(variable):
+def _reconciling_context(variable: DearVariable) -> ReconcilingContext | None:
     """The replica context in which a write to this variable concerns the other ranks, or None."""
     if variable.reconciliation is Reconciliation.NONE or getattr(_state, "raw", False):
         return None
@@ -230,11 +287,11 @@ def _reconciling_context(variable):
     return context if getattr(context, "reconciles", False) else None
 
 
-def _add_write_method(name):
+def _add_write_method(name: str) -> None:
     base = getattr(_tf_private.resource_variable_ops.ResourceVariable, name)
     signature = inspect.signature(base)
 
-    def method(self, *args, **kwargs):
+    def method(self: DearVariable, *args: Any, **kwargs: Any) -> Any:
         context = _reconciling_context(self)
         if context is None or name == "_restore_from_tensors":
             return self.write(base, *args, **kwargs)

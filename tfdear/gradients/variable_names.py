@@ -9,7 +9,7 @@ import keras
 _COUNTED = re.compile(r"(.+)_\d+")
 
 
-def path(name: str | None, initial_value) -> str:
+def path(name: str | None, initial_value: object) -> str:
     """The path of the Keras variable that a variable is made for, or the given name.
 
     Args:
