@@ -1,6 +1,9 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """`strategy.extended`: what Keras and `tf.distribute` call while a model is built and trained."""
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 import tensorflow as tf
 from absl import logging
 
@@ -10,6 +13,8 @@ from tfdear.data import examples as examples_module
 from tfdear.gradients import collectives as collectives_module
 from tfdear.gradients import consistency, reducer, sparse_rows
 from tfdear.gradients import variable as variable_module
+from tfdear.gradients.sparse_rows import Gradient
+from tfdear.job import job as job_module
 from tfdear.losses import loss_contract
 from tfdear.strategy import (
     hyperparameter_search,
@@ -18,6 +23,7 @@ from tfdear.strategy import (
     step_collectives,
     variable_creation,
 )
+from tfdear.strategy.ignored_options import Options
 
 
 class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
@@ -25,11 +31,11 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
 
     Args:
         strategy: The `DearStrategy`.
-        job: The `tfdear.job.job.Job` of this process.
+        job: That of this process.
         device: Full name of the local device.
     """
 
-    def __init__(self, strategy, job, device):
+    def __init__(self, strategy: tf.distribute.Strategy, job: job_module.Job, device: str):
         super().__init__(strategy)
         self._job = job
         self._device = device
@@ -78,7 +84,8 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
     @property
     def corrects_momentum(self) -> bool:
         """Whether gradients are compressed in a way that allows for an optimizer's momentum."""
-        return self._job.compresses and self._job.options.compression.corrects_momentum
+        compression = self._job.options.compression
+        return self._job.compresses and compression is not None and compression.corrects_momentum
 
     @property
     def is_distributed_dear(self) -> bool:
@@ -87,7 +94,9 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
 
     # Variables.
 
-    def _create_variable(self, next_creator, **kwargs):
+    def _create_variable(
+        self, next_creator: Callable[..., tf.Variable], **kwargs: Any
+    ) -> tf.Variable:
         owner = kwargs.pop("colocate_with", None)
         with tf.device(self._device):
             if not self.is_distributed_dear:
@@ -99,22 +108,24 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         """The variables of this strategy that are still in use, in the order of their making."""
         return self._variable_creator.variables()
 
-    def _validate_colocate_with_variable(self, colocate_with_variable):
+    def _validate_colocate_with_variable(self, colocate_with_variable: object) -> None:
         if not isinstance(colocate_with_variable, tf.Variable):
             raise ValueError(
                 "`colocate_vars_with` takes a variable of this strategy. Received: "
                 f"{colocate_with_variable!r}"
             )
 
-    def read_var(self, replica_local_var):
+    def read_var(self, replica_local_var: tf.Variable) -> tf.Tensor:
         return tf.identity(replica_local_var)
 
-    def value_container(self, value):
+    def value_container(self, value: object) -> object:
         return value
 
     # Data.
 
-    def _experimental_distribute_dataset(self, dataset, options):
+    def _experimental_distribute_dataset(
+        self, dataset: tf.data.Dataset, options: tf.distribute.InputOptions | None
+    ) -> object:
         self._check_input_options(options)
         if self.is_distributed_dear:
             dataset = global_batches.distribute(
@@ -128,13 +139,17 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         """Every rank's integers, of which ranks may have different numbers."""
         own = tf.constant([len(integers), *integers], tf.int64)
         flat = self.collectives.all_gather(own).numpy().tolist()
-        lists = []
+        lists: list[list[int]] = []
         while flat:
             lists.append(flat[1 : flat[0] + 1])
             flat = flat[flat[0] + 1 :]
         return lists
 
-    def _distribute_datasets_from_function(self, dataset_fn, options):
+    def _distribute_datasets_from_function(
+        self,
+        dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
+        options: tf.distribute.InputOptions | None,
+    ) -> object:
         self._check_input_options(options)
         context = _tf_private.distribute_lib.InputContext(
             self._job.world_size, self._job.rank, self._job.world_size
@@ -146,11 +161,13 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             dataset = global_batches.mark_distributed(dataset)
         return iterators.hand_out(dataset)
 
-    def _experimental_distribute_values_from_function(self, value_fn):
+    def _experimental_distribute_values_from_function(
+        self, value_fn: Callable[[tf.distribute.experimental.ValueContext], object]
+    ) -> object:
         context = _tf_private.distribute_lib.ValueContext(self._job.rank, self._job.world_size)
         return value_fn(context)
 
-    def _check_input_options(self, options):
+    def _check_input_options(self, options: tf.distribute.InputOptions | None) -> None:
         modes = _tf_private.distribute_lib.InputReplicationMode
         if options and options.experimental_replication_mode == modes.PER_REPLICA:
             raise ValueError(
@@ -161,7 +178,9 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
 
     # Steps.
 
-    def _call_for_each_replica(self, fn, args, kwargs):
+    def _call_for_each_replica(
+        self, fn: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> object:
         strategy = self._container_strategy()
         with tf.device(self._device):
             if not self.is_distributed_dear:
@@ -180,29 +199,32 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
                 context.finish()
             return outputs if count is None else empty_batch.cut(outputs, count)
 
-    def number_of_examples(self, arguments):
+    def number_of_examples(self, arguments: object) -> tf.Tensor | None:
         """This rank's number of examples in a step's arguments, or None if it is not known."""
         return examples_module.count(arguments, self.elements)
 
-    def _use_merge_call(self):
+    def _use_merge_call(self) -> bool:
         return False
 
-    def _replica_ctx_all_reduce(self, reduce_op, value, options=None):
+    def _replica_ctx_all_reduce(
+        self, reduce_op: tf.distribute.ReduceOp, value: object, options: Options | None = None
+    ) -> object:
         ignored_options.warn(options)  # Hints for TensorFlow's own collectives.
         if not self.is_distributed_dear:
             return value
         reducer.check_not_xla()
-        context = tf.distribute.get_replica_context()
         losses = loss_contract.current_losses()
         weight = losses.gradient_weight() if losses is not None and losses.are_reduced else None
         if weight is not None:
             flat = tf.nest.flatten(value)
             means = self.reducer.all_reduce(flat, name="all_reduce", weight=weight)
             return tf.nest.pack_sequence_as(value, means)
-        active = getattr(context, "has_examples", None)
-        return self._reduce_flat(reduce_op, value, active)
+        examples = examples_module.current()
+        return self._reduce_flat(reduce_op, value, None if examples is None else examples.present)
 
-    def _reduce_flat(self, reduce_op, value, active=None):
+    def _reduce_flat(
+        self, reduce_op: tf.distribute.ReduceOp, value: object, active: tf.Tensor | None = None
+    ) -> object:
         flat = tf.nest.flatten(value)
         if reduce_op != _tf_private.reduce_util.ReduceOp.MEAN:
             sums = self.reducer.all_reduce(flat, name="all_reduce", active=active)
@@ -215,13 +237,17 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             sums = [_divide(total, count) for total in sums]
         return tf.nest.pack_sequence_as(value, sums)
 
-    def _replica_ctx_update(self, var, fn, args, kwargs, group):
-        return self._update(var, fn, args, kwargs, group)
-
-    def _update(self, var, fn, args, kwargs, group):
+    def _update(
+        self,
+        var: tf.Variable,
+        fn: Callable[..., object],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        group: bool,
+    ) -> object:
         if self._can_defer(var, args):
 
-            def update(variable, gradient):
+            def update(variable: tf.Variable, gradient: Gradient) -> None:
                 with _tf_private.distribute_lib.UpdateContext(self._device):
                     fn(variable, gradient, *args[1:], **kwargs)
 
@@ -233,7 +259,10 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             args = (sparse_rows.sum_duplicates(args[0]), *args[1:])
         return self._update_non_slot(var, fn, (var,) + tuple(args), kwargs, group)
 
-    def _can_defer(self, var, args):
+    # Called inside of `run`.
+    _replica_ctx_update = _update
+
+    def _can_defer(self, var: tf.Variable, args: Sequence[object]) -> bool:
         return (
             self.is_distributed_dear
             and isinstance(var, variable_module.DearVariable)
@@ -242,7 +271,14 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             and not tf.executing_eagerly()
         )
 
-    def _update_non_slot(self, colocate_with, fn, args, kwargs, group):
+    def _update_non_slot(
+        self,
+        colocate_with: object,
+        fn: Callable[..., object],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        group: bool,
+    ) -> object:
         del colocate_with
         context = tf.distribute.get_replica_context()
         updating = getattr(context, "updating", None)
@@ -256,7 +292,13 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
 
     # Values of all ranks, outside of `run`.
 
-    def _reduce_to(self, reduce_op, value, destinations, options):
+    def _reduce_to(
+        self,
+        reduce_op: tf.distribute.ReduceOp,
+        value: object,
+        destinations: object,
+        options: Options | None,
+    ) -> object:
         del destinations
         ignored_options.warn(options)
         if not self.is_distributed_dear:
@@ -264,99 +306,84 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         value = tf.nest.map_structure(tf.convert_to_tensor, value)
         return self._reduce_flat(reduce_op, value, empty_batch.counts(value))
 
-    def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
+    def _batch_reduce_to(
+        self,
+        reduce_op: tf.distribute.ReduceOp,
+        value_destination_pairs: Sequence[tuple[object, object]],
+        options: Options | None,
+    ) -> object:
         values = [value for value, _ in value_destination_pairs]
         return self._reduce_to(reduce_op, values, None, options)
 
-    def _gather_to_implementation(self, value, destinations, axis, options):
+    def _gather_to_implementation(
+        self, value: object, destinations: object, axis: int, options: Options | None
+    ) -> object:
         del destinations
         ignored_options.warn(options)
-        return self.gather(value, axis)
+        return self.step_collectives.gather(value, axis) if self.is_distributed_dear else value
 
-    def gather(self, value, axis):
-        """Concatenates along an axis the values of the ranks that have examples."""
-        if not self.is_distributed_dear:
-            return value
-        if isinstance(value, tf.RaggedTensor):
-            lengths = self.step_collectives.all_gather(value.row_lengths())
-            return tf.RaggedTensor.from_row_lengths(self.gather(value.values, 0), lengths)
-        value = tf.convert_to_tensor(value)
-        if value.shape.rank == 0:
-            return self.step_collectives.all_gather(value[tf.newaxis])
-        if value.shape.rank is not None and not -value.shape.rank <= axis < value.shape.rank:
-            raise ValueError(
-                f"`axis` must be a dimension of the tensor. Received: axis={axis}, {value.shape}"
-            )
-        if axis == 0:
-            return self.step_collectives.all_gather(value)
-        return tf.experimental.numpy.swapaxes(
-            self.step_collectives.all_gather(tf.experimental.numpy.swapaxes(value, 0, axis)),
-            0,
-            axis,
-        )
-
-    def _broadcast_to(self, tensor, destinations):
+    def _broadcast_to(self, tensor: tf.Tensor, destinations: object) -> tf.Tensor:
         del destinations
         return tensor
 
-    def _local_results(self, value):
+    def _local_results(self, value: object) -> tuple[object, ...]:
         return (value,)
 
     # Facts.
 
-    def _in_multi_worker_mode(self):
+    def _in_multi_worker_mode(self) -> bool:
         # True would make Keras 3 take paths that work for TensorFlow's own strategies only.
         return False
 
-    def _get_local_replica_id(self, replica_id_in_sync_group):
+    def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
         return 0
 
-    def _get_replica_id_in_sync_group(self, local_replica_id):
+    def _get_replica_id_in_sync_group(self, local_replica_id: int) -> int:
         return self._job.rank
 
     @property
-    def _num_replicas_in_sync(self):
+    def _num_replicas_in_sync(self) -> int:
         return self._job.world_size
 
     @property
-    def worker_devices(self):
+    def worker_devices(self) -> tuple[str, ...]:
         return (self._device,)
 
     @property
-    def parameter_devices(self):
+    def parameter_devices(self) -> tuple[str, ...]:
         return (self._device,)
 
-    def non_slot_devices(self, var_list):
+    def non_slot_devices(self, var_list: Sequence[tf.Variable]) -> tuple[str, ...]:
         return (self._device,)
 
     @property
-    def experimental_should_init(self):
+    def experimental_should_init(self) -> bool:
         return True
 
     @property
-    def experimental_between_graph(self):
+    def experimental_between_graph(self) -> bool:
         return False
 
     @property
-    def should_checkpoint(self):
+    def should_checkpoint(self) -> bool:
         return self._is_chief
 
     @property
-    def should_save_summary(self):
+    def should_save_summary(self) -> bool:
         return self._is_chief
 
     @property
-    def _global_batch_size(self):
+    def _global_batch_size(self) -> bool:
         return True
 
 
 class _LocalReplicaContext(_tf_private.distribute_lib.ReplicaContext):
     @property
-    def devices(self):
+    def devices(self) -> tuple[str, ...]:
         return self._strategy.extended.worker_devices
 
 
-def _divide(total, count):
+def _divide(total: Gradient, count: int | tf.Tensor) -> Gradient:
     if isinstance(total, tf.IndexedSlices):
         return tf.IndexedSlices(_divide(total.values, count), total.indices, total.dense_shape)
     if total.dtype.is_integer:

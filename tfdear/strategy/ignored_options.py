@@ -2,9 +2,16 @@
 """Says once, in a warning, that an option of `tf.distribute` has no effect under DearStrategy."""
 
 import os
-from typing import Any
+from typing import Any, TypeAlias
 
+import tensorflow as tf
 from absl import logging
+
+Options: TypeAlias = (
+    tf.distribute.RunOptions
+    | tf.distribute.InputOptions
+    | tf.distribute.experimental.CommunicationOptions
+)
 
 _INSTEAD = {
     "RunOptions": "They are for TPUs and shapes that XLA compiles.",
@@ -17,11 +24,11 @@ _INSTEAD = {
 _warned: set[str] = set()
 
 
-def warn(options: Any) -> None:
+def warn(options: Options | None) -> None:
     """Warns, once for each kind, of options that differ from their defaults.
 
     Args:
-        options: A `tf.distribute.RunOptions`, `InputOptions` or `CommunicationOptions`, or None.
+        options: What a method of the strategy was given.
     """
     changed = [] if options is None else _changed(options)
     kind = type(options).__name__
@@ -35,7 +42,7 @@ def warn(options: Any) -> None:
     )
 
 
-def _changed(options: Any) -> list[tuple[str, Any]]:
+def _changed(options: Options) -> list[tuple[str, Any]]:
     names = getattr(options, "_fields", None) or tuple(vars(options))
     default = type(options)()
     given = [(name, getattr(options, name)) for name in names]

@@ -2,6 +2,8 @@
 """`DearStrategy`: data-parallel training whose communication hides behind computation."""
 
 import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -105,7 +107,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
 
     def __init__(
         self,
-        cluster_resolver=None,
+        cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
         *,
         backend: str | None = None,
         schedule: str | None = None,
@@ -123,7 +125,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         shared_seeds: bool | None = None,
         log_per_rank: bool | None = None,
         check_every: int | None = None,
-        **unknown,
+        **unknown: object,
     ):
         options = options_module.resolve(
             {
@@ -157,7 +159,9 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         self._statistics = report.StrategyStatistics(self._job)
         seams.install(self._job.world_size)
         device = tf.config.list_logical_devices("CPU")[0].name
-        self._graph_functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        self._graph_functions: weakref.WeakKeyDictionary[
+            tf.types.experimental.PolymorphicFunction, tf.types.experimental.PolymorphicFunction
+        ] = weakref.WeakKeyDictionary()
         extended = extended_module.DearExtended(self, self._job, device)
         tf.distribute.Strategy.__init__(self, extended)
         timeline_file = options_module.timeline_file()
@@ -221,7 +225,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         return self._job.world_size
 
     @property
-    def cluster_resolver(self):
+    def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
         """This process's place in the job, as a `tf.distribute.cluster_resolver.ClusterResolver`.
 
         Use it in scripts written for `tf.distribute.MultiWorkerMirroredStrategy`, which ask for
@@ -234,7 +238,13 @@ class DearStrategy(tf.distribute.MirroredStrategy):
 
     # Steps.
 
-    def run(self, fn, args=(), kwargs=None, options=None):
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        options: tf.distribute.RunOptions | None = None,
+    ) -> Any:
         """Calls `fn` on this rank's part of a step; see `tf.distribute.Strategy.run`."""
         ignored_options.warn(options)
         if self.world_size > 1 and loss_contract.current_step() is None:
@@ -250,7 +260,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
 
                 # Shapes stay as they are: `fn` may need to know its batch size.
                 @tf.function(autograph=False)
-                def run_in_graph(args, kwargs):
+                def run_in_graph(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
                     return run(reference(), args, kwargs)
 
                 self._graph_functions[fn] = run_in_graph
@@ -309,7 +319,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         """
         return residuals.CompressionState(self._job)
 
-    def broadcast_variables(self, variables, root: int = 0) -> None:
+    def broadcast_variables(self, variables: object, root: int = 0) -> None:
         """Gives all ranks the values that one rank's variables have.
 
         Use it on all ranks after weights were loaded or assigned on one of them, or where `fit`
@@ -389,7 +399,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
 
     # Collectives.
 
-    def all_reduce(self, value, group: str = "world"):
+    def all_reduce(self, value: Any, group: str = "world") -> Any:
         """Sums tensors over the ranks of a group.
 
         Use it for values of your own, outside or inside `run`. All ranks must call it, with the
@@ -440,7 +450,9 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             return tf.convert_to_tensor(value)
         return self.extended.step_collectives.all_gather(value, group)
 
-    def all_to_all(self, value: tf.Tensor, splits, group: str = "world"):
+    def all_to_all(
+        self, value: tf.Tensor, splits: tf.types.experimental.TensorLike, group: str = "world"
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Sends `splits[r]` consecutive rows to every rank r.
 
         Args:

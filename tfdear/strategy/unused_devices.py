@@ -3,10 +3,11 @@
 
 from collections.abc import Sequence
 
+import tensorflow as tf
 from absl import logging
 
 
-def warn(rank: int, devices: Sequence) -> None:
+def warn(rank: int, devices: Sequence[tf.config.PhysicalDevice]) -> None:
     """Warns on rank 0 if TensorFlow sees accelerators.
 
     Args:
@@ -18,7 +19,7 @@ def warn(rank: int, devices: Sequence) -> None:
         logging.warning("tfdear: %s", message)
 
 
-def in_words(devices: Sequence) -> str | None:
+def in_words(devices: Sequence[tf.config.PhysicalDevice]) -> str | None:
     """The warning for a list of devices, None if there are CPUs only."""
     unused = [device for device in devices if device.device_type != "CPU"]
     if not unused:

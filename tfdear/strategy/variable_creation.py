@@ -2,6 +2,7 @@
 """Variables of a strategy: alike on all ranks when they are made, each with its reconciliation."""
 
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -37,14 +38,16 @@ class VariableCreator:
         self._engine = engine
         self._collectives = collectives
         self._seed_offset = seed_offset
-        self._variables: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+        self._variables: weakref.WeakValueDictionary[int, variable_module.DearVariable] = (
+            weakref.WeakValueDictionary()
+        )
 
     def variables(self) -> list[variable_module.DearVariable]:
         """The variables that are still in use, in the order of their making."""
         return [variable for _, variable in sorted(self._variables.items())]
 
     def create(
-        self, given: dict[str, Any], owner: Any, strategy: tf.distribute.Strategy
+        self, given: Mapping[str, Any], owner: object, strategy: tf.distribute.Strategy
     ) -> variable_module.DearVariable:
         """Makes a variable.
 
@@ -89,7 +92,13 @@ class VariableCreator:
         self._variables[number] = variable
         return variable
 
-    def _initial_value(self, initial_value, dtype, path, owner):
+    def _initial_value(
+        self,
+        initial_value: Any,
+        dtype: tf.DType | None,
+        path: str,
+        owner: variable_module.DearVariable | None,
+    ) -> Any:
         """Rank 0's initial value, so that ranks need not draw the same random numbers."""
         if isinstance(initial_value, _tf_private.trackable.CheckpointInitialValueCallable):
             return initial_value  # Every rank reads the same checkpoint.
@@ -111,7 +120,7 @@ class VariableCreator:
             return value
 
 
-def _reconciliation(arguments, initial_value):
+def _reconciliation(arguments: Mapping[str, Any], initial_value: object) -> _Reconciliation:
     synchronization = arguments.get("synchronization")
     aggregation = arguments.get("aggregation", tf.VariableAggregation.NONE)
     if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
