@@ -16,7 +16,11 @@ import importlib.metadata
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
+
+# A function that is wrapped, and what is called instead with that one as its first argument.
+Original: TypeAlias = Callable[..., Any]
+_Wrapper = TypeVar("_Wrapper", bound=Callable[..., Any])
 
 
 class PrivateName:
@@ -70,7 +74,7 @@ class PrivateName:
         return " or ".join(self.signatures)
 
 
-def _signature(function: Any) -> str:
+def _signature(function: Callable[..., Any]) -> str:
     """The parameters and their defaults, without annotations."""
     signature = inspect.signature(function)
     parameters = [
@@ -95,7 +99,9 @@ class Registry:
         self.tested = tuple(tested)
         self.names: list[PrivateName] = []
 
-    def name(self, module: str, path: str, *signatures: str, sets: str | None = None):
+    def name(
+        self, module: str, path: str, *signatures: str, sets: str | None = None
+    ) -> PrivateName:
         """Adds a `PrivateName`; arguments as there."""
         self.names.append(PrivateName(module, path, *signatures, sets=sets))
         return self.names[-1]
@@ -143,13 +149,13 @@ class Seams:
     ```
     """
 
-    def __init__(self):
-        self.wrappers: list[tuple[PrivateName, Callable]] = []
+    def __init__(self) -> None:
+        self.wrappers: list[tuple[PrivateName, Callable[..., Any]]] = []
 
-    def wrap(self, *names: PrivateName):
+    def wrap(self, *names: PrivateName) -> Callable[[_Wrapper], _Wrapper]:
         """Decorates what is called instead of each name, with the original as first argument."""
 
-        def decorate(wrapper: Callable) -> Callable:
+        def decorate(wrapper: _Wrapper) -> _Wrapper:
             self.wrappers.extend((name, wrapper) for name in names)
             return wrapper
 
@@ -176,7 +182,7 @@ def install(*collections: Seams) -> None:
         setattr(owner, attribute, _wrapped(getattr(owner, attribute), wrapper))
 
 
-def replace(owner: Any, attribute: str, wrapper: Callable) -> None:
+def replace(owner: Any, attribute: str, wrapper: Callable[..., Any]) -> None:
     """Wraps a function that only a running program knows, unless it is wrapped already.
 
     Args:
@@ -188,9 +194,9 @@ def replace(owner: Any, attribute: str, wrapper: Callable) -> None:
         setattr(owner, attribute, _wrapped(original, wrapper))
 
 
-def _wrapped(original: Callable, wrapper: Callable) -> Callable:
+def _wrapped(original: Original, wrapper: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def call(*args, **kwargs):
+    def call(*args: Any, **kwargs: Any) -> Any:
         return wrapper(original, *args, **kwargs)
 
     setattr(call, _MARK, original)

@@ -7,6 +7,8 @@ of a run without a strategy; and it fails for a model without `call`. Shapes and
 building needs, with one process too.
 """
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -19,7 +21,9 @@ SEAMS = seams.Seams()
 
 
 @BUILDING.wrap(_keras_private.MAYBE_SYMBOLIC_BUILD)
-def _build_from_specification(original, model, iterator=None, data_batch=None):
+def _build_from_specification(
+    original: seams.Original, model: keras.Model, iterator: Any = None, data_batch: object = None
+) -> object:
     strategy = model._distribute_strategy
     if not getattr(getattr(strategy, "extended", None), "is_dear", False):
         return original(model, iterator=iterator, data_batch=data_batch)
@@ -47,7 +51,9 @@ def _build_from_specification(original, model, iterator=None, data_batch=None):
 
 
 @SEAMS.wrap(_keras_private.COMPILE)
-def _compile_in_scope(original, model, *args, **kwargs):
+def _compile_in_scope(
+    original: seams.Original, model: keras.Model, *args: Any, **kwargs: Any
+) -> object:
     # A model made in the scope belongs to its strategy; so do the metrics and the optimizer that
     # `compile` makes, wherever it is called.
     strategy = lookup.dear_strategy(getattr(model, "_distribute_strategy", None))

@@ -1,20 +1,29 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Optimizers: reductions of gradients, loss scaling, accumulation."""
 
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
 import keras
 import tensorflow as tf
 
 from tfdear._private import keras as _keras_private
 from tfdear._private import seams
 from tfdear.gradients import reducer
+from tfdear.gradients.sparse_rows import Gradient
 from tfdear.integrations.keras import lookup
 from tfdear.losses import loss_contract
+
+_Optimizer: TypeAlias = keras.optimizers.Optimizer
+_Pair: TypeAlias = tuple[Gradient | None, tf.Variable]
 
 SEAMS = seams.Seams()
 
 
 @SEAMS.wrap(_keras_private.ALL_REDUCE_SUM_GRADIENTS)
-def _all_reduce(original, optimizer, grads_and_vars):
+def _all_reduce(
+    original: seams.Original, optimizer: _Optimizer, grads_and_vars: Iterable[_Pair]
+) -> list[_Pair]:
     losses = loss_contract.current_losses()
     if losses is not None:
         grads_and_vars = list(grads_and_vars)
@@ -33,7 +42,7 @@ def _all_reduce(original, optimizer, grads_and_vars):
     ]
 
 
-def _complete_shapes(grads_and_vars) -> None:
+def _complete_shapes(grads_and_vars: Sequence[_Pair]) -> None:
     # Of a kernel that is applied to more than two dimensions TensorFlow does not know the shape of
     # the gradient. Tensors of unknown size travel alone, and are not compressed.
     for gradient, variable in grads_and_vars:
@@ -41,17 +50,17 @@ def _complete_shapes(grads_and_vars) -> None:
             gradient.set_shape(variable.shape)
 
 
-def _momentum_of(optimizer) -> float:
+def _momentum_of(optimizer: _Optimizer) -> float:
     """The factor `u` of an optimizer that computes `velocity = u * velocity + sum`, else 0."""
     return float(optimizer.momentum) if _is_plain_sgd(optimizer) and optimizer.momentum < 1 else 0.0
 
 
-def _is_plain_sgd(optimizer) -> bool:
+def _is_plain_sgd(optimizer: _Optimizer) -> bool:
     # A subclass may do something else.
     return type(optimizer) is keras.optimizers.SGD and not optimizer.nesterov
 
 
-def _warn_of_compression(optimizer, grads_and_vars) -> None:
+def _warn_of_compression(optimizer: _Optimizer, grads_and_vars: Sequence[_Pair]) -> None:
     extended = next(
         filter(None, (lookup.extended_of(variable) for _, variable in grads_and_vars)), None
     )
@@ -65,7 +74,9 @@ def _warn_of_compression(optimizer, grads_and_vars) -> None:
 
 
 @SEAMS.wrap(_keras_private.CHECK_FINITE)
-def _agree_on_overflow(original, optimizer, grads):
+def _agree_on_overflow(
+    original: seams.Original, optimizer: _Optimizer, grads: Sequence[Gradient | None]
+) -> tf.Tensor:
     # The loss scale optimizer looks for overflows in this replica's gradients, before the
     # reduction. With an overflow on one rank only, ranks would take different branches, one of
     # which holds the reduction.
@@ -84,7 +95,9 @@ def _agree_on_overflow(original, optimizer, grads):
 
 
 @SEAMS.wrap(_keras_private.HANDLE_FINITE_GRADS, _keras_private.HANDLE_NON_FINITE_GRADS)
-def _change_loss_scale(original, optimizer, *args, **kwargs):
+def _change_loss_scale(
+    original: seams.Original, optimizer: _Optimizer, *args: Any, **kwargs: Any
+) -> object:
     # The scale is the same on all ranks: not a value to average.
     context = tf.distribute.get_replica_context()
     if lookup.dear_strategy() is None or context is None:
@@ -94,7 +107,12 @@ def _change_loss_scale(original, optimizer, *args, **kwargs):
 
 
 @SEAMS.wrap(_keras_private.APPLY)
-def _accumulate_all_gradients(original, optimizer, grads, trainable_variables=None):
+def _accumulate_all_gradients(
+    original: seams.Original,
+    optimizer: _Optimizer,
+    grads: Iterable[Gradient | None],
+    trainable_variables: Sequence[keras.Variable] | None = None,
+) -> object:
     # With gradient accumulation the reduction moves sums over several batches: a rank without
     # examples in the last one still has those of the others. What a batch without examples adds is
     # taken out where it comes in.
@@ -115,7 +133,7 @@ def _accumulate_all_gradients(original, optimizer, grads, trainable_variables=No
         return original(optimizer, grads, trainable_variables)
 
 
-def _scaled(gradient, weight):
+def _scaled(gradient: Gradient, weight: tf.Tensor | None) -> Gradient:
     if weight is None:
         return gradient
     if isinstance(gradient, tf.IndexedSlices):

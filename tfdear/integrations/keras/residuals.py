@@ -17,15 +17,17 @@ import os
 import pathlib
 import warnings
 
+import keras
 import tensorflow as tf
 
 from tfdear import errors
+from tfdear.job import job as job_module
 
 _FORMAT = 1
 _KEPT = 2
 
 
-def write(model, target: pathlib.Path) -> None:
+def write(model: keras.Model, target: pathlib.Path) -> None:
     """Writes this rank's file for a checkpoint that is about to appear at `target`."""
     job = _compressing_job(model)
     if job is None:
@@ -52,7 +54,7 @@ def write(model, target: pathlib.Path) -> None:
             steps[old].unlink(missing_ok=True)
 
 
-def read(model, source: pathlib.Path) -> None:
+def read(model: keras.Model, source: pathlib.Path) -> None:
     """Takes up what was held back when the checkpoint at `source`, just loaded, was written."""
     job = _compressing_job(model)
     if job is None:
@@ -83,7 +85,7 @@ class CompressionState(tf.train.experimental.PythonState):
         job: The strategy's job.
     """
 
-    def __init__(self, job):
+    def __init__(self, job: job_module.Job):
         super().__init__()
         self._job = job
 
@@ -101,7 +103,7 @@ class CompressionState(tf.train.experimental.PythonState):
             self._job.engine.load_compression(string_value)
 
 
-def _read(job, path: pathlib.Path) -> bytes:
+def _read(job: job_module.Job, path: pathlib.Path) -> bytes:
     if not path.exists():
         others = sorted(_step_of(file) for file in path.parent.glob(_pattern(job, path)))
         raise ValueError(
@@ -120,7 +122,7 @@ def _read(job, path: pathlib.Path) -> bytes:
     return records[1]
 
 
-def _compressing_job(model):
+def _compressing_job(model: keras.Model) -> job_module.Job | None:
     """The job, if it holds something back."""
     job = getattr(getattr(model, "distribute_strategy", None), "_job", None)
     if job is None or not job.compresses or not job.options.compression.error_feedback:
@@ -128,21 +130,21 @@ def _compressing_job(model):
     return job
 
 
-def _step(model) -> int:
+def _step(model: keras.Model) -> int:
     iterations = getattr(getattr(model, "optimizer", None), "iterations", None)
     return 0 if iterations is None else int(iterations)
 
 
-def _path(job, target: pathlib.Path, step: int) -> pathlib.Path:
+def _path(job: job_module.Job, target: pathlib.Path, step: int) -> pathlib.Path:
     name = f".{target.name}.rank{job.rank}of{job.world_size}.step{step}.residual"
     return target.with_name(name)
 
 
-def _files(job, target: pathlib.Path) -> list[pathlib.Path]:
+def _files(job: job_module.Job, target: pathlib.Path) -> list[pathlib.Path]:
     return list(target.parent.glob(_pattern(job, _path(job, target, 0))))
 
 
-def _pattern(job, path: pathlib.Path) -> str:
+def _pattern(job: job_module.Job, path: pathlib.Path) -> str:
     stem = path.name[: path.name.rindex(".step")]
     return "".join(f"[{c}]" if c in "*?[" else c for c in stem) + ".step*.residual"
 

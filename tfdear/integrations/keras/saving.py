@@ -14,8 +14,10 @@ import os
 import pathlib
 import shutil
 import time
+from typing import Any, TypeAlias
 
 import keras
+import tensorflow as tf
 
 from tfdear._private import keras as _keras_private
 from tfdear._private import seams
@@ -30,29 +32,53 @@ _PAUSE_SECONDS = 0.002
 # Keras's callbacks that write logs, and where they keep the path.
 _LOGS = {keras.callbacks.TensorBoard: "log_dir", keras.callbacks.CSVLogger: "filename"}
 
+_Path: TypeAlias = str | os.PathLike[str]
+
 SEAMS = seams.Seams()
 
 # Folders and sharded weights are written in place: only what is one file is renamed.
 
 
 @SEAMS.wrap(_keras_private.SAVE_MODEL)
-def _save_model(save, model, filepath, weights_format="h5", zipped=True):
+def _save_model(
+    save: seams.Original,
+    model: keras.Model,
+    filepath: _Path,
+    weights_format: str = "h5",
+    zipped: bool = True,
+) -> object:
     return _save_and_rename(save, zipped, model, filepath, weights_format, zipped)
 
 
 @SEAMS.wrap(_keras_private.SAVE_WEIGHTS)
-def _save_weights(save, model, filepath, max_shard_size=None, *args, **kwargs):
+def _save_weights(
+    save: seams.Original,
+    model: keras.Model,
+    filepath: _Path,
+    max_shard_size: float | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> object:
     return _save_and_rename(
         save, not max_shard_size, model, filepath, max_shard_size, *args, **kwargs
     )
 
 
 @SEAMS.wrap(_keras_private.SAVE_HDF5)
-def _save_hdf5(save, model, filepath, *args, **kwargs):
+def _save_hdf5(
+    save: seams.Original, model: keras.Model, filepath: _Path, *args: Any, **kwargs: Any
+) -> object:
     return _save_and_rename(save, True, model, filepath, *args, **kwargs)
 
 
-def _save_and_rename(save, one_file, model, filepath, *args, **kwargs):
+def _save_and_rename(
+    save: seams.Original,
+    one_file: bool,
+    model: keras.Model,
+    filepath: _Path,
+    *args: Any,
+    **kwargs: Any,
+) -> object:
     if not _is_shared_path(model, filepath) or not one_file:
         return save(model, filepath, *args, **kwargs)
     target = pathlib.Path(filepath)
@@ -68,7 +94,7 @@ def _save_and_rename(save, one_file, model, filepath, *args, **kwargs):
 
 
 @SEAMS.wrap(_keras_private.LOAD_MODEL, _keras_private.LOAD_WEIGHTS)
-def _load_with_residual(load, *args, **kwargs):
+def _load_with_residual(load: seams.Original, *args: Any, **kwargs: Any) -> object:
     # Takes up what compression held back when the file was saved.
     loaded = load(*args, **kwargs)
     # `load_model(filepath)` or `load_weights_only(model, filepath)`.
@@ -81,7 +107,9 @@ def _load_with_residual(load, *args, **kwargs):
 
 
 @SEAMS.wrap(_keras_private.EXPORT_SAVED_MODEL)
-def _export_and_rename(save, model, filepath, *args, **kwargs):
+def _export_and_rename(
+    save: seams.Original, model: keras.Model, filepath: _Path, *args: Any, **kwargs: Any
+) -> object:
     # As `_save_and_rename`, for the folder of a SavedModel.
     if not _is_shared_path(model, filepath):
         return save(model, filepath, *args, **kwargs)
@@ -105,24 +133,26 @@ def _export_and_rename(save, model, filepath, *args, **kwargs):
     return result
 
 
-def _is_distributed_dear(strategy) -> bool:
+def _is_distributed_dear(strategy: tf.distribute.Strategy | None) -> bool:
     return getattr(getattr(strategy, "extended", None), "is_distributed_dear", False)
 
 
-def _is_shared_path(model, filepath) -> bool:
+def _is_shared_path(model: keras.Model, filepath: object) -> bool:
     is_dear = _is_distributed_dear(getattr(model, "distribute_strategy", None))
     return is_dear and isinstance(filepath, (str, os.PathLike)) and "://" not in str(filepath)
 
 
 @SEAMS.wrap(_keras_private.SET_MODEL)
-def _set_model(set_model, callbacks, model):
+def _set_model(
+    set_model: seams.Original, callbacks: keras.callbacks.CallbackList, model: keras.Model
+) -> object:
     """Logs are the same on all ranks: the callbacks that write them work on rank 0 alone.
 
     Or, with `log_per_rank`, on all of them, each in a folder of its own. Classes derived from them
     stay: they may do what all ranks must do, and choose their own paths.
     """
     strategy = getattr(model, "distribute_strategy", None)
-    if _is_distributed_dear(strategy):
+    if strategy is not None and _is_distributed_dear(strategy):
         per_rank = strategy._job.options.log_per_rank
         for callback in list(callbacks.callbacks):
             attribute = _LOGS.get(type(callback))
@@ -146,14 +176,16 @@ def _own_folder(path: pathlib.Path, attribute: str, rank: int) -> pathlib.Path:
 
 
 @SEAMS.wrap(_keras_private.MAKE_FOLDERS)
-def _make_folders(makedirs, path):
+def _make_folders(makedirs: seams.Original, path: _Path) -> None:
     # Callbacks of all ranks find at the same time that a folder is missing, and make it.
     with contextlib.suppress(FileExistsError):
         makedirs(path)
 
 
 @SEAMS.wrap(_keras_private.BACK_UP, _keras_private.REMOVE_BACKUP)
-def _again_if_removed(method, callback, *args, **kwargs):
+def _again_if_removed(
+    method: seams.Original, callback: keras.callbacks.Callback, *args: Any, **kwargs: Any
+) -> object:
     # Every rank backs up into one folder and removes it when training ends, while another may still
     # be writing its last backup.
     end = time.monotonic() + _INTERRUPTED_SECONDS

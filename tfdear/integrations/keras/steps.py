@@ -5,6 +5,8 @@ What a step writes to a metric is the rank's own, and results are those of all r
 [Note: Own values].
 """
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -19,14 +21,16 @@ SEAMS = seams.Seams()
 
 
 @SEAMS.wrap(_keras_private.METRIC_INIT)
-def _take_results_of_sums(original, metric, *args, **kwargs):
+def _take_results_of_sums(
+    original: seams.Original, metric: keras.metrics.Metric, *args: Any, **kwargs: Any
+) -> None:
     original(metric, *args, **kwargs)
     for kind in type(metric).__mro__:
         if issubclass(kind, keras.metrics.Metric) and callable(vars(kind).get("result")):
             seams.replace(kind, "result", _result_of_sums)
 
 
-def _result_of_sums(original, *args, **kwargs):
+def _result_of_sums(original: seams.Original, *args: Any, **kwargs: Any) -> object:
     with own_value.sums_are_read():
         return original(*args, **kwargs)
 
@@ -36,7 +40,7 @@ _FUNCTIONS = {"make_train_function": "train_function", "make_test_function": "te
 
 
 @SEAMS.wrap(_keras_private.MAKE_TRAIN_FUNCTION, _keras_private.MAKE_TEST_FUNCTION)
-def _make_step(original, model, *args, **kwargs):
+def _make_step(original: seams.Original, model: keras.Model, *args: Any, **kwargs: Any) -> object:
     result = original(model, *args, **kwargs)
     function = getattr(model, attribute := _FUNCTIONS[original.__name__])
     if lookup.dear_strategy(model.distribute_strategy) is not None and not isinstance(
@@ -46,7 +50,7 @@ def _make_step(original, model, *args, **kwargs):
     return result
 
 
-def _is_own_step(model) -> bool:
+def _is_own_step(model: keras.Model) -> bool:
     kind = type(model)
     return (
         kind.train_step is not keras.Model.train_step
@@ -59,7 +63,9 @@ def _is_own_step(model) -> bool:
     _keras_private.MAKE_TEST_FUNCTION,
     _keras_private.MAKE_PREDICT_FUNCTION,
 )
-def _require_variables_of_the_scope(original, model, *args, **kwargs):
+def _require_variables_of_the_scope(
+    original: seams.Original, model: keras.Model, *args: Any, **kwargs: Any
+) -> object:
     # A variable from outside the scope would stay this rank's own: ranks would drift apart, and
     # callbacks that look at a metric would decide differently on each.
     if lookup.dear_strategy(model.distribute_strategy) is not None:
