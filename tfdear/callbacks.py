@@ -50,7 +50,7 @@ class CompressionSchedule(keras.callbacks.Callback):
                 compressor.check_density(density)
         self._densities = dict(densities)
 
-    def set_model(self, model) -> None:
+    def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
         if getattr(model.distribute_strategy, "set_density", None) is None:
             raise ValueError(
@@ -59,7 +59,7 @@ class CompressionSchedule(keras.callbacks.Callback):
                 f"{type(model.distribute_strategy).__name__}."
             )
 
-    def on_epoch_begin(self, epoch, logs=None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
         begun = [first for first in self._densities if first <= epoch]
         if begun:
             self.model.distribute_strategy.set_density(self._densities[max(begun)])
@@ -106,7 +106,7 @@ class StepStatistics(keras.callbacks.Callback):
         self._source: report.StrategyStatistics | None = None
         self._writer: tf.summary.SummaryWriter | None = None
 
-    def set_model(self, model) -> None:
+    def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
         strategy = model.distribute_strategy
         job = getattr(strategy, "_job", None)
@@ -122,22 +122,22 @@ class StepStatistics(keras.callbacks.Callback):
             directory = self._log_dir / f"rank_{job.rank}" if self._all_ranks else self._log_dir
             self._writer = tf.summary.create_file_writer(str(directory))
 
-    def on_train_begin(self, logs=None) -> None:
+    def on_train_begin(self, logs: Mapping[str, float] | None = None) -> None:
         # What came before is no part of this training.
         if self._source is not None:
             self._source.take()
 
-    def on_epoch_begin(self, epoch, logs=None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
         self._last_batch = -1
 
-    def on_train_batch_end(self, batch, logs=None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
         # Several at once, with `steps_per_execution`.
         self._batches += batch - self._last_batch
         self._last_batch = batch
         if self._batches >= self._next_point:
             self._write()
 
-    def on_epoch_end(self, epoch, logs=None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
         self._write()
 
     def _write(self) -> None:

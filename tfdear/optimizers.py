@@ -7,15 +7,19 @@ So norms are taken of whole variables, and every variable has a trust ratio of i
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 from keras import ops
 
 from tfdear.gradients import norms
+from tfdear.gradients.sparse_rows import Gradient
 
 __all__ = ["LAMB", "LARS"]
+
+_LearningRate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
 
 
 class _LayerAdaptive(keras.optimizers.Optimizer):
@@ -23,14 +27,14 @@ class _LayerAdaptive(keras.optimizers.Optimizer):
 
     def __init__(
         self,
-        learning_rate,
+        learning_rate: _LearningRate,
         *,
-        weight_decay,
-        epsilon,
-        exclude_from_weight_decay,
-        exclude_from_layer_adaptation,
-        parallel,
-        **kwargs,
+        weight_decay: float,
+        epsilon: float,
+        exclude_from_weight_decay: Sequence[str],
+        exclude_from_layer_adaptation: Sequence[str],
+        parallel: bool,
+        **kwargs: Any,
     ):
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
         _check_number("weight_decay", weight_decay, at_least=0.0)
@@ -42,28 +46,28 @@ class _LayerAdaptive(keras.optimizers.Optimizer):
         )
         self.parallel = parallel
 
-    def _apply_weight_decay(self, variables):
+    def _apply_weight_decay(self, variables: Iterable[keras.Variable]) -> None:
         # Keras would shrink the weights by `learning_rate * weight_decay` on its own, outside of
         # the trust ratio. Here weight decay belongs to the update, as in the papers.
         del variables
 
-    def _use_weight_decay(self, variable):
+    def _use_weight_decay(self, variable: keras.Variable) -> bool:
         return super()._use_weight_decay(variable) and not self._is_named(
             variable, self._without_decay
         )
 
-    def _weight_decay_of(self, variable) -> float:
+    def _weight_decay_of(self, variable: keras.Variable) -> float:
         return self.weight_decay if self._use_weight_decay(variable) else 0.0
 
-    def _adapts(self, variable) -> bool:
+    def _adapts(self, variable: keras.Variable) -> bool:
         return not self._is_named(variable, self._without_adaptation)
 
-    def _is_named(self, variable, patterns) -> bool:
+    def _is_named(self, variable: keras.Variable, patterns: Iterable[str]) -> bool:
         known = self._trainable_variables[self._get_variable_index(variable)]
         path = getattr(known, "path", known.name)
         return any(re.search(pattern, path) for pattern in patterns)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "epsilon": self.epsilon,
@@ -131,7 +135,7 @@ class LARS(_LayerAdaptive):
 
     def __init__(
         self,
-        learning_rate=0.1,
+        learning_rate: _LearningRate = 0.1,
         *,
         momentum: float = 0.9,
         nesterov: bool = False,
@@ -142,7 +146,7 @@ class LARS(_LayerAdaptive):
         exclude_from_layer_adaptation: Sequence[str] = (),
         parallel: bool = True,
         name: str = "lars",
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(
             learning_rate,
@@ -165,7 +169,7 @@ class LARS(_LayerAdaptive):
         self.nesterov = nesterov
         self.trust_coefficient = trust_coefficient
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
         super().build(variables)
@@ -173,7 +177,9 @@ class LARS(_LayerAdaptive):
         if self.momentum > 0.0:
             (self._momentums,) = self.add_optimizer_variables(variables, ["momentum"])
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(
+        self, gradient: Gradient, variable: keras.Variable, learning_rate: tf.Tensor
+    ) -> None:
         gradient = _dense(gradient, variable)
         layer_norms = None
         if self._adapts(variable) and self.parallel:
@@ -193,7 +199,7 @@ class LARS(_LayerAdaptive):
             step = self.momentum * moved + step if self.nesterov else moved
         self.assign_sub(variable, step)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "momentum": self.momentum,
@@ -252,7 +258,7 @@ class LAMB(_LayerAdaptive):
 
     def __init__(
         self,
-        learning_rate=0.001,
+        learning_rate: _LearningRate = 0.001,
         *,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
@@ -262,7 +268,7 @@ class LAMB(_LayerAdaptive):
         exclude_from_layer_adaptation: Sequence[str] = (),
         parallel: bool = True,
         name: str = "lamb",
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(
             learning_rate,
@@ -279,7 +285,7 @@ class LAMB(_LayerAdaptive):
         self.beta_1 = beta_1
         self.beta_2 = beta_2
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
         super().build(variables)
@@ -287,7 +293,9 @@ class LAMB(_LayerAdaptive):
             variables, ["momentum", "velocity"]
         )
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(
+        self, gradient: Gradient, variable: keras.Variable, learning_rate: tf.Tensor
+    ) -> None:
         gradient = _dense(gradient, variable)
         index = self._get_variable_index(variable)
         m, v = self._momentums[index], self._velocities[index]
@@ -296,7 +304,7 @@ class LAMB(_LayerAdaptive):
         layer_norms = None
         if self._adapts(variable) and self.parallel:
 
-            def make_step():
+            def make_step() -> tf.Tensor:
                 rates = [1 - self.beta_1, 1 - self.beta_2]
                 return tf.stack([*rates, *self._corrections(dtype), self.epsilon, decay])
 
@@ -313,28 +321,31 @@ class LAMB(_LayerAdaptive):
             scale = _or_one(weight_norm / update_norm, weight_norm, update_norm, dtype) * scale
         self.assign_sub(variable, scale * update)
 
-    def _corrections(self, dtype):
+    def _corrections(self, dtype: str) -> tuple[tf.Tensor, tf.Tensor]:
         """What the moments are divided by: they begin at zero."""
         step = ops.cast(self.iterations + 1, dtype)
-        return tuple(
+        first, second = (
             1.0 - ops.power(ops.cast(beta, dtype), step) for beta in (self.beta_1, self.beta_2)
         )
+        return first, second
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "beta_1": self.beta_1, "beta_2": self.beta_2}
 
 
-def _norm(tensor):
+def _norm(tensor: tf.Tensor) -> tf.Tensor:
     return ops.sqrt(ops.sum(ops.square(ops.cast(tensor, "float32"))))
 
 
-def _or_one(ratio, numerator, denominator, dtype):
+def _or_one(
+    ratio: tf.Tensor, numerator: tf.Tensor, denominator: tf.Tensor, dtype: str
+) -> tf.Tensor:
     """The ratio of two norms; 1 where one of them is zero."""
     defined = ops.logical_and(numerator > 0, denominator > 0)
     return ops.cast(ops.where(defined, ratio, 1.0), dtype)
 
 
-def _dense(gradient, variable):
+def _dense(gradient: Gradient, variable: keras.Variable) -> tf.Tensor:
     if isinstance(gradient, tf.IndexedSlices):
         gradient = tf.math.unsorted_segment_sum(
             gradient.values, gradient.indices, variable.shape[0]
@@ -343,7 +354,14 @@ def _dense(gradient, variable):
     return gradient if gradient.dtype == variable.dtype else ops.cast(gradient, variable.dtype)
 
 
-def _check_number(name, value, *, at_least=None, above=None, below=None) -> None:
+def _check_number(
+    name: str,
+    value: float,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     good = (
         number
@@ -358,7 +376,7 @@ def _check_number(name, value, *, at_least=None, above=None, below=None) -> None
         raise ValueError(f"`{name}` must be a finite number {words}. Received: {name}={value!r}")
 
 
-def _patterns(name, value) -> tuple[str, ...]:
+def _patterns(name: str, value: Sequence[str] | None) -> tuple[str, ...]:
     if value is None:
         return ()
     if isinstance(value, str):

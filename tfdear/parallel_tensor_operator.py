@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def parallel_tensor_operator(
-    fn: Callable,
+    fn: Callable[[Any], tf.Tensor],
     tensors: tf.Tensor | Sequence[tf.Tensor],
     *,
     strategy: tf.distribute.Strategy | None = None,
@@ -127,20 +127,22 @@ def consecutive_parts(sizes: Sequence[int], world_size: int) -> list[tuple[int, 
     return list(zip(begins[:-1], begins[1:], strict=True))
 
 
-def _checked_list(tensors) -> list:
+def _checked_list(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     if not tensors:
         raise ValueError("`tensors` must have at least one tensor. Received: []")
     return [tf.convert_to_tensor(tensor) for tensor in tensors]
 
 
-def _checked_tensor(tensor) -> tf.Tensor:
+def _checked_tensor(tensor: tf.Tensor) -> tf.Tensor:
     tensor = tf.convert_to_tensor(tensor)
     if tensor.shape.rank == 0:
         raise ValueError(f"a scalar cannot be divided among ranks. Received: {tensor}")
     return tensor
 
 
-def _part_of_list(tensors, rank, world_size):
+def _part_of_list(
+    tensors: list[tf.Tensor], rank: int, world_size: int
+) -> tuple[list[tf.Tensor] | None, list[tf.Tensor]]:
     if not all(tensor.shape.is_fully_defined() for tensor in tensors):
         raise ValueError(
             "the tensors of a list are divided by their bytes, so their shapes must be known. "
@@ -152,7 +154,9 @@ def _part_of_list(tensors, rank, world_size):
     return tensors[begin:end] or None, [tensors[smallest]]
 
 
-def _part_of_tensor(tensor, rank, world_size):
+def _part_of_tensor(
+    tensor: tf.Tensor, rank: int, world_size: int
+) -> tuple[tf.Tensor | None, tf.Tensor]:
     rows = tensor.shape[0]
     if rows is None:
         rows = tf.shape(tensor, tf.int64)[0]
@@ -163,7 +167,7 @@ def _part_of_tensor(tensor, rank, world_size):
     return None if empty else tensor[begin:end], tensor[:1]
 
 
-def _checked(result):
+def _checked(result: tf.Tensor) -> tf.Tensor:
     result = tf.convert_to_tensor(result)
     if result.shape.rank == 0:
         raise ValueError(
