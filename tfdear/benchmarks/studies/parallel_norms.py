@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
 import numpy as np
 
@@ -225,16 +226,16 @@ def main() -> None:
         model, kind, parallel, directory = arguments.rank_job
         rank_job(model, kind, bool(int(parallel)), pathlib.Path(directory))
         return
-    rows = []
+    rows: list[dict[str, Any]] = []
     print(f"{'model':12s} {'norms':5s} {'MB':>6s} {'kernel':>9s} {'one read':>9s} {'ratio':>6s}")
     for model in arguments.models:
         for kind in arguments.kinds:
-            row = kernel(model, kind)
+            measured = kernel(model, kind)
             size = 4e-6 * _ARRAYS[kind] * sum(math.prod(shape) for shape in MODELS[model]())
-            rows.append({"model": model, "kind": kind, "megabytes": size, **row, "ranks": {}})
+            rows.append({"model": model, "kind": kind, "megabytes": size, **measured, "ranks": {}})
             print(
-                f"{model:12s} {kind:5s} {size:6.0f} {1e3 * row['norms']:6.1f} ms "
-                f"{1e3 * row['read']:6.1f} ms {row['norms'] / row['read']:6.2f}",
+                f"{model:12s} {kind:5s} {size:6.0f} {1e3 * measured['norms']:6.1f} ms "
+                f"{1e3 * measured['read']:6.1f} ms {measured['norms'] / measured['read']:6.2f}",
                 flush=True,
             )
     for kind in arguments.kinds:

@@ -198,6 +198,7 @@ class Torch:
         )
 
     def close(self):
+        assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(60)
         self._folder.cleanup()
@@ -209,6 +210,7 @@ class Torch:
         indices = f"{self._folder.name}/indices.npy"
         task = {"vectors": paths, "k": k, "repeats": repeats, "indices": indices}
         print(json.dumps(task), file=self._process.stdin, flush=True)
+        assert self._process.stdout is not None
         answer = self._process.stdout.readline()
         if not answer:
             sys.exit(f"the process with torch ended with {self._process.wait(60)}")
