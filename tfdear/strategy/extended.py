@@ -71,11 +71,11 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
 
     @property
     def world_size(self) -> int:
-        """Number of ranks; reading it says nothing about a step, as `num_replicas_in_sync` does."""
+        """Number of ranks; unlike `num_replicas_in_sync`, a step may read it without effect."""
         return self._job.world_size
 
     def warn_once(self, message: str) -> None:
-        """Logs a warning in the name of the package, on rank 0, the first time it is given."""
+        """Logs a warning on rank 0, the first time it is given."""
         if message not in self._warnings:
             self._warnings.add(message)
             if self._job.rank == 0:
@@ -83,13 +83,13 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
 
     @property
     def corrects_momentum(self) -> bool:
-        """Whether gradients are compressed in a way that allows for an optimizer's momentum."""
+        """Whether the compression of gradients corrects for an optimizer's momentum."""
         compression = self._job.options.compression
         return self._job.compresses and compression is not None and compression.corrects_momentum
 
     @property
     def is_distributed_dear(self) -> bool:
-        """Whether this strategy has other ranks to talk to."""
+        """Whether this strategy has several ranks."""
         return self._job.world_size > 1
 
     # Variables.
@@ -105,14 +105,14 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             return self._variable_creator.create(kwargs, owner, self._container_strategy())
 
     def variables(self) -> list[variable_module.DearVariable]:
-        """The variables of this strategy that are still in use, in the order of their making."""
+        """The variables of this strategy that are still in use, in the order of creation."""
         return self._variable_creator.variables()
 
     def _validate_colocate_with_variable(self, colocate_with_variable: object) -> None:
         if not isinstance(colocate_with_variable, tf.Variable):
             raise ValueError(
-                "`colocate_vars_with` takes a variable of this strategy. Received: "
-                f"{colocate_with_variable!r}"
+                "`colocate_vars_with` must be a variable of this strategy. Received: "
+                f"colocate_vars_with={colocate_with_variable!r}"
             )
 
     def read_var(self, replica_local_var: tf.Variable) -> tf.Tensor:
@@ -136,7 +136,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         return iterators.hand_out(dataset)
 
     def _gather_lists(self, integers: list[int]) -> list[list[int]]:
-        """Every rank's integers, of which ranks may have different numbers."""
+        """Gathers lists of integers, which may have different lengths, from all ranks."""
         own = tf.constant([len(integers), *integers], tf.int64)
         flat = self.collectives.all_gather(own).numpy().tolist()
         lists: list[list[int]] = []
@@ -172,7 +172,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         if options and options.experimental_replication_mode == modes.PER_REPLICA:
             raise ValueError(
                 "InputReplicationMode.PER_REPLICA is not supported by DearStrategy: a process has "
-                "one replica, so PER_WORKER (the default) is the same"
+                "one replica, so PER_WORKER (the default) is the same."
             )
         ignored_options.warn(options)
 
@@ -254,7 +254,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             with tf.device(self._device):
                 if self.reducer.defer(var, update, args[0]):
                     return tf.no_op() if group else None
-        # For a rank alone too, so that results do not depend on the number of ranks.
+        # With one rank too, so that results do not depend on the number of ranks.
         if args and isinstance(args[0], tf.IndexedSlices):
             args = (sparse_rows.sum_duplicates(args[0]), *args[1:])
         return self._update_non_slot(var, fn, (var,) + tuple(args), kwargs, group)
@@ -329,7 +329,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
     def _local_results(self, value: object) -> tuple[object, ...]:
         return (value,)
 
-    # Facts.
+    # Properties that TensorFlow and Keras ask for.
 
     def _in_multi_worker_mode(self) -> bool:
         # True would make Keras 3 take paths that work for TensorFlow's own strategies only.

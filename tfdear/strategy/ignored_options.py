@@ -13,7 +13,7 @@ Options: TypeAlias = (
     | tf.distribute.experimental.CommunicationOptions
 )
 
-_INSTEAD = {
+_ALTERNATIVES = {
     "RunOptions": "They are for TPUs and shapes that XLA compiles.",
     "InputOptions": "A process has one device, the CPU, to which its data need not be copied.",
     "Options": (
@@ -38,7 +38,10 @@ def warn(options: Options | None) -> None:
     what = ", ".join(f"{name}={value!r}" for name, value in changed)
     name = "CommunicationOptions" if kind == "Options" else kind
     logging.warning(
-        "tfdear: %s has no effect under DearStrategy: %s. %s", name, what, _INSTEAD.get(kind, "")
+        "tfdear: %s has no effect under DearStrategy: %s. %s",
+        name,
+        what,
+        _ALTERNATIVES.get(kind, ""),
     )
 
 
@@ -58,7 +61,7 @@ def warn_of_records(*variables: str) -> None:
     for name in variables:
         if os.environ.get(name):
             logging.warning(
-                "tfdear: %s=%s has no effect: one process communicates with nobody, so nothing is "
+                "tfdear: %s=%s has no effect: one process does not communicate, so nothing is "
                 "recorded. Start several ranks: tfdear run -n 2 ...",
                 name,
                 os.environ[name],

@@ -1,12 +1,12 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""What `strategy.run` calls its function in: one replica of the step, and its tie to the others.
+"""The replica context in which `strategy.run` calls its function.
 
 [Note: All ranks hold the same values]
 After a step every variable has the same value on all ranks, so a read, a checkpoint or an early
 stop never needs a collective. Trainable variables get the same sums of gradients. What a step
 writes into other variables is reconciled: metrics, of which every rank has its own value ([Note:
-Own values]), are added up before a result is taken of them, moving statistics are averaged when the
-step's function returns.
+Own values]), are added up before a result is computed from them; moving statistics are averaged
+when the step's function returns.
 """
 
 import contextlib
@@ -100,15 +100,15 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
             self._updating = previous
 
     def assign(self, variable: _Variable, value: _TensorLike, read_value: bool) -> _Variable | None:
-        alike = _is_same_on_all_ranks(value)
+        identical = _is_same_on_all_ranks(value)
         value = tf.convert_to_tensor(value, variable.dtype)
         if variable.reconciliation is _Reconciliation.SUM_OF_WRITES:
             _store(variable, self._total(value))
             return variable if read_value else None
         if variable.own is None:
             return self._write(variable, value, _local(variable), read_value)
-        # A reset is for a rank without examples, too.
-        variable.own.write(value if alike else self.examples.gate(value, variable.own.read()))
+        # A reset applies to a rank without examples, too.
+        variable.own.write(value if identical else self.examples.gate(value, variable.own.read()))
         return self._note_change(variable, read_value)
 
     def assign_add(
@@ -144,7 +144,7 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
             variable: The `DearVariable`.
             method: Name of the variable's method.
             write: Calls it on this rank.
-            arguments: Those of the method, by name.
+            arguments: The arguments of the method, by name.
         """
         if variable.own is not None:
             raise NotImplementedError(
@@ -193,14 +193,14 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         return variable if read_value else None
 
     def settle(self, variable: _Variable) -> None:
-        """Before a sum is read: adds up all metrics that were written, if this one was."""
+        """Adds up all metrics that were written, if this one was; called before its sum is read."""
         if id(variable) not in self._changed:
             return
         changed = list(self._changed.values())
         self._changed.clear()
         # In the step's own graph, where they were written: a branch that reads may not be taken.
-        outside = tf.init_scope() if self._graph is None else self._graph.as_default()
-        with outside:
+        step_graph = tf.init_scope() if self._graph is None else self._graph.as_default()
+        with step_graph:
             self._add_up(changed)
 
     def _add_up(self, changed: Sequence[_Variable]) -> None:
@@ -211,7 +211,7 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
             _store(variable, total)
 
     def finish(self) -> None:
-        """At the end of the step: reconciles what is left."""
+        """Reconciles what is left at the end of the step."""
         if self._changed:
             self.settle(next(iter(self._changed.values())))
         if self._written:
@@ -222,7 +222,7 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
                 _store(variable, mean)
 
     def _average(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """See [Note: What all ranks write alike stays as it is]."""
+        """See [Note: Means of equal values are exact]."""
         weight = tf.constant(1.0, tf.float64)
         if self.examples.count is not None:
             counted = self._strategy.extended.weighs_examples
@@ -232,14 +232,14 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         flat = [*tf.nest.flatten(terms), weight]
         *sums, total = self._reducer.all_reduce(flat, name="moving statistics")
         means = []
-        for value, sums_of_it in zip(values, tf.nest.pack_sequence_as(terms, sums), strict=True):
-            mean = exact_mean.mean(sums_of_it, total, value.dtype)
-            # A rank without examples has what all had before; so has everybody if there are none.
+        for value, parts in zip(values, tf.nest.pack_sequence_as(terms, sums), strict=True):
+            mean = exact_mean.mean(parts, total, value.dtype)
+            # If no rank has examples, all keep the value of before the step.
             means.append(tf.where(total > 0, mean, value))
         return means
 
 
-# The writes of parts whose sum over the ranks means something, and their sign.
+# The methods that add to some elements, and their sign: what the ranks add can be summed.
 _ADDITIONS = {"scatter_add": 1, "scatter_sub": -1, "scatter_nd_add": 1, "scatter_nd_sub": -1}
 
 
@@ -250,7 +250,7 @@ def _is_same_on_all_ranks(value: _TensorLike) -> bool:
     if isinstance(value, tf.Variable):
         return False
     if tf.executing_eagerly():
-        return not np.any(value)  # Nothing but a reset can be told from what was computed.
+        return not np.any(value)  # A reset is all that can be told from computed values.
     return tf.get_static_value(tf.convert_to_tensor(value)) is not None
 
 

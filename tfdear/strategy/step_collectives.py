@@ -25,19 +25,19 @@ class StepCollectives:
 
     Args:
         reducer: Sums tensors over the ranks.
-        collectives: Moves them.
-        places: This rank's number in each process group, by the group's name.
+        collectives: Gathers, scatters and exchanges them.
+        group_ranks: This rank's number in each process group, by the group's name.
     """
 
     def __init__(
         self,
         reducer: reducer_module.Reducer,
         collectives: collectives_module.Collectives,
-        places: dict[str, int],
+        group_ranks: dict[str, int],
     ):
         self._reducer = reducer
         self._collectives = collectives
-        self._places = places
+        self._group_ranks = group_ranks
 
     def all_reduce(
         self, values: Sequence[_TensorLike | tf.IndexedSlices], group: str = "world"
@@ -65,10 +65,10 @@ class StepCollectives:
         def gather(rows: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
             def gradient(upstream: tf.Tensor) -> tf.Tensor:
                 (total,) = self._sum_of_gradients([upstream], group, examples)
-                mine = tf.shape(rows, tf.int64)[0]
-                numbers = self._collectives.all_gather(mine[tf.newaxis], group)
-                begin = tf.reduce_sum(numbers[: self._places[group]])
-                return total[begin : begin + mine]
+                count = tf.shape(rows, tf.int64)[0]
+                counts = self._collectives.all_gather(count[tf.newaxis], group)
+                start = tf.reduce_sum(counts[: self._group_ranks[group]])
+                return total[start : start + count]
 
             return self._collectives.all_gather(rows, group), gradient
 
@@ -86,7 +86,8 @@ class StepCollectives:
             return self.all_gather(value[tf.newaxis])
         if value.shape.rank is not None and not -value.shape.rank <= axis < value.shape.rank:
             raise ValueError(
-                f"`axis` must be a dimension of the tensor. Received: axis={axis}, {value.shape}"
+                "`axis` must be a dimension of the tensor. Received: "
+                f"axis={axis}, shape={value.shape}"
             )
         if axis == 0:
             return self.all_gather(value)
@@ -149,7 +150,7 @@ def _across_ranks(collective: Callable[[Any], Any], values: Any) -> Any:
 
 
 class _Contribution:
-    """What this rank has to contribute where a collective is called: its values, or nothing."""
+    """What this rank contributes to a collective: its values or, without examples, nothing."""
 
     def __init__(self) -> None:
         self._examples = examples_module.current()

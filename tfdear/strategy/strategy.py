@@ -25,11 +25,12 @@ from tfdear.strategy import extended as extended_module
 from tfdear.strategy import ignored_options, unused_devices
 
 
+# A MirroredStrategy to isinstance checks only (tf_keras has some): none of its code is used.
 class DearStrategy(tf.distribute.MirroredStrategy):
     """Trains one model on several processes, with gradients exchanged behind computation.
 
     Use it in place of `tf.distribute.MultiWorkerMirroredStrategy`: create it before any other
-    TensorFlow object, build and compile the model in its `scope()`, and call `fit` with data sets
+    TensorFlow object, build and compile the model in its `scope()`, and call `fit` with datasets
     of the global batch size. Every process runs the same script; started alone, a process trains
     by itself. Gradients are reduce-scattered while the backward pass runs and all-gathered while
     the next forward pass runs; each variable's optimizer update happens as soon as its gradient is
@@ -53,34 +54,34 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         barrier: Whether "dear" gathers nothing before everything is reduced, as in the paper.
             Defaults to False.
         fusion: How gradients are fused into buckets, a planner of `tfdear.fusion`. Defaults to
-            `tfdear.fusion.Planned()`; the first steps, which it is measured in, have buckets of 25
+            `tfdear.fusion.Planned()`; the first steps, in which it measures, have buckets of 25
             MiB.
         collective: How gradients are summed: "ring" (every rank sums its shard), "tree" (one rank
             sums a bucket, the ranks in turns), "hierarchical" (in shards within each node, then
             each shard between the nodes) or "torus2d" (the same along rows and columns of a grid,
-            in rings). The last two need as many ranks on every node. Defaults to "ring".
-        compression: How gradients are compressed between nodes, a compression of
+            in rings). The last two need the same number of ranks on every node. Defaults to "ring".
+        compression: How gradients are compressed between nodes, a compressor of
             `tfdear.compression`. Defaults to None: they are not.
         weighting: "examples": a mean loss is the mean over the global batch, however its examples
-            are spread over the ranks; "replica": all ranks count alike, as in TensorFlow's own
+            are spread over the ranks; "replica": all ranks weigh the same, as in TensorFlow's own
             strategies. Defaults to "examples".
         timeout: Seconds any collective may take before every rank raises. Defaults to 300.
         init_timeout: Seconds within which all ranks must have started. Defaults to 300.
         heartbeat: Seconds of silence after which a rank counts as lost. Defaults to 10.
-        cleanup_timeout: Seconds for which the script may clean up when the job was given up: a rank
-            whose main thread does not move for so long is ended, with code 70. Writing a Keras
+        cleanup_timeout: Seconds for which the script may clean up after the job was aborted: a rank
+            whose main thread does not move for that long is ended, with code 70. Writing a Keras
             file or a `tf.train.Checkpoint` is waited for. Defaults to 60.
         shared_memory: Whether ranks of one node exchange data through shared memory, where all of
             them can; else by Gloo. Sums are the same bit for bit. Defaults to True.
-        connections: TCP connections to each peer, between which the data of gradients take turns;
-            for networks that give one connection less than the link has, such as those of clouds
-            and bundles of links. Equal on all ranks. Sums are the same bit for bit. Defaults to 1.
+        connections: TCP connections to each peer, over which the data of gradients are spread; for
+            networks that give one connection less than the link has, such as those of clouds and
+            bundles of links. Equal on all ranks. Sums are the same bit for bit. Defaults to 1.
         shared_seeds: Whether all ranks draw the same dropout masks. Defaults to False.
         log_per_rank: Whether `TensorBoard` and `CSVLogger` write on every rank, each into a folder
             `rank_0`, `rank_1`, ... beside where they would write. Defaults to False: rank 0 alone.
         check_every: Steps after which variables are compared over the ranks again: steps of `fit`,
             and calls of `run` from Python (not those in a loop inside a `tf.function`). They always
-            are when `fit`, `evaluate` and a script's own loop begin. Defaults to 0: only then.
+            are when `fit`, `evaluate` and a script's own loop start. Defaults to 0: only then.
 
     Raises:
         TypeError: There is no such argument.
@@ -102,8 +103,6 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         model.compile("sgd", "mse")
     ```
     """
-
-    # A MirroredStrategy to isinstance checks only (tf_keras has some): none of its code is used.
 
     def __init__(
         self,
@@ -175,11 +174,11 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             )
 
     def _gather_integers(self, values: list[int]) -> list[list[int]]:
-        """Everybody's values, in the order of the ranks."""
+        """The values of all ranks, in the order of the ranks."""
         with tf.init_scope():
             return self.all_gather(tf.constant([values], tf.int64)).numpy().tolist()
 
-    # This process's place in the job.
+    # This process in the job.
 
     @property
     def rank(self) -> int:
@@ -226,7 +225,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
 
     @property
     def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
-        """This process's place in the job, as a `tf.distribute.cluster_resolver.ClusterResolver`.
+        """This process and its job, as a `tf.distribute.cluster_resolver.ClusterResolver`.
 
         Use it in scripts written for `tf.distribute.MultiWorkerMirroredStrategy`, which ask for
         `task_type`, `task_id` and `cluster_spec()`. It is the resolver that was passed in, else one
@@ -275,7 +274,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         """Switches compression on, off or to another density, from the next step on.
 
         Use it between two steps, on all ranks alike; `tfdear.callbacks.CompressionSchedule` does
-        it at the begin of epochs. When it is switched off, the next step sends what was held back.
+        it at the start of epochs. When it is switched off, the next step sends what was held back.
 
         Args:
             density: Fraction of the elements to send, above 0 and at most 1. None: all, dense.
@@ -295,7 +294,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         elif density < 1 and self.num_nodes > 1:
             logging.warning(
                 "tfdear: density %g has no effect: by the costs that were measured at the start, "
-                "no size of bucket gained by %s(density=%g). Start with the density that is to "
+                "buckets of no size gained from %s(density=%g). Start with the density that is to "
                 "be used, or say with `dense_below` from how many bytes buckets are compressed.",
                 density,
                 type(self._job.options.compression).__name__,
@@ -417,7 +416,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             TypeError: A tensor's type cannot be summed.
             tf.errors.InvalidArgumentError: Ranks called different collectives.
         """
-        collectives_module.lane(group)  # A wrong name is one for a rank alone, too.
+        collectives_module.lane(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return value
         sums = self.extended.step_collectives.all_reduce(tf.nest.flatten(value), group)
@@ -433,7 +432,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         Returns:
             Rows [rank * n // size, (rank + 1) * n // size) of the sum.
         """
-        collectives_module.lane(group)  # A wrong name is one for a rank alone, too.
+        collectives_module.lane(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return tf.convert_to_tensor(value)
         return self.extended.step_collectives.reduce_scatter(value, group)
@@ -445,7 +444,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             value: A tensor; ranks may have different numbers of rows.
             group: "world", "intra_node" or "inter_node". Defaults to "world".
         """
-        collectives_module.lane(group)  # A wrong name is one for a rank alone, too.
+        collectives_module.lane(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return tf.convert_to_tensor(value)
         return self.extended.step_collectives.all_gather(value, group)
@@ -463,7 +462,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         Returns:
             The rows received, in the order of the ranks, and how many came from each.
         """
-        collectives_module.lane(group)  # A wrong name is one for a rank alone, too.
+        collectives_module.lane(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return tf.convert_to_tensor(value), tf.cast(splits, tf.int64)
         return self.extended.step_collectives.all_to_all(value, splits, group)
@@ -476,13 +475,13 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             root: The rank in the group whose tensor it is. Defaults to 0.
             group: "world", "intra_node" or "inter_node". Defaults to "world".
         """
-        collectives_module.lane(group)  # A wrong name is one for a rank alone, too.
+        collectives_module.lane(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return tf.convert_to_tensor(value)
         return self.extended.collectives.broadcast(value, root, group)
 
     def barrier(self, group: str = "world") -> None:
-        """Returns when every rank has come here.
+        """Returns when every rank has called it.
 
         Args:
             group: "world", "intra_node" or "inter_node". Defaults to "world".

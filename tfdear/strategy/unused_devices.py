@@ -14,12 +14,12 @@ def warn(rank: int, devices: Sequence[tf.config.PhysicalDevice]) -> None:
         rank: Number of this process.
         devices: What `tf.config.get_visible_devices()` returns.
     """
-    message = in_words(devices)
+    message = warning_text(devices)
     if message and rank == 0:
         logging.warning("tfdear: %s", message)
 
 
-def in_words(devices: Sequence[tf.config.PhysicalDevice]) -> str | None:
+def warning_text(devices: Sequence[tf.config.PhysicalDevice]) -> str | None:
     """The warning for a list of devices, None if there are CPUs only."""
     unused = [device for device in devices if device.device_type != "CPU"]
     if not unused:
