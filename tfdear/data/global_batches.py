@@ -25,7 +25,7 @@ _Number: TypeAlias = int | tf.Tensor
 
 
 def row_range(rows: _Number, rank: _Number, world_size: _Number) -> tuple[_Number, _Number]:
-    """The rows [begin, end) of a batch that a rank keeps; the engine cuts shards alike."""
+    """The rows [start, end) of a batch that a rank keeps; the engine cuts shards the same way."""
     return rank * rows // world_size, (rank + 1) * rows // world_size
 
 
@@ -50,16 +50,16 @@ def slice_rows(structure: _Structure, rank: _Number, world_size: _Number) -> _St
             return component
         if isinstance(component, tf.SparseTensor):
             shape = component.dense_shape
-            begin, end = row_range(shape[0], rank, world_size)
-            start = tf.concat([[begin], tf.zeros_like(shape[1:])], 0)
-            size = tf.concat([[end - begin], shape[1:]], 0)
-            return tf.sparse.slice(component, start, size)
+            start, end = row_range(shape[0], rank, world_size)
+            corner = tf.concat([[start], tf.zeros_like(shape[1:])], 0)
+            size = tf.concat([[end - start], shape[1:]], 0)
+            return tf.sparse.slice(component, corner, size)
         if isinstance(component, tf.RaggedTensor):
-            begin, end = row_range(component.nrows(), rank, world_size)
-            return component[begin:end]
+            start, end = row_range(component.nrows(), rank, world_size)
+            return component[start:end]
         if not tf.is_tensor(component):
-            begin, end = row_range(len(component), rank, world_size)
-            return component[begin:end]
+            start, end = row_range(len(component), rank, world_size)
+            return component[start:end]
         if component.shape.rank == 0:
             raise ValueError(
                 "A dataset under DearStrategy must yield global batches: every tensor needs a "
@@ -69,8 +69,8 @@ def slice_rows(structure: _Structure, rank: _Number, world_size: _Number) -> _St
             )
         static = component.shape[0] if component.shape.rank is not None else None
         rows = tf.shape(component, tf.int64)[0] if static is None else static
-        begin, end = row_range(rows, rank, world_size)
-        return component[begin:end]
+        start, end = row_range(rows, rank, world_size)
+        return component[start:end]
 
     return tf.nest.map_structure(cut, structure)
 
@@ -84,7 +84,7 @@ def distribute(
         dataset: Yields global batches.
         rank: The number of this rank.
         world_size: Number of ranks.
-        gather: Callable that takes a list of integers and returns every rank's.
+        gather: Gathers lists of integers from all ranks.
 
     Raises:
         ValueError: The dataset asks for a sharding policy that is not supported, or shuffles in an
@@ -106,17 +106,17 @@ def distribute(
         own = same_length(own, lambda length: [lengths[0] for lengths in gather([length])])
         return mark_distributed(own.prefetch(autotuning.READ_AHEAD))
     in_step = getattr(dataset, _IN_STEP, False)
-    dataset, order = pipeline_order.in_one_order(dataset)
+    dataset, order = pipeline_order.make_deterministic(dataset)
     whole = _is_tuple(dataset)
-    # Of fixed size: what AUTOTUNE brings with it is for the script to choose.
+    # A fixed number: whether to use AUTOTUNE is for the script to choose.
     calls = None if in_step else 1
 
     def cut(batch: object) -> object:
         return slice_rows(batch, rank, world_size)
 
-    # There is nothing for AutoGraph to convert, which takes time.
+    # AutoGraph would take time and find nothing to convert.
     @tf.autograph.experimental.do_not_convert
-    def mine(*batch: object) -> object:
+    def own_rows(*batch: object) -> object:
         return cut(batch if whole else batch[0])
 
     def finish(shared: tf.data.Dataset) -> tf.data.Dataset:
@@ -124,7 +124,7 @@ def distribute(
             return shared.with_options(_no_reading_ahead())
         return shared.prefetch(autotuning.READ_AHEAD)
 
-    shared = finish(dataset.map(mine, calls, deterministic=None if in_step else True))
+    shared = finish(dataset.map(own_rows, calls, deterministic=None if in_step else True))
     comparison = first_batch.FirstBatch(dataset, cut, finish, calls, order, rank, gather)
     setattr(shared, first_batch.COMPARISON, comparison)
     return mark_distributed(shared)
@@ -133,8 +133,8 @@ def distribute(
 def read_in_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Marks a dataset whose source remembers its position, such as a Python generator.
 
-    What was read ahead is lost when an iterator ends, and how much that is depends on time: ranks
-    that read ahead would go on from different places in the next `fit`.
+    What was read ahead is lost when an iterator ends, and how much that is depends on timing: ranks
+    that read ahead would go on from different positions in the next `fit`.
     """
     setattr(dataset, _IN_STEP, True)
     return dataset
@@ -163,7 +163,7 @@ def _is_distributed(dataset: tf.data.Dataset) -> bool:
 
 
 def _is_tuple(dataset: tf.data.Dataset) -> bool:
-    """Whether `map` hands the elements over as several arguments."""
+    """Whether `map` passes the components of an element as several arguments."""
     return type(dataset.element_spec) is tuple
 
 
@@ -204,7 +204,7 @@ def _rows(batch: object) -> tf.Tensor:
 
 
 def _rows_of_last_batch(dataset: tf.data.Dataset) -> int | None:
-    """As far as it can be told without reading: None if not."""
+    """The number of rows if it is known without reading, else None."""
     batches = int(dataset.cardinality().numpy())
     while True:
         inputs = dataset._inputs()
@@ -226,7 +226,7 @@ def same_length(dataset: tf.data.Dataset, exchange: Callable[[int], list[int]]) 
 
     Args:
         dataset: This rank's dataset.
-        exchange: Callable that takes an int and returns every rank's.
+        exchange: Gathers an integer from every rank.
 
     Returns:
         The dataset, lengthened if other ranks' are longer.
@@ -234,8 +234,8 @@ def same_length(dataset: tf.data.Dataset, exchange: Callable[[int], list[int]]) 
     Raises:
         ValueError: Ranks have datasets of unknown length, or both endless and finite ones.
     """
-    mine = int(dataset.cardinality().numpy())
-    lengths = exchange(mine)
+    own = int(dataset.cardinality().numpy())
+    lengths = exchange(own)
     longest = max(lengths)
     if min(lengths) < 0 and len(set(lengths)) > 1 or tf.data.UNKNOWN_CARDINALITY in lengths:
         raise ValueError(
@@ -245,7 +245,7 @@ def same_length(dataset: tf.data.Dataset, exchange: Callable[[int], list[int]]) 
             "with `repeat()` and pass `steps_per_epoch`. Received lengths, by rank (-1: endless, "
             f"-2: unknown): {lengths}"
         )
-    if mine == longest or longest < 0:
+    if own == longest or longest < 0:
         return dataset
 
     def empty(spec: tf.TypeSpec) -> tf.Tensor | tf.RaggedTensor | tf.SparseTensor:
@@ -260,4 +260,4 @@ def same_length(dataset: tf.data.Dataset, exchange: Callable[[int], list[int]]) 
         return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
 
     nothing = tf.data.Dataset.from_tensors(tf.nest.map_structure(empty, dataset.element_spec))
-    return dataset.concatenate(nothing.repeat(longest - mine))
+    return dataset.concatenate(nothing.repeat(longest - own))

@@ -53,7 +53,7 @@ class Collectives:
         value = tf.convert_to_tensor(value)
         if value.dtype == tf.string:
             raise TypeError(
-                "strings cannot be gathered over ranks: they have no fixed size. Gather their "
+                "Strings cannot be gathered over ranks: they have no fixed size. Gather their "
                 f"numbers, or use `tf.io.decode_raw` on padded strings. Received: {value}"
             )
         return self._call(library.load().dear_all_gather, group, value)
@@ -73,7 +73,7 @@ class Collectives:
     def broadcast(
         self, value: _TensorLike, root: int = 0, group: str = "world", name: str = ""
     ) -> tf.Tensor:
-        """`name`: what it is, in a word that all ranks use, for error messages."""
+        """`name`: what the value is, for error messages; the same on all ranks."""
         value = tf.convert_to_tensor(value)
         return self._call(library.load().dear_broadcast, group, value, root=root, label=name)
 

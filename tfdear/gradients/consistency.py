@@ -1,10 +1,10 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Compares variables over the ranks, which must hold the same values, and makes them the same.
 
-No collective tells if ranks train different weights, as after `load_weights` on one rank only: the
-sums of their gradients are alike, and the error stays in the model for good. So digests are
-compared where all ranks come by: when `fit` and `evaluate` begin, at the first step of a loop, and
-every so many steps by option.
+No collective fails if ranks train different weights, as after `load_weights` on one rank only: the
+sums of their gradients are the same, and the difference stays in the model for good. So digests are
+compared at points that all ranks reach: when `fit` and `evaluate` start, at the first step of a
+loop, and every few steps by option.
 """
 
 import hashlib
@@ -21,8 +21,8 @@ from tfdear.gradients import variable as variable_module
 
 _Variable: TypeAlias = tf.Variable | keras.Variable
 
-# What a rank has for itself, by design: seeds of dropout, and gradients that were not sent yet.
-_OWN = ("seed_generator_state", "gradient_accumulator")
+# Variables that differ by design: seeds of dropout, and gradients that were not sent yet.
+_DIFFERENT_BY_DESIGN = ("seed_generator_state", "gradient_accumulator")
 
 
 class Extended(Protocol):
@@ -35,37 +35,37 @@ class Extended(Protocol):
 
 
 class Consistency:
-    """Compares and spreads the variables of one strategy.
+    """Compares and broadcasts the variables of one strategy.
 
     Args:
         extended: The `DearExtended` of the strategy.
         rank: This process's rank.
-        every: Steps after which it compares again; 0: only when training begins.
+        every: Steps after which it compares again; 0: only when training starts.
     """
 
     def __init__(self, extended: Extended, rank: int, every: int):
         self.every = every
         self._extended = extended
         self._rank = rank
-        self._loop_began = False
+        self._loop_started = False
         self._steps_of_loops = 0
 
     def check_model(self, model: keras.Model) -> None:
-        """Raises on all ranks if a model or its optimizer has other values on some rank."""
-        self._loop_began = True
+        """Raises on all ranks if a variable of a model or its optimizer differs on some rank."""
+        self._loop_started = True
         self.check(_shared_variables(model))
 
     def check_step(self) -> None:
-        """Before a script's step: compares what is trained, of all models, if it is time to.
+        """Compares the trained variables of all models before a script's step, if that is due.
 
-        That is the first step, and every few by option where steps are called from Python: of those
-        in a `tf.function`'s loop nobody here knows.
+        It is due before the first step and, by option, before every few steps that are called from
+        Python; steps in a loop inside a `tf.function` are not seen here.
         """
-        due = not self._loop_began
+        due = not self._loop_started
         if self.every and tf.executing_eagerly():
             due = due or self._steps_of_loops % self.every == 0
             self._steps_of_loops += 1
-        self._loop_began = True
+        self._loop_started = True
         if due:
             self._check_trained()
 
@@ -78,7 +78,7 @@ class Consistency:
         self.check([variable for variable in trained if not _is_own(variable)])
 
     def check(self, variables: Sequence[_Variable]) -> None:
-        """Raises on all ranks if a variable has other values on some rank.
+        """Raises on all ranks if a variable differs on some rank.
 
         Args:
             variables: Variables of TensorFlow or Keras, in the same order on all ranks.
@@ -88,25 +88,25 @@ class Consistency:
         """
         with tf.init_scope():
             names = [_name(variable) for variable in variables]
-            # Not the names: Keras numbers what a script made before.
+            # Not the names: they have numbers that depend on what a script created before.
             kinds = [(str(tuple(v.shape)), tf.as_dtype(v.dtype).name) for v in variables]
             digests = [_digest(variable) for variable in variables]
-            # In one small exchange what nearly always holds: all is the same.
-            described = [_hash(repr(kinds)), _hash(repr(digests)), len(names)]
-            everybody = self._gather(described)
-            if (everybody == everybody[0]).all():
+            # One small exchange is enough if everything is the same, as nearly always.
+            summary = [_hash(repr(kinds)), _hash(repr(digests)), len(names)]
+            gathered = self._gather(summary)
+            if (gathered == gathered[0]).all():
                 return
-            if len(set(everybody[:, 0])) > 1 or len(set(everybody[:, 2])) > 1:
+            if len(set(gathered[:, 0])) > 1 or len(set(gathered[:, 2])) > 1:
                 raise errors.TfdearError(
                     "The ranks do not have the same variables. How many they have, by rank: "
-                    f"{everybody[:, 2].tolist()}. Rank {self._rank} has {names[:3]} and so on, of "
+                    f"{gathered[:, 2].tolist()}. Rank {self._rank} has {names[:3]} and so on, of "
                     f"{kinds[:3]}. Build the same model and optimizer on all ranks."
                 )
-            everybody = self._gather(digests)
-        different = np.flatnonzero((everybody != everybody[0]).any(axis=0))
+            gathered = self._gather(digests)
+        different = np.flatnonzero((gathered != gathered[0]).any(axis=0))
         first = different[0]
         groups: dict[int, list[int]] = {}
-        for rank, digest in enumerate(everybody[:, first].tolist()):
+        for rank, digest in enumerate(gathered[:, first].tolist()):
             groups.setdefault(digest, []).append(rank)
         raise errors.TfdearError(
             f"The ranks hold different values of the variable `{names[first]}`; {len(different)} "
@@ -143,7 +143,7 @@ def _variables_of(model_or_variables: object) -> list[_Variable]:
 
 
 def _shared_variables(model: keras.Model) -> list[_Variable]:
-    """Variables of a Keras model and its optimizer that all ranks hold alike between steps."""
+    """Variables of a Keras model and its optimizer that are the same on all ranks between steps."""
     metrics = {id(variable) for variable in getattr(model, "metrics_variables", ())}
     variables = [v for v in model.variables if id(v) not in metrics]
     optimizer = getattr(model, "optimizer", None)
@@ -152,7 +152,7 @@ def _shared_variables(model: keras.Model) -> list[_Variable]:
 
 
 def _is_own(variable: _Variable) -> bool:
-    return any(own in _name(variable) for own in _OWN)
+    return any(own in _name(variable) for own in _DIFFERENT_BY_DESIGN)
 
 
 def _name(variable: _Variable) -> str:

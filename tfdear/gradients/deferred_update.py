@@ -4,10 +4,10 @@
 [Note: What an update owns]
 An update runs later than the code around it, so it may touch only what is its own: the variable,
 its optimizer slots, and whatever else it writes. These it reads and writes in place, and every
-other reader waits for it. All that it merely reads (the step counter, the learning rate) is read in
+other reader waits for it. All that it only reads (the step counter, the learning rate) is read in
 the calling graph, at the time of the call, and captured by value. What an update writes is not
-known before it was traced; if the trace meets a write to a variable that it took by value before,
-it starts again with that variable owned.
+known before it is traced; if the trace meets a write to a variable that it captured by value, it
+starts again with that variable owned.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def current_trace() -> UpdateTrace | None:
     return getattr(_state, "trace", None)
 
 
-class _MeetsForeignWrite(Exception):
+class _ForeignWrite(Exception):
     def __init__(self, variable: DearVariable):
         super().__init__(variable.name)
         self.variable = variable
@@ -67,7 +67,7 @@ class UpdateTrace:
 
     def require_ownership(self, variable: DearVariable) -> None:
         if not self.owns(variable):
-            raise _MeetsForeignWrite(variable)
+            raise _ForeignWrite(variable)
 
     def read_by_value(self, read: Callable[[], _Value]) -> _Value:
         """Calls `read` in the graph that calls the update."""
@@ -95,8 +95,7 @@ class DeferredUpdate:
         self.norms = request
         self.norms_argument = -1
         if request is not None:
-            places = [tensor is request.result for tensor in self.captured]
-            self.norms_argument = places.index(True)
+            self.norms_argument = [value is request.result for value in self.captured].index(True)
 
 
 def trace_update(
@@ -112,7 +111,7 @@ def trace_update(
 
     Returns:
         The traced update, or None if it uses something that is not safe to use later, so that it
-        has to run in its place in the program.
+        has to run in program order.
     """
     outer = _tf_private.ops.get_default_graph()
     sparse = isinstance(gradient, tf.IndexedSlices)
@@ -127,7 +126,7 @@ def trace_update(
         try:
             function = _trace(trace, variable, update, gradient, signature)
             break
-        except _MeetsForeignWrite as met:
+        except _ForeignWrite as met:
             owned.append(met.variable)
 
     written = list(trace.written.values())

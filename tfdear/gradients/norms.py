@@ -1,9 +1,8 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Norms of a layer for LARS and LAMB: in parallel over the ranks where the engine sums gradients.
 
-Where an update is put off, the engine takes the norms, every rank those of its shard ([Note:
-Parallel norms] in `custom_ops/engine/layer_norms.h`). Everywhere else, one op takes them here, in
-one pass.
+Where an update is deferred, the engine takes the norms, every rank those of its shard ([Note:
+Parallel norms] in `custom_ops/engine/layer_norms.h`). Elsewhere one op takes them, in one pass.
 """
 
 import dataclasses
@@ -54,7 +53,7 @@ def take(
         float32, other devices than the CPU, XLA.
     """
     values = (gradient, weight, *moments)
-    if any(value.dtype != tf.float32 for value in values) or _elsewhere(weight):
+    if any(value.dtype != tf.float32 for value in values) or _is_unsupported(weight):
         return None
     trace = deferred_update.current_trace()
     if trace is not None and trace.gradient is gradient and trace.request is None:
@@ -73,7 +72,7 @@ def take(
     return norms[0], norms[1]
 
 
-def _elsewhere(weight: tf.Variable) -> bool:
+def _is_unsupported(weight: tf.Variable) -> bool:
     if "GPU" in (weight.device or "").upper():
         return True
     if tf.executing_eagerly():

@@ -2,11 +2,11 @@
 """Sums over ranks as ops: contributions go into the engine, sums come out, updates wait for them.
 
 [Note: Contribute, then read or defer]
-A reduction is one op that takes a place in the order of collectives (at once, in program order),
-one op per tensor that hands the rank's share to the engine (whenever the backward pass has it), and
-one op per tensor that yields the sum. The last are stateless: where every sum goes into an
-optimizer update, the updates are put off instead (`defer`), nobody reads the sums in the graph, and
-TensorFlow prunes those ops, so the step ends without waiting for the network.
+A reduction is one op that takes a ticket in the order of collectives (at once, in program order),
+one op per tensor that hands the rank's contribution to the engine (when the backward pass has it),
+and one op per tensor that yields the sum. The last are stateless: where every sum goes into an
+optimizer update, the updates are deferred instead (`defer`), nothing reads the sums in the graph,
+and TensorFlow prunes those ops, so the step ends without waiting for the network.
 """
 
 import contextlib
@@ -33,17 +33,17 @@ from tfdear.gradients.sparse_rows import Gradient
 
 # The engine's DataType, by TensorFlow's.
 _DATA_TYPES = {tf.as_dtype(name): number for name, number in engine_module.DATA_TYPES.items()}
-# A layout stays for ever, and shapes may be other ones in every step: past so many, one serves all
-# shapes, whose sizes are then known at run time only.
-_MOST_EAGER_LAYOUTS = 256
+# A layout is never freed, and the shapes of eager calls may change in every step: beyond this
+# number, one layout serves all shapes, with sizes that are known at run time only.
+_MAX_EAGER_LAYOUTS = 256
 _NO_VARIABLE = -1
-# Of the optimizer whose gradients are being summed; None: there is none.
+# The momentum of the optimizer whose gradients are being summed; None: there is none.
 _momentum: contextvars.ContextVar[float | None] = contextvars.ContextVar("momentum", default=None)
 
 
 @contextlib.contextmanager
 def for_optimizer(momentum: float) -> Iterator[None]:
-    """Within it, sums are for an optimizer, which applies this momentum to them."""
+    """Within it, sums are for an optimizer that applies this momentum to them."""
     token = _momentum.set(momentum)
     try:
         yield
@@ -81,18 +81,18 @@ class Reducer:
         self._engine = engine
         self._on_layout = on_layout
         self.device = device
-        # Of each layout of a graph: its tensors, and what they are called.
+        # The tensors of each layout of a graph, and their names.
         self._tensors: dict[int, list[plan.TensorSpec]] = {}
         self._names: dict[int, list[str]] = {}
-        # Of each layout: the numbers of the variables whose gradients its tensors are.
+        # The numbers of the variables whose gradients the tensors of each layout are.
         self._variables: dict[int, list[int]] = {}
-        # Of eager calls, by lane: the members of a lane's group have made the same calls, so they
-        # run out of layouts at the same one.
+        # Layouts of eager calls, by lane: the ranks of a lane's group have made the same calls, so
+        # they all run out of layouts at the same call.
         self._eager_layouts: dict[
             engine_module.Lane, dict[tuple[str, tuple[plan.TensorSpec, ...]], int]
         ] = {}
-        # A resource without content: ops that take a place in the order of collectives share it,
-        # so automatic control dependencies keep them in program order.
+        # A resource without content: the ops that take tickets share it, so automatic control
+        # dependencies keep them in program order.
         with tf.init_scope(), tf.device(device):
             self._order = tf.Variable(0, trainable=False, name="tfdear_order")
 
@@ -113,7 +113,7 @@ class Reducer:
 
         Args:
             values: Tensors or `tf.IndexedSlices`, the same structure on all ranks.
-            name: What they are, in a word, for error messages.
+            name: What the values are, for error messages.
             lane: Where the reduction queues. One in the control lane whose sums are all deferred
                 moves to the gradients' lane.
             active: Scalar bool; where false, this rank contributes nothing.
@@ -133,7 +133,7 @@ class Reducer:
             layout = self._layout(values, name, lane)
             with step_data.required(), step_data.read():
                 ticket = ops.dear_open_reduction(self.order, layout=layout)
-            # Last first: the order in which the backward pass yields gradients.
+            # The last one first: the order in which the backward pass yields gradients.
             for index in reversed(range(len(values))):
                 self._contribute(ops, ticket, index, values[index], weight)
             return [_reduced(ops, ticket, index, value) for index, value in enumerate(values)]
@@ -143,7 +143,7 @@ class Reducer:
         eager = tf.executing_eagerly()
         if eager:
             layouts = self._eager_layouts.setdefault(lane, {})
-            if (name, specs) not in layouts and len(layouts) >= _MOST_EAGER_LAYOUTS:
+            if (name, specs) not in layouts and len(layouts) >= _MAX_EAGER_LAYOUTS:
                 specs = tuple(dataclasses.replace(spec, count=-1, bytes=0) for spec in specs)
             if (name, specs) in layouts:
                 return layouts[name, specs]
@@ -172,8 +172,8 @@ class Reducer:
         else:
             op = ops.dear_contribute(ticket, value, weight, index=index)
         if not tf.executing_eagerly():
-            # Contributions happen whenever the backward pass has them; without this they would be
-            # chained to each other as ops with side effects.
+            # Contributions run when the backward pass has them; without this they would be chained
+            # to each other as ops with side effects.
             graph = _tf_private.ops.get_default_graph()
             manager = getattr(graph, "experimental_acd_manager", None)
             if manager is not None:
@@ -185,17 +185,17 @@ class Reducer:
         update: deferred_update.Update,
         gradient: Gradient,
     ) -> bool:
-        """Puts `update(variable, gradient)` off until the sum is there, if that is possible.
+        """Defers `update(variable, gradient)` until the sum is there, if that is possible.
 
         Args:
             variable: The `DearVariable` to update.
             update: A callable of the variable and the gradient.
-            gradient: A sum that `all_reduce` returned, untouched since.
+            gradient: A sum that `all_reduce` returned, unchanged since.
 
         Returns:
-            False if the update must run in its place in the program: the gradient was changed
-            after the reduction, or comes from another graph, or the update uses something that
-            could change before it runs.
+            False if the update must run in program order: the gradient was changed after the
+            reduction, or comes from another graph, or the update uses something that could change
+            before it runs.
         """
         source = _reduced_op(gradient)
         if source is None:
@@ -209,7 +209,7 @@ class Reducer:
         graph.add_to_collection("tfdear_deferred_updates", traced)
         ticket = source.inputs[0]
         layout = ticket.op.get_attr("layout")
-        self._take_to_gradients(ticket, layout, source.get_attr("index"), variable)
+        self._move_to_gradients(ticket, layout, source.get_attr("index"), variable)
         norms = traced.norms
         if norms is not None:
             self._engine.request_norms(layout, source.get_attr("index"))
@@ -238,7 +238,7 @@ class Reducer:
             )
         return True
 
-    def _take_to_gradients(
+    def _move_to_gradients(
         self, ticket: tf.Tensor, layout: int, index: int, variable: variable_module.DearVariable
     ) -> None:
         if layout not in self._names:
@@ -271,7 +271,7 @@ def check_type(value: tf.types.experimental.TensorLike | tf.IndexedSlices) -> Gr
     if value.dtype not in _DATA_TYPES:
         supported = ", ".join(sorted(data_type.name for data_type in _DATA_TYPES))
         raise TypeError(
-            f"tensors of type {value.dtype.name} cannot be summed over ranks. Supported: "
+            f"Tensors of type {value.dtype.name} cannot be summed over ranks. Supported: "
             f"{supported}. Cast the tensor first. Received: {value}"
         )
     return value
@@ -279,7 +279,7 @@ def check_type(value: tf.types.experimental.TensorLike | tf.IndexedSlices) -> Gr
 
 def _spec(value: Gradient) -> plan.TensorSpec:
     sparse = isinstance(value, tf.IndexedSlices)
-    # Of rows, how many there are is known at run time only: their number is small beside the table.
+    # The number of rows is known at run time only; it is small beside the table.
     count = None if sparse else value.shape.num_elements()
     return plan.TensorSpec(
         data_type=_DATA_TYPES[value.dtype],
@@ -298,7 +298,7 @@ def _reduced(ops: types.ModuleType, ticket: tf.Tensor, index: int, value: Gradie
 
 
 def _reduced_op(gradient: Gradient) -> tf.Operation | None:
-    """The op that yields the untouched sum, or None."""
+    """The op that yields the sum, or None if it was changed since."""
     tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
     if not isinstance(tensor, tf.Tensor) or tf.executing_eagerly():
         return None

@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Rows of sparse gradients (`tf.IndexedSlices`), of which several may have one index."""
+"""Rows of sparse gradients (`tf.IndexedSlices`), several of which may have the same index."""
 
 from typing import TypeAlias
 

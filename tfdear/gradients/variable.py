@@ -24,37 +24,37 @@ _state = threading.local()
 class Reconciliation(enum.Enum):
     """What becomes of values that ranks write into a variable inside `strategy.run`."""
 
-    # Nothing: every rank writes the same (step counters), or nobody outside an update writes.
+    # Nothing: every rank writes the same (step counters), or only updates write.
     NONE = "none"
-    # Every rank has its own value, and these are added up: metrics. See [Note: Own values].
+    # Every rank has its own value, and they are added up: metrics. See [Note: Own values].
     SUM = "sum"
     # The ranks' values are averaged: moving statistics of BatchNormalization.
     MEAN = "mean"
-    # What the ranks write is added up at once: counters of a script.
+    # The values that the ranks write are added up at once: counters of a script.
     SUM_OF_WRITES = "sum of writes"
-    # What rank 0 writes.
+    # The value that rank 0 writes.
     FIRST = "first"
 
 
 @contextlib.contextmanager
-def written_alike() -> Iterator[None]:
-    """Within it, variables are made whose writes are the same on all ranks: Keras's counters."""
-    previous = is_written_alike()
-    _state.alike = True
+def identical_writes() -> Iterator[None]:
+    """Within it, variables are created whose writes are the same on all ranks: Keras's counters."""
+    previous = are_writes_identical()
+    _state.identical_writes = True
     try:
         yield
     finally:
-        _state.alike = previous
+        _state.identical_writes = previous
 
 
-def is_written_alike() -> bool:
-    """Whether `written_alike` holds."""
-    return getattr(_state, "alike", False)
+def are_writes_identical() -> bool:
+    """Whether the caller is within `identical_writes`."""
+    return getattr(_state, "identical_writes", False)
 
 
 @contextlib.contextmanager
 def raw_handles() -> Iterator[None]:
-    """Within it, `handle` gives the bare handle: the caller has awaited the variable itself."""
+    """Within it, `handle` is the bare handle: the caller has awaited the variable itself."""
     previous = getattr(_state, "raw", False)
     _state.raw = True
     try:
@@ -100,7 +100,7 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
     pending on the variable. See "Deferred updates" in `custom_ops/README.md`.
 
     Args:
-        creation_path: Its path in the model where it was made.
+        creation_path: Its path in the model when it was created.
         number: The engine's number of the variable.
         owner: The variable whose update writes this one (an optimizer slot), or None.
         reconciliation: What becomes of values written inside `strategy.run`.
@@ -116,7 +116,7 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         reconciliation: Reconciliation,
         **kwargs: Any,
     ):
-        self._is_made = False  # No updates can be in flight while the variable is being made.
+        self._is_made = False  # No updates can be in flight while the variable is being created.
         self.number = number
         self.creation_path = creation_path
         self.owner = owner
@@ -133,7 +133,7 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
 
     @property
     def strategy(self) -> tf.distribute.Strategy:
-        """The `DearStrategy` that made the variable."""
+        """The `DearStrategy` that created the variable."""
         return self._distribute_strategy
 
     @property
@@ -141,14 +141,14 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         return self._bare_handle
 
     # TensorFlow's C++ takes this attribute of a variable that is an argument of an eager op, as in
-    # `tf.maximum(variable, 0)`, and reads the value past everything else here.
+    # `tf.maximum(variable, 0)`, and reads the value without anything else here.
     @property
     def _handle(self) -> tf.Tensor:
         if not self._is_made or getattr(_state, "raw", False) or not tf.executing_eagerly():
             return self._bare_handle
         context = _reconciling_context(self)
         if context is not None and self.own is not None:
-            if not own_value.are_sums_read():
+            if not own_value.is_reading_sums():
                 return self.own.handle
             context.settle(self)
         self.await_updates()
@@ -177,7 +177,7 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
                 library.load().dear_await(handles=[self._bare_handle], variables=[self.number])
             forward_marks.mark(self.number)
 
-    # Facts about the variable, not its value: no reason to wait.
+    # Properties that do not depend on the value: no reason to wait.
     @property
     def device(self) -> str:
         return self._bare_handle.device
@@ -197,7 +197,7 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         if trace is None and self._is_made and not getattr(_state, "raw", False):
             replica_context = _reconciling_context(self)
             if replica_context is not None and self.own is not None:
-                if not own_value.are_sums_read():
+                if not own_value.is_reading_sums():
                     return replica_context.read_own(self.own)
                 replica_context.settle(self)
             self.await_updates()
@@ -215,7 +215,7 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         return super().gather_nd(indices, name)
 
     def _is_read_by_value(self) -> bool:
-        # An update knows of what it needs as a whole; and a rank's own value is elsewhere.
+        # An update captures whole values; and a rank's own value is in another variable.
         trace = deferred_update.current_trace()
         if trace is not None:
             return not trace.owns(self)
@@ -303,7 +303,7 @@ def _add_write_method(name: str) -> None:
     setattr(DearVariable, name, method)
 
 
-# The other ways to write into a variable, into parts of it but for the last, a checkpoint's.
+# The other methods that write: into parts of the variable, except the last, which restores it.
 for _name in (
     "scatter_sub",
     "scatter_add",

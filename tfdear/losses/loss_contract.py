@@ -1,9 +1,9 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""How the losses, gradients and logs of a step are put together over the ranks.
+"""How the losses, gradients and logs of a step are combined over the ranks.
 
 [Note: One process is the reference]
 A step that Keras calls (`fit`, `evaluate`, the `*_on_batch` methods) is written for one process: it
-takes the mean over whatever rows it gets, by a loss object, a loss function or by hand. Each rank's
+takes the mean over the rows that it gets, by a loss object, a loss function or by hand. Each rank's
 loss is an estimate of the global batch's from the rank's rows, and their mean, weighted by the
 rows, is the loss of the global batch. So nothing is scaled in the step: gradients are weighted
 where they are reduced, by the rank's share of the step's examples, and so are the scalars that the
@@ -34,15 +34,15 @@ _state = threading.local()
 
 
 class Contract(enum.Enum):
-    """What the gradients of all ranks make together."""
+    """How the gradients of the ranks are combined."""
 
-    # Their mean, weighted by the ranks' examples.
+    # By their mean, weighted by the ranks' examples.
     MEAN = "mean"
-    # Their sum: each rank scaled its loss.
+    # By their sum: each rank scaled its loss.
     SUM = "sum"
 
 
-class _ScalesByItself(BaseException):
+class _OwnScaling(BaseException):
     """Ends the trace of a step that scales its loss after another one was left unscaled.
 
     Not an `Exception`, which a step may catch.
@@ -63,12 +63,12 @@ class KerasStep:
         self.contract = Contract.MEAN
 
     def __call__(self, iterator: Iterator[object]) -> object:
-        # A rank without rows computes on one of these, which is known only then.
-        iterators.look_at_first_batch(iterator)
+        # The row on which a rank without rows computes is known only after that.
+        iterators.compare_first_batch(iterator)
         batches = list(iterator) if isinstance(iterator, types.GeneratorType) else None
         try:
             return self._call(iterator if batches is None else iter(batches))
-        except _ScalesByItself:
+        except _OwnScaling:
             self.contract = Contract.SUM
             return self._call(iterator if batches is None else iter(batches))
 
@@ -87,7 +87,7 @@ def current_step() -> KerasStep | None:
 
 
 def current_losses() -> "Losses | None":
-    """What knows about the losses of the step that is being traced or run, or None."""
+    """The losses of the step that is being traced or run, or None."""
     return getattr(tf.distribute.get_replica_context(), "losses", None)
 
 
@@ -147,7 +147,7 @@ class Losses:
 
     @property
     def are_reduced(self) -> bool:
-        """Whether what is summed now are an optimizer's gradients."""
+        """Whether the values that are being summed are an optimizer's gradients."""
         return self._reducing
 
     def weight(self) -> tf.Tensor:
@@ -157,9 +157,9 @@ class Losses:
             share = self._context.examples.share()
         if share is not None:
             return tf.cast(share, tf.float64)
-        alike = tf.constant(1.0 / self._extended.world_size, tf.float64)
+        equal = tf.constant(1.0 / self._extended.world_size, tf.float64)
         present = self._context.examples.present
-        return alike if present is None else tf.where(present, alike, tf.zeros_like(alike))
+        return equal if present is None else tf.where(present, equal, tf.zeros_like(equal))
 
     # Called where Keras scales for `tf.distribute`.
 
@@ -200,11 +200,11 @@ class Losses:
         return value * tf.cast(tf.math.divide_no_nan(share, self.weight()), value.dtype)
 
     def note_single_value(self) -> None:
-        """To be called with a loss that comes to Keras as one value for all rows."""
+        """Call it with a loss that Keras gets as one value for all rows."""
         self._takes_single_values = True
 
     def note_gradients(self, target: object, gradients: object) -> None:
-        """To be called with what a tape was asked, and what it answered."""
+        """Call it with the target of a gradient tape and the gradients that it returned."""
         if self._step is None or not self.are_means:
             return
         if not tf.executing_eagerly():
@@ -213,14 +213,14 @@ class Losses:
             self._extended.warn_once(row_sums.EAGER_WARNING)
 
     def note_scaling(self) -> None:
-        """To be called where the step scales its loss, or asks by how much it must."""
+        """Call it where the step scales its loss, or asks for the factor."""
         self._scaled = True
         if self._step is None or not self.are_means:
             return
         if not self._left_unscaled:
             self._step.contract = Contract.SUM
         elif not tf.executing_eagerly():
-            raise _ScalesByItself
+            raise _OwnScaling
         else:
             raise ValueError(
                 "This step scales its loss by itself (`tf.nn.compute_average_loss`, "
@@ -262,7 +262,7 @@ class Losses:
 
     @contextlib.contextmanager
     def reducing_gradients(self) -> Iterator[None]:
-        """Within it, what is summed over the ranks are the gradients of an optimizer."""
+        """Within it, the values that are summed over the ranks are an optimizer's gradients."""
         self._reducing = True
         try:
             yield
@@ -270,7 +270,7 @@ class Losses:
             self._reducing = False
 
     @contextlib.contextmanager
-    def gradients_are_weighted(self) -> Iterator[None]:
+    def weighted_gradients(self) -> Iterator[None]:
         """Within it, gradients have been multiplied by `gradient_weight()` already."""
         self._weighted = True
         try:
@@ -279,7 +279,7 @@ class Losses:
             self._weighted = False
 
     def gradient_weight(self) -> tf.Tensor | None:
-        """By what this rank's gradients are multiplied before they are summed; None: nothing."""
+        """The factor of this rank's gradients in the sum, or None for a plain sum."""
         if self._weighted:
             return None
         if self.are_means:
@@ -306,14 +306,14 @@ class Losses:
             return outputs
         flat = tf.nest.flatten(outputs)
         own = self._context.own_reads
-        places = [place for place, value in enumerate(flat) if _is_local_scalar(value, own)]
-        if not places:
+        indices = [index for index, value in enumerate(flat) if _is_local_scalar(value, own)]
+        if not indices:
             return outputs
         means = self._extended.reducer.all_reduce(
-            [flat[place] for place in places], name="logs", weight=self.weight()
+            [flat[index] for index in indices], name="logs", weight=self.weight()
         )
-        for place, mean in zip(places, means, strict=True):
-            flat[place] = mean
+        for index, mean in zip(indices, means, strict=True):
+            flat[index] = mean
         return tf.nest.pack_sequence_as(outputs, flat)
 
 
@@ -331,7 +331,7 @@ def _map_floating(function: Callable[[tf.Tensor], tf.Tensor], structure: _Struct
     return tf.nest.map_structure(apply, structure)
 
 
-# Ops whose results are the same on all ranks; what they are made from need not be looked at.
+# Ops whose results are the same on all ranks, whatever their inputs.
 _SAME_ON_ALL_RANKS = ("DearReduced", "ReadVariableOp", "Const")
 
 

@@ -3,8 +3,8 @@
 
 Gradients of a step that Keras calls are weighed as those of means ([Note: One process is the
 reference]); a loss object with `reduction="sum"` says what it is, a `tf.reduce_sum` does not. In a
-compiled step it can be seen: the graph is walked from the loss to the sum and on to the batch. What
-is not seen for certain is let pass, as a false warning is worse than none.
+compiled step it can be seen: the graph is walked from the loss to the sum and on to the batch. In
+doubt there is no warning, as a false one is worse than none.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 WARNING = (
     "The loss of this step is a sum over the rows of the batch, made by hand (`tf.reduce_sum`, "
-    "`keras.ops.sum`, or a loss of several values). In `fit`, gradients are put together over the "
+    "`keras.ops.sum`, or a loss of several values). In `fit`, gradients are combined over the "
     "ranks as those of means, so the gradients of this sum come out too small, about by the number "
     'of ranks. Use a loss object of `keras.losses` with `reduction="sum"`, take the mean instead '
     "(`keras.ops.mean`), or divide by the number of rows."
@@ -28,7 +28,7 @@ EAGER_WARNING = (
     "each such sum is looked for, and warned of."
 )
 
-# What passes a factor or a term on; of a product or quotient, one side must be constant.
+# Ops that pass on a factor or a term; in a product or quotient, one side must be constant.
 _TERMS = {"Add", "AddV2", "AddN", "Sub", "Neg", "Identity", "Cast", "Squeeze"}
 _PRODUCTS = {"Mul", "RealDiv", "Div", "DivNoNan", "MulNoNan"}
 _ARITHMETIC = {
@@ -41,7 +41,7 @@ _ARITHMETIC = {
 }
 _CONSTANTS = {"Const", "ReadVariableOp", "VarHandleOp"}
 
-# Reductions, and what may put something else than the batch into the first dimension.
+# Reductions, and ops that may put something other than the batch into the first dimension.
 _REDUCTIONS = {"Sum", "Mean", "Prod", "Max", "Min", "All", "Any", "EuclideanNorm"}
 _UNCERTAIN = {
     "Transpose",
@@ -78,14 +78,14 @@ class RowSums:
         self.are_applied = False
 
     def note_gradients(self, target: object, gradients: object) -> None:
-        """To be called with what a tape was asked, and what it answered."""
+        """Call it with the target of a gradient tape and the gradients that it returned."""
         losses = [loss for loss in tf.nest.flatten(target) if isinstance(loss, tf.Tensor)]
         if any(hasattr(loss, "op") and self._is_row_sum(loss) for loss in losses):
             self._gradients += [g for g in tf.nest.flatten(gradients) if g is not None]
 
     def note_applied(self, gradients: Iterable[tf.Tensor | tf.IndexedSlices | None]) -> None:
-        """To be called with what an optimizer is given."""
-        # By identity: whoever divides them before may well make them those of a mean.
+        """Call it with the gradients that an optimizer gets."""
+        # By identity: a step that divides them first may well make them those of a mean.
         given = {id(gradient) for gradient in gradients}
         self.are_applied |= any(id(gradient) in given for gradient in self._gradients)
 

@@ -31,7 +31,7 @@ def _take_results_of_sums(
 
 
 def _result_of_sums(original: seams.Original, *args: Any, **kwargs: Any) -> object:
-    with own_value.sums_are_read():
+    with own_value.reading_sums():
         return original(*args, **kwargs)
 
 

@@ -92,5 +92,5 @@ def _trust_counters(original: seams.Original, variable: keras.Variable, value: o
     # The variables that Keras makes with aggregation "only_first_replica", such as the number of
     # iterations, are written in every step, alike on all ranks: a collective for each would only
     # cost time. Those of a script get what it asked for.
-    with variable_module.written_alike():
+    with variable_module.identical_writes():
         return original(variable, value)
