@@ -18,15 +18,15 @@ _TIMES = ("time", "forward", "backward", "other", "communication", "exposed", "u
 
 
 class CompressionSchedule(keras.callbacks.Callback):
-    """Switches compression on, off or to another density when epochs begin.
+    """Switches compression on, off or to another density when epochs start.
 
     Use it for the recipe of the paper: sparse communication in the epochs in which the gradients
     are large, dense communication in the last ones. What was held back when compression ends is
     sent with the next step. In a strategy of one process it does nothing.
 
     Args:
-        densities: From epoch (from 0) on, which density: a fraction above 0 and at most 1, or None
-            for dense. Before the first epoch named, the strategy's own density is in force.
+        densities: The density from each epoch on, counted from 0: a fraction above 0 and at most 1,
+            or None for dense. Before the first of these epochs the strategy's density is in force.
 
     Raises:
         ValueError: An epoch is negative or a density out of range, or the model was not built under
@@ -45,7 +45,10 @@ class CompressionSchedule(keras.callbacks.Callback):
         super().__init__()
         for epoch, density in densities.items():
             if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0:
-                raise ValueError(f"An epoch is a whole number from 0 on. Received: {epoch!r}")
+                raise ValueError(
+                    "The keys of `densities` must be epochs: whole numbers from 0 on. Received: "
+                    f"densities={dict(densities)!r}"
+                )
             if density is not None:
                 compressor.check_density(density)
         self._densities = dict(densities)
@@ -54,15 +57,14 @@ class CompressionSchedule(keras.callbacks.Callback):
         super().set_model(model)
         if getattr(model.distribute_strategy, "set_density", None) is None:
             raise ValueError(
-                "expected a model that was built in the scope of a tfdear.DearStrategy with "
-                "`compression`. Received a model of "
-                f"{type(model.distribute_strategy).__name__}."
+                "The model must be built in the scope of a tfdear.DearStrategy with `compression`. "
+                f"Received: a model of {type(model.distribute_strategy).__name__}"
             )
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
-        begun = [first for first in self._densities if first <= epoch]
-        if begun:
-            self.model.distribute_strategy.set_density(self._densities[max(begun)])
+        started = [first for first in self._densities if first <= epoch]
+        if started:
+            self.model.distribute_strategy.set_density(self._densities[max(started)])
 
 
 class StepStatistics(keras.callbacks.Callback):
@@ -96,7 +98,9 @@ class StepStatistics(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         if every < 1:
-            raise ValueError(f"`every` must be a positive number of batches. Received: {every!r}")
+            raise ValueError(
+                f"`every` must be a positive number of batches. Received: every={every!r}"
+            )
         self._log_dir = pathlib.Path(log_dir)
         self._every = every
         self._all_ranks = all_ranks
@@ -112,8 +116,8 @@ class StepStatistics(keras.callbacks.Callback):
         job = getattr(strategy, "_job", None)
         if job is None:
             raise ValueError(
-                "expected a model that was built in the scope of a tfdear.DearStrategy. Build and "
-                f"compile it there. Received a model of {type(strategy).__name__}."
+                "The model must be built and compiled in the scope of a tfdear.DearStrategy. "
+                f"Received: a model of {type(strategy).__name__}"
             )
         if job.world_size == 1 or not (self._all_ranks or job.rank == 0):
             return
@@ -123,7 +127,7 @@ class StepStatistics(keras.callbacks.Callback):
             self._writer = tf.summary.create_file_writer(str(directory))
 
     def on_train_begin(self, logs: Mapping[str, float] | None = None) -> None:
-        # What came before is no part of this training.
+        # Earlier steps are no part of this training.
         if self._source is not None:
             self._source.take()
 
@@ -165,8 +169,8 @@ class StepStatistics(keras.callbacks.Callback):
 
 
 def _write_scalar(name: str, value: float, step: int) -> None:
-    # What `tf.summary.scalar` writes; that one is part of TensorBoard, which a machine that only
-    # trains may lack.
+    # As `tf.summary.scalar`, which is part of TensorBoard and may be missing on a machine that
+    # only trains.
     metadata = tf.compat.v1.SummaryMetadata(data_class="DATA_CLASS_SCALAR")
     metadata.plugin_data.plugin_name = "scalars"
     tf.summary.write(name, tf.constant(value, tf.float32), step=step, metadata=metadata)

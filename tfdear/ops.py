@@ -33,16 +33,16 @@ def mstopk(
     Args:
         x: Tensor of float32, float16 or bfloat16, of any shape and less than 2**31 elements.
         k: Number of elements to select, from 0 to that of `x`: an int or a scalar integer tensor.
-        samplings: None selects exactly. A number runs the published algorithm instead, with so many
-            counting passes (the paper has 30), for comparison. Its threshold bisects values between
-            mean and maximum, and what that cannot tell apart is selected at random: with one
-            outlier, infinity or NaN that is almost everything.
-        seed: Int; where the published algorithm takes its random elements. Default 0.
+        samplings: None selects exactly. A number runs the published algorithm instead, with that
+            many counting passes (the paper has 30), for comparison. Its threshold bisects values
+            between mean and maximum, and what that cannot tell apart is selected at random: with
+            one outlier, infinity or NaN that is almost everything.
+        seed: Int; where the published algorithm takes its random elements. Defaults to 0.
         name: A name for the operation.
 
     Returns:
         `values` and `indices`, vectors of `k` elements: the selected elements, in the type of `x`,
-        and their places (int32) in `tf.reshape(x, [-1])`, in ascending order, all different.
+        and their indices (int32) in `tf.reshape(x, [-1])`, in ascending order, all different.
 
     Raises:
         ValueError: `samplings` is not positive, or `k` is out of range when a graph is made.

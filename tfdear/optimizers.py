@@ -93,7 +93,7 @@ class LARS(_LayerAdaptive):
 
     With `nesterov`, `w` moves by `momentum * momentum_buffer + learning_rate * trust_ratio * (g +
     weight_decay * w)` instead. The trust ratio is 1 where `|w|` or `|g|` is zero, and for excluded
-    variables, which so have plain SGD with momentum. Norms are Euclidean, over the whole variable.
+    variables, which get plain SGD with momentum. Norms are Euclidean, over the whole variable.
     Sparse gradients (`tf.IndexedSlices`) count as dense ones with zeros everywhere else: rows that
     occur twice are added up, and weight decay and momentum move every row.
 
@@ -162,8 +162,7 @@ class LARS(_LayerAdaptive):
         _check_number("trust_coefficient", trust_coefficient, above=0.0)
         if nesterov and momentum == 0.0:
             raise ValueError(
-                "Nesterov's momentum needs a `momentum` above 0. Received: momentum=0, "
-                "nesterov=True"
+                "`momentum` must be > 0 with `nesterov`. Received: momentum=0, nesterov=True"
             )
         self.momentum = momentum
         self.nesterov = nesterov
@@ -191,7 +190,7 @@ class LARS(_LayerAdaptive):
             weight_norm, gradient_norm = layer_norms or (_norm(variable), _norm(gradient))
             ratio = self.trust_coefficient * weight_norm
             ratio = ratio / (gradient_norm + decay * weight_norm + self.epsilon)
-            step = step * _or_one(ratio, weight_norm, gradient_norm, variable.dtype)
+            step = step * _trust_ratio(ratio, weight_norm, gradient_norm, variable.dtype)
         if self._momentums:
             buffer = self._momentums[self._get_variable_index(variable)]
             moved = self.momentum * ops.convert_to_tensor(buffer) + step
@@ -221,8 +220,8 @@ class LAMB(_LayerAdaptive):
     w = w - learning_rate * |w| / |u| * u
     ```
 
-    The ratio `|w| / |u|` is 1 where one of the norms is zero, and for excluded variables, which so
-    have AdamW. Without weight decay this is `keras.optimizers.Lamb`. With it, it is the paper's
+    The ratio `|w| / |u|` is 1 where one of the norms is zero, and for excluded variables, which get
+    AdamW. Without weight decay this is `keras.optimizers.Lamb`. With it, it is the paper's
     algorithm, where weight decay is inside `u`; Keras subtracts `learning_rate * weight_decay * w`
     on its own. Norms are Euclidean, over the whole variable. Sparse gradients (`tf.IndexedSlices`)
     count as dense ones with zeros everywhere else; rows that occur twice are added up.
@@ -318,11 +317,11 @@ class LAMB(_LayerAdaptive):
         scale = ops.cast(learning_rate, dtype)
         if self._adapts(variable):
             weight_norm, update_norm = layer_norms or (_norm(variable), _norm(update))
-            scale = _or_one(weight_norm / update_norm, weight_norm, update_norm, dtype) * scale
+            scale = _trust_ratio(weight_norm / update_norm, weight_norm, update_norm, dtype) * scale
         self.assign_sub(variable, scale * update)
 
     def _corrections(self, dtype: str) -> tuple[tf.Tensor, tf.Tensor]:
-        """What the moments are divided by: they begin at zero."""
+        """The divisors that correct the moments for their start at zero."""
         step = ops.cast(self.iterations + 1, dtype)
         first, second = (
             1.0 - ops.power(ops.cast(beta, dtype), step) for beta in (self.beta_1, self.beta_2)
@@ -337,10 +336,10 @@ def _norm(tensor: tf.Tensor) -> tf.Tensor:
     return ops.sqrt(ops.sum(ops.square(ops.cast(tensor, "float32"))))
 
 
-def _or_one(
+def _trust_ratio(
     ratio: tf.Tensor, numerator: tf.Tensor, denominator: tf.Tensor, dtype: str
 ) -> tf.Tensor:
-    """The ratio of two norms; 1 where one of them is zero."""
+    """The given ratio of two norms; 1 where one of them is zero."""
     defined = ops.logical_and(numerator > 0, denominator > 0)
     return ops.cast(ops.where(defined, ratio, 1.0), dtype)
 
@@ -350,7 +349,7 @@ def _dense(gradient: Gradient, variable: keras.Variable) -> tf.Tensor:
         gradient = tf.math.unsorted_segment_sum(
             gradient.values, gradient.indices, variable.shape[0]
         )
-    # The very tensor where there is nothing to do: the engine knows its norms.
+    # The same tensor where nothing is to be done: the engine knows its norms.
     return gradient if gradient.dtype == variable.dtype else ops.cast(gradient, variable.dtype)
 
 
@@ -372,8 +371,8 @@ def _check_number(
     )
     if not good:
         limits = ((">=", at_least), (">", above), ("<", below))
-        words = " and ".join(f"{sign} {limit:g}" for sign, limit in limits if limit is not None)
-        raise ValueError(f"`{name}` must be a finite number {words}. Received: {name}={value!r}")
+        range_ = " and ".join(f"{sign} {limit:g}" for sign, limit in limits if limit is not None)
+        raise ValueError(f"`{name}` must be a finite number {range_}. Received: {name}={value!r}")
 
 
 def _patterns(name: str, value: Sequence[str] | None) -> tuple[str, ...]:
@@ -386,8 +385,8 @@ def _patterns(name: str, value: Sequence[str] | None) -> tuple[str, ...]:
             re.compile(pattern)
         except (re.error, TypeError) as error:
             raise ValueError(
-                f"`{name}` takes regular expressions, which are looked for in the paths of "
-                f'variables, such as "bias" or "normalization.*/gamma". Received: {pattern!r} '
-                f"({error})"
+                f"`{name}` must be regular expressions, which are searched for in the paths of "
+                'variables, such as "bias" or "normalization.*/gamma". Received: '
+                f"{name}={value!r} ({error})"
             ) from None
     return tuple(value)

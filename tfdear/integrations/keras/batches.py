@@ -1,8 +1,8 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Batches: the replicas' rows put together, batches handed over by themselves, generators.
+"""Batches: results of the replicas concatenated, single batches cut, generators read in step.
 
-`predict` puts the replicas' rows together only for strategies that Keras knows, and the
-`*_on_batch` methods hand the batch to `strategy.run` without distributing it.
+`predict` concatenates the replicas' rows only for strategies that Keras knows, and the `*_on_batch`
+methods pass the batch to `strategy.run` without distributing it.
 """
 
 from typing import Any
@@ -42,12 +42,14 @@ def _on_batch(
     if strategy is None:
         return original(model, x, *args, **kwargs)
 
-    def mine(structure: object) -> object:
+    def own_rows(structure: object) -> object:
         return global_batches.slice_rows(structure, strategy.rank, strategy.world_size)
 
-    rows = {"y", "sample_weight"}
-    kwargs = {name: mine(value) if name in rows else value for name, value in kwargs.items()}
-    return original(model, *map(mine, (x, *args[:2])), *args[2:], **kwargs)
+    with_rows = {"y", "sample_weight"}
+    kwargs = {
+        name: own_rows(value) if name in with_rows else value for name, value in kwargs.items()
+    }
+    return original(model, *map(own_rows, (x, *args[:2])), *args[2:], **kwargs)
 
 
 @SEAMS.wrap(_keras_private.EPOCH_ITERATOR_INIT)
@@ -59,7 +61,7 @@ def _read_as_distributed(
     **kwargs: Any,
 ) -> None:
     # Keras reads a generator ahead of the training, and goes on with it in the next call. And it
-    # counts the batches of the data set that it was given, where a rank's own data may have more.
+    # counts the batches of the given dataset, while a rank's own data may have more.
     original(iterator, distribute_strategy, *args, **kwargs)
     strategy = lookup.dear_strategy(distribute_strategy)
     if strategy is None:

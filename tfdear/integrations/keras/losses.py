@@ -73,7 +73,7 @@ def _update_mean(
     values: tf.types.experimental.TensorLike,
     sample_weight: tf.types.experimental.TensorLike | None = None,
 ) -> object:
-    # A loss that was averaged by hand comes to a metric as one value for all rows of the rank.
+    # A metric gets a loss that was averaged by hand as one value for all rows of the rank.
     losses = loss_contract.current_losses()
     one_value = sample_weight is None and keras.ops.ndim(values) == 0
     if losses is not None and one_value:
@@ -89,7 +89,7 @@ def _adds_single_values(model: keras.Model) -> bool:
 
 @SEAMS.wrap(_tf_private.COMPUTE_AVERAGE_LOSS)
 def _compute_average_loss(original: seams.Original, *args: Any, **kwargs: Any) -> tf.Tensor:
-    # It need not ask for the number of replicas if it is told the size of the global batch.
+    # With the size of the global batch it does not ask for the number of replicas.
     losses = loss_contract.current_losses()
     if losses is not None:
         losses.note_scaling()

@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Optimizers: reductions of gradients, loss scaling, accumulation."""
+"""Optimizers: reduction of gradients, loss scaling, accumulation."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
@@ -43,8 +43,8 @@ def _all_reduce(
 
 
 def _complete_shapes(grads_and_vars: Sequence[_Pair]) -> None:
-    # Of a kernel that is applied to more than two dimensions TensorFlow does not know the shape of
-    # the gradient. Tensors of unknown size travel alone, and are not compressed.
+    # The gradient of a kernel that is applied to more than two dimensions has no known shape in
+    # TensorFlow. Tensors of unknown size travel alone, and are not compressed.
     for gradient, variable in grads_and_vars:
         if isinstance(gradient, tf.Tensor) and not gradient.shape.is_fully_defined():
             gradient.set_shape(variable.shape)
@@ -69,7 +69,7 @@ def _warn_of_compression(optimizer: _Optimizer, grads_and_vars: Sequence[_Pair])
     extended.warn_once(
         f"the gradients of {type(optimizer).__name__} are compressed without momentum correction, "
         "which is for keras.optimizers.SGD without `nesterov`. Other optimizers learn worse from "
-        "gradients that come late: take that one, or compare with a training without compression."
+        "gradients that come late: use that one, or compare with a training without compression."
     )
 
 
@@ -82,7 +82,7 @@ def _agree_on_overflow(
     # which holds the reduction.
     finite = original(optimizer, grads)
     if (losses := loss_contract.current_losses()) is not None:
-        losses.row_sums.note_applied(grads)  # Divided by the scale, they are other tensors.
+        losses.row_sums.note_applied(grads)  # Before the division by the scale makes new tensors.
     strategy = lookup.dear_strategy()
     context = tf.distribute.get_replica_context()
     if strategy is None or context is None:
@@ -98,7 +98,7 @@ def _agree_on_overflow(
 def _change_loss_scale(
     original: seams.Original, optimizer: _Optimizer, *args: Any, **kwargs: Any
 ) -> object:
-    # The scale is the same on all ranks: not a value to average.
+    # The scale is the same on all ranks, and must not be averaged.
     context = tf.distribute.get_replica_context()
     if lookup.dear_strategy() is None or context is None:
         return original(optimizer, *args, **kwargs)
@@ -113,9 +113,9 @@ def _accumulate_all_gradients(
     grads: Iterable[Gradient | None],
     trainable_variables: Sequence[keras.Variable] | None = None,
 ) -> object:
-    # With gradient accumulation the reduction moves sums over several batches: a rank without
-    # examples in the last one still has those of the others. What a batch without examples adds is
-    # taken out where it comes in.
+    # With gradient accumulation the reduction sums gradients of several batches: a rank without
+    # examples in the last one still has those of the others. So gradients of a batch without
+    # examples are set to zero before they are accumulated.
     losses = loss_contract.current_losses()
     if losses is None:
         return original(optimizer, grads, trainable_variables)

@@ -4,10 +4,11 @@
 [Note: Files of residuals]
 All ranks write the same checkpoint to one path, but each holds back gradients of its own. So each
 writes a file beside the checkpoint, before the checkpoint is renamed into place; its name has the
-rank and the optimizer's step. Who loads a checkpoint takes the file of the checkpoint's step. The
-files of the step before are kept, because a job may end when some ranks have written and the
-checkpoint is not there yet. If any rank lacks its file, all ranks start with nothing held back:
-sums stay right, but the training is not the uninterrupted one bit for bit, and a warning says so.
+rank and the optimizer's step. A rank that loads a checkpoint reads the file of the checkpoint's
+step. The files of the previous step are kept, because a job may end when some ranks have written
+theirs and the checkpoint is not there yet. If any rank lacks its file, all ranks start with nothing
+held back: sums stay right, but the training is not the uninterrupted one bit for bit, and a warning
+says so.
 """
 
 import contextlib
@@ -44,8 +45,8 @@ def write(model: keras.Model, target: pathlib.Path) -> None:
             writer.write(json.dumps(header).encode())
             writer.write(state)
     except tf.errors.NotFoundError as error:
-        # As Python's own files say it, with the number that a retry looks for: a folder of backups
-        # may go while another rank writes.
+        # The error of Python's own files, with the number that a retry checks: another rank may
+        # remove a folder of backups while this one writes.
         raise FileNotFoundError(errno.ENOENT, str(error), str(own)) from error
     os.replace(own, path)
     steps = {_step_of(file): file for file in _files(job, target)}
@@ -55,7 +56,7 @@ def write(model: keras.Model, target: pathlib.Path) -> None:
 
 
 def read(model: keras.Model, source: pathlib.Path) -> None:
-    """Takes up what was held back when the checkpoint at `source`, just loaded, was written."""
+    """Restores what was held back when the checkpoint at `source`, just loaded, was written."""
     job = _compressing_job(model)
     if job is None:
         return
@@ -65,7 +66,7 @@ def read(model: keras.Model, source: pathlib.Path) -> None:
         job.engine.load_compression(_read(job, _path(job, source, _step(model))))
     except (OSError, ValueError, errors.TfdearError, tf.errors.OpError) as error:
         problem = f"rank {job.rank}: {error}"
-    # Together or not at all: what some ranks hold back belongs to what the others do.
+    # On all ranks or on none: what the ranks hold back belongs together.
     problems = [text for text in job.exchange(problem) if text]
     if problems:
         job.engine.load_compression(b"")
@@ -97,7 +98,7 @@ class CompressionState(tf.train.experimental.PythonState):
         return self._job.engine.save_compression()
 
     def deserialize(self, string_value: bytes) -> None:
-        """Takes up the state of a checkpoint."""
+        """Restores the state from a checkpoint."""
         if self._job.compresses:
             self._job.engine.synchronize(self._job.options.timeout)
             self._job.engine.load_compression(string_value)
@@ -123,7 +124,7 @@ def _read(job: job_module.Job, path: pathlib.Path) -> bytes:
 
 
 def _compressing_job(model: keras.Model) -> job_module.Job | None:
-    """The job, if it holds something back."""
+    """The job of a model, if its compression holds something back."""
     job = getattr(getattr(model, "distribute_strategy", None), "_job", None)
     if job is None or not job.compresses or not job.options.compression.error_feedback:
         return None

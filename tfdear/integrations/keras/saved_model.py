@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Takes awaits and marks out of SavedModels, which must load where tfdear is not installed."""
+"""Removes awaits and marks from SavedModels, which must load where tfdear is not installed."""
 
 from collections.abc import Iterator, Mapping, MutableSequence
 from typing import Any
@@ -27,14 +27,14 @@ def remove_awaits(nodes: MutableSequence[tf.compat.v1.NodeDef]) -> None:
     if not predecessors:
         return
 
-    def before(name: str, seen: set[str]) -> Iterator[str]:
-        # Awaits may be chained to each other: follow to what is kept.
+    def kept_predecessors(name: str, seen: set[str]) -> Iterator[str]:
+        # Awaits may be chained to each other: follow them to what is kept.
         for predecessor in predecessors[name]:
             if predecessor in seen:
                 continue
             seen.add(predecessor)
             if predecessor[1:] in predecessors:
-                yield from before(predecessor[1:], seen)
+                yield from kept_predecessors(predecessor[1:], seen)
             else:
                 yield predecessor
 
@@ -46,7 +46,7 @@ def remove_awaits(nodes: MutableSequence[tf.compat.v1.NodeDef]) -> None:
         present = set(inputs)
         for name in node.input:
             if _awaits(name, predecessors):
-                added = [new for new in before(name[1:], set()) if new not in present]
+                added = [new for new in kept_predecessors(name[1:], set()) if new not in present]
                 inputs.extend(added)
                 present.update(added)
         del node.input[:]

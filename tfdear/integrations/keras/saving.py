@@ -3,9 +3,9 @@
 
 Logs are written by rank 0, or by every rank in a folder of its own.
 
-All ranks hold the same values, so a file that several of them write is the same whoever was last,
-provided that nobody ever sees half of it: each rank writes a file of its own beside the target and
-renames it.
+All ranks hold the same values, so a file that several of them write is the same whichever comes
+last, provided that no reader sees half of it: each rank writes a file of its own beside the target
+and renames it.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ from tfdear._private import seams
 from tfdear.integrations.keras import residuals
 
 _ATTEMPTS = 5
-# Ranks that work in one folder interrupt each other, with every file that one removes; a folder
-# that is missing for longer is missing.
+# Ranks that work in one folder interrupt each other with every file that one of them removes. What
+# is missing for longer than this is really missing.
 _INTERRUPTED_SECONDS = 10.0
 _PAUSE_SECONDS = 0.002
 
@@ -36,7 +36,7 @@ _Path: TypeAlias = str | os.PathLike[str]
 
 SEAMS = seams.Seams()
 
-# Folders and sharded weights are written in place: only what is one file is renamed.
+# Folders and sharded weights are written in place: only single files are renamed.
 
 
 @SEAMS.wrap(_keras_private.SAVE_MODEL)
@@ -95,7 +95,7 @@ def _save_and_rename(
 
 @SEAMS.wrap(_keras_private.LOAD_MODEL, _keras_private.LOAD_WEIGHTS)
 def _load_with_residual(load: seams.Original, *args: Any, **kwargs: Any) -> object:
-    # Takes up what compression held back when the file was saved.
+    # Restores what compression held back when the file was saved.
     loaded = load(*args, **kwargs)
     # `load_model(filepath)` or `load_weights_only(model, filepath)`.
     given = [*args, kwargs.get("model"), kwargs.get("filepath")]
@@ -146,10 +146,10 @@ def _is_shared_path(model: keras.Model, filepath: object) -> bool:
 def _set_model(
     set_model: seams.Original, callbacks: keras.callbacks.CallbackList, model: keras.Model
 ) -> object:
-    """Logs are the same on all ranks: the callbacks that write them work on rank 0 alone.
+    """Removes the callbacks that write logs from all ranks except rank 0: logs are the same.
 
-    Or, with `log_per_rank`, on all of them, each in a folder of its own. Classes derived from them
-    stay: they may do what all ranks must do, and choose their own paths.
+    With `log_per_rank` all ranks keep them, each with a folder of its own. Derived classes stay on
+    all ranks: they may do what all ranks must do, and choose their own paths.
     """
     strategy = getattr(model, "distribute_strategy", None)
     if strategy is not None and _is_distributed_dear(strategy):
@@ -177,13 +177,13 @@ def _own_folder(path: pathlib.Path, attribute: str, rank: int) -> pathlib.Path:
 
 @SEAMS.wrap(_keras_private.MAKE_FOLDERS)
 def _make_folders(makedirs: seams.Original, path: _Path) -> None:
-    # Callbacks of all ranks find at the same time that a folder is missing, and make it.
+    # Callbacks of all ranks find at the same time that a folder is missing, and create it.
     with contextlib.suppress(FileExistsError):
         makedirs(path)
 
 
 @SEAMS.wrap(_keras_private.BACK_UP, _keras_private.REMOVE_BACKUP)
-def _again_if_removed(
+def _retry_on_removal(
     method: seams.Original, callback: keras.callbacks.Callback, *args: Any, **kwargs: Any
 ) -> object:
     # Every rank backs up into one folder and removes it when training ends, while another may still
@@ -193,7 +193,7 @@ def _again_if_removed(
         try:
             return method(callback, *args, **kwargs)
         except OSError as error:
-            # HDF5 gives no number when a file goes between its making and its first look at it.
+            # HDF5 gives no number when a file is removed just after it was created.
             vanished = error.errno is None and "retrieve stat info" in str(error)
             interrupted = vanished or error.errno in (errno.ENOENT, errno.ENOTEMPTY)
             if not interrupted or time.monotonic() > end:

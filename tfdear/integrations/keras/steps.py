@@ -1,8 +1,8 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Functions of a step: what they write to metrics, and whose variables they may use.
+"""The functions of steps, what they write to metrics, and which variables they may use.
 
-What a step writes to a metric is the rank's own, and results are those of all ranks; see
-[Note: Own values].
+A step writes a rank's own value of a metric, and results are those of all ranks; see [Note: Own
+values].
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ def _result_of_sums(original: seams.Original, *args: Any, **kwargs: Any) -> obje
         return original(*args, **kwargs)
 
 
-# Keras's methods that make the functions of a step, and where they leave them.
+# Keras's methods that make the functions of a step, and the attributes that hold these.
 _FUNCTIONS = {"make_train_function": "train_function", "make_test_function": "test_function"}
 
 
@@ -66,12 +66,12 @@ def _is_own_step(model: keras.Model) -> bool:
 def _require_variables_of_the_scope(
     original: seams.Original, model: keras.Model, *args: Any, **kwargs: Any
 ) -> object:
-    # A variable from outside the scope would stay this rank's own: ranks would drift apart, and
+    # A variable from outside the scope would be a rank's own: ranks would drift apart, and
     # callbacks that look at a metric would decide differently on each.
     if lookup.dear_strategy(model.distribute_strategy) is not None:
         optimizer = getattr(model, "optimizer", None)
-        # What training writes. Constants, such as what `Normalization.adapt` found, may be from
-        # anywhere.
+        # The variables that training writes. Constants, such as what `Normalization.adapt` found,
+        # may come from anywhere.
         variables = [*model.trainable_variables, *model.metrics_variables]
         variables += optimizer.variables if optimizer is not None else []
         for variable in variables:
