@@ -56,7 +56,7 @@ def fill(
 def cut(outputs: _Structure, examples: tf.Tensor) -> _Structure:
     """Cuts the made-up row off the batches that a step returned."""
 
-    def without(value: Any) -> Any:
+    def cut_row(value: Any) -> Any:
         if isinstance(value, tf.RaggedTensor):
             return value[: tf.where(examples > 0, value.nrows(), 0)]
         if not isinstance(value, tf.Tensor) or not value.shape.rank:
@@ -67,7 +67,7 @@ def cut(outputs: _Structure, examples: tf.Tensor) -> _Structure:
             return value
         return value[: tf.where(examples > 0, tf.shape(value, tf.int64)[0], 0)]
 
-    return tf.nest.map_structure(without, outputs)
+    return tf.nest.map_structure(cut_row, outputs)
 
 
 def mark(outputs: object, examples: tf.Tensor | None) -> None:

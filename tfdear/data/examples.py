@@ -92,7 +92,7 @@ class Elements:
                     return dict(zip(indices[start:end], row, strict=True))
         return {}
 
-    def among(self, values: list[_Component]) -> list[list[_Component]]:
+    def matches(self, values: list[_Component]) -> list[list[_Component]]:
         """The longest runs of a step's batched arguments that look like an element."""
         kinds = [_kind(value) for value in values]
         for length in sorted({len(kind) for kind in self._kinds}, reverse=True):
@@ -189,7 +189,7 @@ class Examples:
         )
 
     @contextlib.contextmanager
-    def disregarded(self) -> Iterator[None]:
+    def ignored(self) -> Iterator[None]:
         """Within it, the number is not known: this rank contributes even if it has no examples."""
         count, self._count = self._count, None
         try:
@@ -214,7 +214,7 @@ def count(arguments: object, elements: Elements) -> tf.Tensor | None:
         Scalar int64, or None if no argument has rows.
     """
     values = _batched(arguments)
-    matches = elements.among(values)
+    matches = elements.matches(values)
     if len(matches) == 1:
         return _rows(matches[0][0])
     values = [value for match in matches for value in match] or values

@@ -146,7 +146,7 @@ class Losses:
         return self._step is not None and self._step.contract is Contract.MEAN
 
     @property
-    def are_reduced(self) -> bool:
+    def is_reducing(self) -> bool:
         """Whether the values that are being summed are an optimizer's gradients."""
         return self._reducing
 
@@ -250,10 +250,12 @@ class Losses:
         weight = self.weight()
 
         def enter(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-            return tf.identity(value), lambda dy: tf.math.divide_no_nan(dy, _as(weight, dy))
+            return tf.identity(value), lambda dy: tf.math.divide_no_nan(dy, _cast_like(weight, dy))
 
         def leave(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-            return tf.identity(value), lambda dy: tf.math.multiply_no_nan(dy, _as(weight, dy))
+            return tf.identity(value), lambda dy: tf.math.multiply_no_nan(
+                dy, _cast_like(weight, dy)
+            )
 
         results = collective(_map_floating(tf.custom_gradient(enter), values))
         return _map_floating(tf.custom_gradient(leave), results)
@@ -317,7 +319,7 @@ class Losses:
         return tf.nest.pack_sequence_as(outputs, flat)
 
 
-def _as(weight: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
+def _cast_like(weight: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
     return tf.cast(weight, tensor.dtype)
 
 

@@ -108,7 +108,7 @@ class RowSums:
             elif op.type in _PRODUCTS:
                 constants = [factor for factor in _factors(op) if _is_constant(factor[0])]
                 if not any(self._may_divide_by_count(*factor) for factor in constants):
-                    waiting.extend(_other_factors(op))
+                    waiting.extend(_variable_factors(op))
         return False
 
     def _has_rows_of_the_batch(self, tensor: tf.Tensor) -> bool:
@@ -162,7 +162,7 @@ def _factors(op: tf.Operation) -> list[tuple[tf.Tensor, bool]]:
     return [(first, False), (second, "Div" in op.type)]
 
 
-def _other_factors(op: tf.Operation) -> list[tf.Tensor]:
+def _variable_factors(op: tf.Operation) -> list[tf.Tensor]:
     """The factors that are no constants, if there is at most one and nothing is divided by it."""
     first, second = op.inputs
     if _is_constant(second):

@@ -214,7 +214,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             return value
         reducer.check_not_xla()
         losses = loss_contract.current_losses()
-        weight = losses.gradient_weight() if losses is not None and losses.are_reduced else None
+        weight = losses.gradient_weight() if losses is not None and losses.is_reducing else None
         if weight is not None:
             flat = tf.nest.flatten(value)
             means = self.reducer.all_reduce(flat, name="all_reduce", weight=weight)

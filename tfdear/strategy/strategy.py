@@ -273,8 +273,9 @@ class DearStrategy(tf.distribute.MirroredStrategy):
     def set_density(self, density: float | None) -> None:
         """Switches compression on, off or to another density, from the next step on.
 
-        Use it between two steps, on all ranks alike; `tfdear.callbacks.CompressionSchedule` does
-        it at the start of epochs. When it is switched off, the next step sends what was held back.
+        Use it between two steps, with the same density on all ranks;
+        `tfdear.callbacks.CompressionSchedule` does it at the start of epochs. When compression is
+        switched off, the next step sends what was held back.
 
         Args:
             density: Fraction of the elements to send, above 0 and at most 1. None: all, dense.

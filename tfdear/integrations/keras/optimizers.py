@@ -129,7 +129,7 @@ def _accumulate_all_gradients(
         gradient if gradient is None else examples.gate(_scaled(gradient, weight))
         for gradient in grads
     ]
-    with examples.disregarded(), losses.weighted_gradients():
+    with examples.ignored(), losses.weighted_gradients():
         return original(optimizer, grads, trainable_variables)
 
 

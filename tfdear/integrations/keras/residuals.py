@@ -74,7 +74,7 @@ def read(model: keras.Model, source: pathlib.Path) -> None:
             f"Weights were loaded from {str(source)!r}, but not what compression held back when "
             "they were saved; every rank starts with nothing held back. Gradients of about "
             "1 / density steps are lost. Keep the files '.*.residual' beside a checkpoint, and "
-            f"load it with as many ranks per node. Received: {'; '.join(problems)}",
+            f"load it with the same number of ranks per node. Received: {'; '.join(problems)}",
             stacklevel=2,
         )
 
