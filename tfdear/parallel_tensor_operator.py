@@ -136,7 +136,7 @@ def _checked_list(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 def _checked_tensor(tensor: tf.Tensor) -> tf.Tensor:
     tensor = tf.convert_to_tensor(tensor)
     if tensor.shape.rank == 0:
-        raise ValueError(f"`tensors` must have a first dimension. Received: tensors={tensor}")
+        raise ValueError(f"`tensors` must not be a scalar. Received: tensors={tensor}")
     return tensor
 
 

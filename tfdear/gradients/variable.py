@@ -116,7 +116,7 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         reconciliation: Reconciliation,
         **kwargs: Any,
     ):
-        self._is_made = False  # No updates can be in flight while the variable is being created.
+        self._is_created = False  # No updates can be in flight while the variable is being created.
         self.number = number
         self.creation_path = creation_path
         self.owner = owner
@@ -129,7 +129,7 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
                 self.own = own_value.OwnValue(
                     super()._read_variable_op(), strategy.rank, strategy.world_size
                 )
-        self._is_made = True
+        self._is_created = True
 
     @property
     def strategy(self) -> tf.distribute.Strategy:
@@ -144,7 +144,7 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
     # `tf.maximum(variable, 0)`, and reads the value without anything else here.
     @property
     def _handle(self) -> tf.Tensor:
-        if not self._is_made or getattr(_state, "raw", False) or not tf.executing_eagerly():
+        if not self._is_created or getattr(_state, "raw", False) or not tf.executing_eagerly():
             return self._bare_handle
         context = _reconciling_context(self)
         if context is not None and self.own is not None:
@@ -160,7 +160,7 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
 
     @property
     def handle(self) -> tf.Tensor:
-        if not self._is_made or getattr(_state, "raw", False):
+        if not self._is_created or getattr(_state, "raw", False):
             return self._bare_handle
         trace = deferred_update.current_trace()
         if trace is not None:
@@ -194,7 +194,7 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         trace = deferred_update.current_trace()
         if trace is not None and not trace.owns(self):
             return trace.read_by_value(lambda: self._read_variable_op(no_copy))
-        if trace is None and self._is_made and not getattr(_state, "raw", False):
+        if trace is None and self._is_created and not getattr(_state, "raw", False):
             replica_context = _reconciling_context(self)
             if replica_context is not None and self.own is not None:
                 if not own_value.is_reading_sums():
