@@ -9,8 +9,8 @@ import keras
 import tensorflow as tf
 
 from tfdear.compression import compressor
-from tfdear.job import report as strategy_statistics
-from tfdear.measure import steps as statistics
+from tfdear.job import report
+from tfdear.measure import steps
 
 __all__ = ["CompressionSchedule", "StepStatistics"]
 
@@ -18,15 +18,15 @@ _TIMES = ("time", "forward", "backward", "other", "communication", "exposed", "u
 
 
 class CompressionSchedule(keras.callbacks.Callback):
-    """Switches compression on, off or to another density when epochs begin.
+    """Switches compression on, off or to another density when epochs start.
 
     Use it for the recipe of the paper: sparse communication in the epochs in which the gradients
     are large, dense communication in the last ones. What was held back when compression ends is
     sent with the next step. In a strategy of one process it does nothing.
 
     Args:
-        densities: From epoch (from 0) on, which density: a fraction above 0 and at most 1, or None
-            for dense. Before the first epoch named, the strategy's own density is in force.
+        densities: The density from each epoch on, counted from 0: a fraction above 0 and at most 1,
+            or None for dense. Before the first of these epochs the strategy's density is in force.
 
     Raises:
         ValueError: An epoch is negative or a density out of range, or the model was not built under
@@ -45,24 +45,26 @@ class CompressionSchedule(keras.callbacks.Callback):
         super().__init__()
         for epoch, density in densities.items():
             if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0:
-                raise ValueError(f"An epoch is a whole number from 0 on. Received: {epoch!r}")
+                raise ValueError(
+                    "The keys of `densities` must be epochs: whole numbers from 0 on. Received: "
+                    f"densities={dict(densities)!r}"
+                )
             if density is not None:
                 compressor.check_density(density)
         self._densities = dict(densities)
 
-    def set_model(self, model) -> None:
+    def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
         if getattr(model.distribute_strategy, "set_density", None) is None:
             raise ValueError(
-                "expected a model that was built in the scope of a tfdear.DearStrategy with "
-                "`compression`. Received a model of "
-                f"{type(model.distribute_strategy).__name__}."
+                "The model must be built in the scope of a tfdear.DearStrategy with `compression`. "
+                f"Received: a model of {type(model.distribute_strategy).__name__}"
             )
 
-    def on_epoch_begin(self, epoch, logs=None) -> None:
-        begun = [first for first in self._densities if first <= epoch]
-        if begun:
-            self.model.distribute_strategy.set_density(self._densities[max(begun)])
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        started = [first for first in self._densities if first <= epoch]
+        if started:
+            self.model.distribute_strategy.set_density(self._densities[max(started)])
 
 
 class StepStatistics(keras.callbacks.Callback):
@@ -96,48 +98,50 @@ class StepStatistics(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         if every < 1:
-            raise ValueError(f"`every` must be a positive number of batches. Received: {every!r}")
+            raise ValueError(
+                f"`every` must be a positive number of batches. Received: every={every!r}"
+            )
         self._log_dir = pathlib.Path(log_dir)
         self._every = every
         self._all_ranks = all_ranks
         self._batches = 0
         self._last_batch = -1
         self._next_point = every
-        self._source: strategy_statistics.StrategyStatistics | None = None
+        self._source: report.StrategyStatistics | None = None
         self._writer: tf.summary.SummaryWriter | None = None
 
-    def set_model(self, model) -> None:
+    def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
         strategy = model.distribute_strategy
         job = getattr(strategy, "_job", None)
         if job is None:
             raise ValueError(
-                "expected a model that was built in the scope of a tfdear.DearStrategy. Build and "
-                f"compile it there. Received a model of {type(strategy).__name__}."
+                "The model must be built and compiled in the scope of a tfdear.DearStrategy. "
+                f"Received: a model of {type(strategy).__name__}"
             )
         if job.world_size == 1 or not (self._all_ranks or job.rank == 0):
             return
         if self._source is None:
-            self._source = strategy_statistics.StrategyStatistics(job)
+            self._source = report.StrategyStatistics(job)
             directory = self._log_dir / f"rank_{job.rank}" if self._all_ranks else self._log_dir
             self._writer = tf.summary.create_file_writer(str(directory))
 
-    def on_train_begin(self, logs=None) -> None:
-        # What came before is no part of this training.
+    def on_train_begin(self, logs: Mapping[str, float] | None = None) -> None:
+        # Earlier steps are no part of this training.
         if self._source is not None:
             self._source.take()
 
-    def on_epoch_begin(self, epoch, logs=None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
         self._last_batch = -1
 
-    def on_train_batch_end(self, batch, logs=None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
         # Several at once, with `steps_per_execution`.
         self._batches += batch - self._last_batch
         self._last_batch = batch
         if self._batches >= self._next_point:
             self._write()
 
-    def on_epoch_end(self, epoch, logs=None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
         self._write()
 
     def _write(self) -> None:
@@ -145,16 +149,16 @@ class StepStatistics(keras.callbacks.Callback):
         if self._source is None or self._writer is None:
             return
         summary = self._source.take()
-        steps = summary["average"]
-        if steps is None:
+        average = summary["average"]
+        if average is None:
             return
-        scalars = {f"step_seconds/{name}": steps[name] for name in _TIMES}
-        for phase in statistics.PHASES:
-            if steps[phase] > 0:
-                scalars[f"communication_seconds/{phase}"] = steps[phase]
+        scalars = {f"step_seconds/{name}": average[name] for name in _TIMES}
+        for phase in steps.PHASES:
+            if average[phase] > 0:
+                scalars[f"communication_seconds/{phase}"] = average[phase]
         scalars |= {f"busbw/{phase}": rate * 1e-9 for phase, rate in summary["busbw"].items()}
         scalars |= {
-            "overlap": steps["overlap"],
+            "overlap": average["overlap"],
             "fraction_of_bound": summary["fraction_of_bound"],
         }
         with self._writer.as_default():
@@ -165,8 +169,8 @@ class StepStatistics(keras.callbacks.Callback):
 
 
 def _write_scalar(name: str, value: float, step: int) -> None:
-    # What `tf.summary.scalar` writes; that one is part of TensorBoard, which a machine that only
-    # trains may lack.
+    # As `tf.summary.scalar`, which is part of TensorBoard and may be missing on a machine that
+    # only trains.
     metadata = tf.compat.v1.SummaryMetadata(data_class="DATA_CLASS_SCALAR")
     metadata.plugin_data.plugin_name = "scalars"
     tf.summary.write(name, tf.constant(value, tf.float32), step=step, metadata=metadata)

@@ -3,15 +3,26 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import tensorflow as tf
 
-from tfdear.engine import library as _ops
+from tfdear.engine import library
 from tfdear.parallel_tensor_operator import parallel_tensor_operator
 
 __all__ = ["mstopk", "mstopk_with_feedback", "parallel_tensor_operator"]
 
+_TensorLike: TypeAlias = tf.types.experimental.TensorLike
 
-def mstopk(x, k, *, samplings=None, seed=0, name=None):
+
+def mstopk(
+    x: _TensorLike,
+    k: _TensorLike,
+    *,
+    samplings: int | None = None,
+    seed: int = 0,
+    name: str | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Selects the k elements of a tensor that are largest by magnitude.
 
     Use it to compress gradients: exactly `k` elements come back, in about one pass over memory. The
@@ -22,16 +33,16 @@ def mstopk(x, k, *, samplings=None, seed=0, name=None):
     Args:
         x: Tensor of float32, float16 or bfloat16, of any shape and less than 2**31 elements.
         k: Number of elements to select, from 0 to that of `x`: an int or a scalar integer tensor.
-        samplings: None selects exactly. A number runs the published algorithm instead, with so many
-            counting passes (the paper has 30), for comparison. Its threshold bisects values between
-            mean and maximum, and what that cannot tell apart is selected at random: with one
-            outlier, infinity or NaN that is almost everything.
-        seed: Int; where the published algorithm takes its random elements. Default 0.
+        samplings: None selects exactly. A number runs the published algorithm instead, with that
+            many counting passes (the paper has 30), for comparison. Its threshold bisects values
+            between mean and maximum, and what that cannot tell apart is selected at random: with
+            one outlier, infinity or NaN that is almost everything.
+        seed: Int; where the published algorithm takes its random elements. Defaults to 0.
         name: A name for the operation.
 
     Returns:
         `values` and `indices`, vectors of `k` elements: the selected elements, in the type of `x`,
-        and their places (int32) in `tf.reshape(x, [-1])`, in ascending order, all different.
+        and their indices (int32) in `tf.reshape(x, [-1])`, in ascending order, all different.
 
     Raises:
         ValueError: `samplings` is not positive, or `k` is out of range when a graph is made.
@@ -53,12 +64,15 @@ def mstopk(x, k, *, samplings=None, seed=0, name=None):
             f"passes. Received: samplings={samplings!r}"
         )
     x, k = _vector_and_k(x, k)
-    return tuple(
-        _ops.load().dear_ms_top_k(x, k, samplings=samplings or 0, seed=int(seed), name=name)
+    values, indices = library.load().dear_ms_top_k(
+        x, k, samplings=samplings or 0, seed=int(seed), name=name
     )
+    return values, indices
 
 
-def mstopk_with_feedback(x, residual, k, *, name=None):
+def mstopk_with_feedback(
+    x: _TensorLike, residual: _TensorLike, k: _TensorLike, *, name: str | None = None
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Selects the k largest elements of `x + residual`, and keeps the rest as the new residual.
 
     Use it for error feedback: what is not sent in one step is added to the next. It reads both
@@ -95,10 +109,13 @@ def mstopk_with_feedback(x, residual, k, *, name=None):
     for argument, tensor in (("x", x), ("residual", residual)):
         if tensor.dtype != tf.float32:
             raise TypeError(f"`{argument}` must be of float32. Received: {tensor.dtype.name}")
-    return tuple(_ops.load().dear_ms_top_k_with_feedback(x, residual, k, name=name))
+    values, indices, new_residual = library.load().dear_ms_top_k_with_feedback(
+        x, residual, k, name=name
+    )
+    return values, indices, new_residual
 
 
-def _vector_and_k(x, k):
+def _vector_and_k(x: _TensorLike, k: _TensorLike) -> tuple[tf.Tensor, tf.Tensor]:
     x = tf.convert_to_tensor(x)
     if x.dtype not in (tf.float32, tf.float16, tf.bfloat16):
         raise TypeError(f"`x` must be of float32, float16 or bfloat16. Received: {x.dtype.name}")

@@ -7,15 +7,19 @@ So norms are taken of whole variables, and every variable has a trust ratio of i
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 from keras import ops
 
-from tfdear.gradients import norms as layer_norms
+from tfdear.gradients import norms
+from tfdear.gradients.sparse_rows import Gradient
 
 __all__ = ["LAMB", "LARS"]
+
+_LearningRate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
 
 
 class _LayerAdaptive(keras.optimizers.Optimizer):
@@ -23,14 +27,14 @@ class _LayerAdaptive(keras.optimizers.Optimizer):
 
     def __init__(
         self,
-        learning_rate,
+        learning_rate: _LearningRate,
         *,
-        weight_decay,
-        epsilon,
-        exclude_from_weight_decay,
-        exclude_from_layer_adaptation,
-        parallel,
-        **kwargs,
+        weight_decay: float,
+        epsilon: float,
+        exclude_from_weight_decay: Sequence[str],
+        exclude_from_layer_adaptation: Sequence[str],
+        parallel: bool,
+        **kwargs: Any,
     ):
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
         _check_number("weight_decay", weight_decay, at_least=0.0)
@@ -42,28 +46,28 @@ class _LayerAdaptive(keras.optimizers.Optimizer):
         )
         self.parallel = parallel
 
-    def _apply_weight_decay(self, variables):
+    def _apply_weight_decay(self, variables: Iterable[keras.Variable]) -> None:
         # Keras would shrink the weights by `learning_rate * weight_decay` on its own, outside of
         # the trust ratio. Here weight decay belongs to the update, as in the papers.
         del variables
 
-    def _use_weight_decay(self, variable):
+    def _use_weight_decay(self, variable: keras.Variable) -> bool:
         return super()._use_weight_decay(variable) and not self._is_named(
             variable, self._without_decay
         )
 
-    def _weight_decay_of(self, variable) -> float:
+    def _weight_decay_of(self, variable: keras.Variable) -> float:
         return self.weight_decay if self._use_weight_decay(variable) else 0.0
 
-    def _adapts(self, variable) -> bool:
+    def _adapts(self, variable: keras.Variable) -> bool:
         return not self._is_named(variable, self._without_adaptation)
 
-    def _is_named(self, variable, patterns) -> bool:
+    def _is_named(self, variable: keras.Variable, patterns: Iterable[str]) -> bool:
         known = self._trainable_variables[self._get_variable_index(variable)]
         path = getattr(known, "path", known.name)
         return any(re.search(pattern, path) for pattern in patterns)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "epsilon": self.epsilon,
@@ -89,7 +93,7 @@ class LARS(_LayerAdaptive):
 
     With `nesterov`, `w` moves by `momentum * momentum_buffer + learning_rate * trust_ratio * (g +
     weight_decay * w)` instead. The trust ratio is 1 where `|w|` or `|g|` is zero, and for excluded
-    variables, which so have plain SGD with momentum. Norms are Euclidean, over the whole variable.
+    variables, which get plain SGD with momentum. Norms are Euclidean, over the whole variable.
     Sparse gradients (`tf.IndexedSlices`) count as dense ones with zeros everywhere else: rows that
     occur twice are added up, and weight decay and momentum move every row.
 
@@ -131,7 +135,7 @@ class LARS(_LayerAdaptive):
 
     def __init__(
         self,
-        learning_rate=0.1,
+        learning_rate: _LearningRate = 0.1,
         *,
         momentum: float = 0.9,
         nesterov: bool = False,
@@ -142,7 +146,7 @@ class LARS(_LayerAdaptive):
         exclude_from_layer_adaptation: Sequence[str] = (),
         parallel: bool = True,
         name: str = "lars",
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(
             learning_rate,
@@ -158,14 +162,13 @@ class LARS(_LayerAdaptive):
         _check_number("trust_coefficient", trust_coefficient, above=0.0)
         if nesterov and momentum == 0.0:
             raise ValueError(
-                "Nesterov's momentum needs a `momentum` above 0. Received: momentum=0, "
-                "nesterov=True"
+                "`momentum` must be > 0 with `nesterov`. Received: momentum=0, nesterov=True"
             )
         self.momentum = momentum
         self.nesterov = nesterov
         self.trust_coefficient = trust_coefficient
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
         super().build(variables)
@@ -173,19 +176,21 @@ class LARS(_LayerAdaptive):
         if self.momentum > 0.0:
             (self._momentums,) = self.add_optimizer_variables(variables, ["momentum"])
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(
+        self, gradient: Gradient, variable: keras.Variable, learning_rate: tf.Tensor
+    ) -> None:
         gradient = _dense(gradient, variable)
-        norms = None
+        layer_norms = None
         if self._adapts(variable) and self.parallel:
-            norms = layer_norms.take("lars", gradient, variable)
+            layer_norms = norms.take("lars", gradient, variable)
         decay = self._weight_decay_of(variable)
         direction = gradient if decay == 0.0 else gradient + decay * variable
         step = ops.cast(learning_rate, variable.dtype) * direction
         if self._adapts(variable):
-            weight_norm, gradient_norm = norms or (_norm(variable), _norm(gradient))
+            weight_norm, gradient_norm = layer_norms or (_norm(variable), _norm(gradient))
             ratio = self.trust_coefficient * weight_norm
             ratio = ratio / (gradient_norm + decay * weight_norm + self.epsilon)
-            step = step * _or_one(ratio, weight_norm, gradient_norm, variable.dtype)
+            step = step * _trust_ratio(ratio, weight_norm, gradient_norm, variable.dtype)
         if self._momentums:
             buffer = self._momentums[self._get_variable_index(variable)]
             moved = self.momentum * ops.convert_to_tensor(buffer) + step
@@ -193,7 +198,7 @@ class LARS(_LayerAdaptive):
             step = self.momentum * moved + step if self.nesterov else moved
         self.assign_sub(variable, step)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "momentum": self.momentum,
@@ -215,8 +220,8 @@ class LAMB(_LayerAdaptive):
     w = w - learning_rate * |w| / |u| * u
     ```
 
-    The ratio `|w| / |u|` is 1 where one of the norms is zero, and for excluded variables, which so
-    have AdamW. Without weight decay this is `keras.optimizers.Lamb`. With it, it is the paper's
+    The ratio `|w| / |u|` is 1 where one of the norms is zero, and for excluded variables, which get
+    AdamW. Without weight decay this is `keras.optimizers.Lamb`. With it, it is the paper's
     algorithm, where weight decay is inside `u`; Keras subtracts `learning_rate * weight_decay * w`
     on its own. Norms are Euclidean, over the whole variable. Sparse gradients (`tf.IndexedSlices`)
     count as dense ones with zeros everywhere else; rows that occur twice are added up.
@@ -252,7 +257,7 @@ class LAMB(_LayerAdaptive):
 
     def __init__(
         self,
-        learning_rate=0.001,
+        learning_rate: _LearningRate = 0.001,
         *,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
@@ -262,7 +267,7 @@ class LAMB(_LayerAdaptive):
         exclude_from_layer_adaptation: Sequence[str] = (),
         parallel: bool = True,
         name: str = "lamb",
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(
             learning_rate,
@@ -279,7 +284,7 @@ class LAMB(_LayerAdaptive):
         self.beta_1 = beta_1
         self.beta_2 = beta_2
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
         super().build(variables)
@@ -287,20 +292,22 @@ class LAMB(_LayerAdaptive):
             variables, ["momentum", "velocity"]
         )
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(
+        self, gradient: Gradient, variable: keras.Variable, learning_rate: tf.Tensor
+    ) -> None:
         gradient = _dense(gradient, variable)
         index = self._get_variable_index(variable)
         m, v = self._momentums[index], self._velocities[index]
         decay = self._weight_decay_of(variable)
         dtype = variable.dtype
-        norms = None
+        layer_norms = None
         if self._adapts(variable) and self.parallel:
 
-            def make_step():
+            def make_step() -> tf.Tensor:
                 rates = [1 - self.beta_1, 1 - self.beta_2]
                 return tf.stack([*rates, *self._corrections(dtype), self.epsilon, decay])
 
-            norms = layer_norms.take("lamb", gradient, variable, (m.value, v.value), make_step)
+            layer_norms = norms.take("lamb", gradient, variable, (m.value, v.value), make_step)
         first, second = self._corrections(dtype)
         self.assign_add(m, (gradient - m) * (1 - self.beta_1))
         self.assign_add(v, (ops.square(gradient) - v) * (1 - self.beta_2))
@@ -309,41 +316,51 @@ class LAMB(_LayerAdaptive):
             update = update + decay * variable
         scale = ops.cast(learning_rate, dtype)
         if self._adapts(variable):
-            weight_norm, update_norm = norms or (_norm(variable), _norm(update))
-            scale = _or_one(weight_norm / update_norm, weight_norm, update_norm, dtype) * scale
+            weight_norm, update_norm = layer_norms or (_norm(variable), _norm(update))
+            scale = _trust_ratio(weight_norm / update_norm, weight_norm, update_norm, dtype) * scale
         self.assign_sub(variable, scale * update)
 
-    def _corrections(self, dtype):
-        """What the moments are divided by: they begin at zero."""
+    def _corrections(self, dtype: str) -> tuple[tf.Tensor, tf.Tensor]:
+        """The divisors that correct the moments for their start at zero."""
         step = ops.cast(self.iterations + 1, dtype)
-        return tuple(
+        first, second = (
             1.0 - ops.power(ops.cast(beta, dtype), step) for beta in (self.beta_1, self.beta_2)
         )
+        return first, second
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "beta_1": self.beta_1, "beta_2": self.beta_2}
 
 
-def _norm(tensor):
+def _norm(tensor: tf.Tensor) -> tf.Tensor:
     return ops.sqrt(ops.sum(ops.square(ops.cast(tensor, "float32"))))
 
 
-def _or_one(ratio, numerator, denominator, dtype):
-    """The ratio of two norms; 1 where one of them is zero."""
+def _trust_ratio(
+    ratio: tf.Tensor, numerator: tf.Tensor, denominator: tf.Tensor, dtype: str
+) -> tf.Tensor:
+    """The given ratio of two norms; 1 where one of them is zero."""
     defined = ops.logical_and(numerator > 0, denominator > 0)
     return ops.cast(ops.where(defined, ratio, 1.0), dtype)
 
 
-def _dense(gradient, variable):
+def _dense(gradient: Gradient, variable: keras.Variable) -> tf.Tensor:
     if isinstance(gradient, tf.IndexedSlices):
         gradient = tf.math.unsorted_segment_sum(
             gradient.values, gradient.indices, variable.shape[0]
         )
-    # The very tensor where there is nothing to do: the engine knows its norms.
+    # The same tensor where nothing is to be done: the engine knows its norms.
     return gradient if gradient.dtype == variable.dtype else ops.cast(gradient, variable.dtype)
 
 
-def _check_number(name, value, *, at_least=None, above=None, below=None) -> None:
+def _check_number(
+    name: str,
+    value: float,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     good = (
         number
@@ -354,11 +371,11 @@ def _check_number(name, value, *, at_least=None, above=None, below=None) -> None
     )
     if not good:
         limits = ((">=", at_least), (">", above), ("<", below))
-        words = " and ".join(f"{sign} {limit:g}" for sign, limit in limits if limit is not None)
-        raise ValueError(f"`{name}` must be a finite number {words}. Received: {name}={value!r}")
+        range_ = " and ".join(f"{sign} {limit:g}" for sign, limit in limits if limit is not None)
+        raise ValueError(f"`{name}` must be a finite number {range_}. Received: {name}={value!r}")
 
 
-def _patterns(name, value) -> tuple[str, ...]:
+def _patterns(name: str, value: Sequence[str] | None) -> tuple[str, ...]:
     if value is None:
         return ()
     if isinstance(value, str):
@@ -368,8 +385,8 @@ def _patterns(name, value) -> tuple[str, ...]:
             re.compile(pattern)
         except (re.error, TypeError) as error:
             raise ValueError(
-                f"`{name}` takes regular expressions, which are looked for in the paths of "
-                f'variables, such as "bias" or "normalization.*/gamma". Received: {pattern!r} '
-                f"({error})"
+                f"`{name}` must be regular expressions, which are searched for in the paths of "
+                'variables, such as "bias" or "normalization.*/gamma". Received: '
+                f"{name}={value!r} ({error})"
             ) from None
     return tuple(value)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def parallel_tensor_operator(
-    fn: Callable,
+    fn: Callable[[Any], tf.Tensor],
     tensors: tf.Tensor | Sequence[tf.Tensor],
     *,
     strategy: tf.distribute.Strategy | None = None,
@@ -25,23 +25,23 @@ def parallel_tensor_operator(
     Use it where all ranks would compute the same from the same tensors, as after a reduction. Each
     of P ranks applies `fn` to one P-th, and the results are gathered:
     `all_gather(fn(part of rank p))`. `fn` must treat rows (or tensors of the list) independently,
-    so that the results of the parts, one after another, are the result of the whole. All ranks must
-    call it alike, in the same order as their other collectives.
+    so that the concatenated results of the parts are the result of the whole. All ranks must call
+    it, in the same order as their other collectives.
 
     It pays where the computation saved is more than the gathering costs: with an operator that
-    takes `t` seconds on one rank, `t * (1 - 1 / P) > a + b * bytes` for results of so many bytes;
-    `seconds_saved` computes the difference. Norms of layers are such a case (few bytes come of
-    megabytes), a cast of them all is not.
+    takes `t` seconds on one rank, `t * (1 - 1 / P) > a + b * bytes` for results of that many bytes;
+    `seconds_saved` computes the difference. Norms of layers are such a case (megabytes become a few
+    bytes), a cast of them all is not.
 
     Args:
         fn: A function of a tensor or of a list of tensors, as `tensors` is. It returns one tensor
             with a first dimension: of a tensor, the results for its rows; of a list, the results
             for its tensors.
         tensors: A tensor, which is divided by rows (rank r of P gets rows `r * n // P` to
-            `(r + 1) * n // P`), or a list, of which ranks get consecutive tensors, of about equal
-            bytes together; the shapes in a list must be known. The same on all ranks.
-        strategy: Whose ranks. Defaults to None: the current strategy. A strategy that is no
-            distributed `DearStrategy` has one rank, and `fn(tensors)` is returned.
+            `(r + 1) * n // P`), or a list, of which each rank gets consecutive tensors with about
+            the same number of bytes; the shapes in a list must be known. The same on all ranks.
+        strategy: The strategy whose ranks share the work. Defaults to None: the current one. With
+            anything but a distributed `DearStrategy`, `fn(tensors)` is returned.
 
     Returns:
         The tensor `fn(tensors)`, the same bits on all ranks.
@@ -69,10 +69,10 @@ def parallel_tensor_operator(
     if not getattr(strategy.extended, "is_distributed_dear", False):
         return _checked(fn(tensors))
     part = _part_of_list if listed else _part_of_tensor
-    mine, skeleton = part(tensors, strategy.rank, strategy.world_size)
-    # A rank without a part applies `fn` to the least there is, to learn the form of the result.
-    result = _checked(fn(skeleton))[:0] if mine is None else _checked(fn(mine))
-    # What a rank found out counts, whether or not it has examples in this step.
+    own_part, smallest = part(tensors, strategy.rank, strategy.world_size)
+    # A rank without a part applies `fn` to as little as possible, for the shape of the result.
+    result = _checked(fn(smallest))[:0] if own_part is None else _checked(fn(own_part))
+    # A rank's result counts, whether or not it has examples in this step.
     return strategy.extended.collectives.all_gather(result)
 
 
@@ -84,7 +84,7 @@ def seconds_saved(
     Use it to decide about `parallel_tensor_operator`; it pays where the result is positive.
 
     Args:
-        compute_seconds: What the operator takes on one rank, in seconds.
+        compute_seconds: Time of the operator on one rank, in seconds.
         result_bytes: Bytes of its whole result.
         world_size: Number of ranks.
         all_gather: Cost of an all-gather. `tfdear.cost_model.LinearCost(
@@ -111,63 +111,67 @@ def consecutive_parts(sizes: Sequence[int], world_size: int) -> list[tuple[int, 
     Every item goes to the rank in whose share of the total its middle lies.
 
     Args:
-        sizes: Of the items, in any unit.
+        sizes: Sizes of the items, in any unit.
         world_size: Number of parts.
 
     Returns:
-        Where each part begins and ends; some may be empty.
+        The start and the end of each part; some may be empty.
     """
     total = max(sum(sizes), 1)
     owners = []
-    before = 0
+    offset = 0
     for size in sizes:
-        owners.append(min((2 * before + size) * world_size // (2 * total), world_size - 1))
-        before += size
-    begins = [sum(owner < rank for owner in owners) for rank in range(world_size + 1)]
-    return list(zip(begins[:-1], begins[1:], strict=True))
+        owners.append(min((2 * offset + size) * world_size // (2 * total), world_size - 1))
+        offset += size
+    starts = [sum(owner < rank for owner in owners) for rank in range(world_size + 1)]
+    return list(zip(starts[:-1], starts[1:], strict=True))
 
 
-def _checked_list(tensors) -> list:
+def _checked_list(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     if not tensors:
-        raise ValueError("`tensors` must have at least one tensor. Received: []")
+        raise ValueError("`tensors` must have at least one tensor. Received: tensors=[]")
     return [tf.convert_to_tensor(tensor) for tensor in tensors]
 
 
-def _checked_tensor(tensor) -> tf.Tensor:
+def _checked_tensor(tensor: tf.Tensor) -> tf.Tensor:
     tensor = tf.convert_to_tensor(tensor)
     if tensor.shape.rank == 0:
-        raise ValueError(f"a scalar cannot be divided among ranks. Received: {tensor}")
+        raise ValueError(f"`tensors` must not be a scalar. Received: tensors={tensor}")
     return tensor
 
 
-def _part_of_list(tensors, rank, world_size):
+def _part_of_list(
+    tensors: list[tf.Tensor], rank: int, world_size: int
+) -> tuple[list[tf.Tensor] | None, list[tf.Tensor]]:
     if not all(tensor.shape.is_fully_defined() for tensor in tensors):
         raise ValueError(
-            "the tensors of a list are divided by their bytes, so their shapes must be known. "
-            f"Received: {[str(tensor.shape) for tensor in tensors]}"
+            "`tensors` must have known shapes: a list is divided by the bytes of its tensors. "
+            f"Received: shapes {[str(tensor.shape) for tensor in tensors]}"
         )
     sizes = [tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors]
-    begin, end = consecutive_parts(sizes, world_size)[rank]
+    start, end = consecutive_parts(sizes, world_size)[rank]
     smallest = min(range(len(tensors)), key=sizes.__getitem__)
-    return tensors[begin:end] or None, [tensors[smallest]]
+    return tensors[start:end] or None, [tensors[smallest]]
 
 
-def _part_of_tensor(tensor, rank, world_size):
+def _part_of_tensor(
+    tensor: tf.Tensor, rank: int, world_size: int
+) -> tuple[tf.Tensor | None, tf.Tensor]:
     rows = tensor.shape[0]
     if rows is None:
         rows = tf.shape(tensor, tf.int64)[0]
     elif rows == 0:
-        raise ValueError(f"a tensor without rows cannot be divided. Received: {tensor}")
-    begin, end = rank * rows // world_size, (rank + 1) * rows // world_size
-    empty = not tf.is_tensor(rows) and begin == end
-    return None if empty else tensor[begin:end], tensor[:1]
+        raise ValueError(f"`tensors` must have rows. Received: tensors={tensor}")
+    start, end = rank * rows // world_size, (rank + 1) * rows // world_size
+    empty = not tf.is_tensor(rows) and start == end
+    return None if empty else tensor[start:end], tensor[:1]
 
 
-def _checked(result):
+def _checked(result: tf.Tensor) -> tf.Tensor:
     result = tf.convert_to_tensor(result)
     if result.shape.rank == 0:
         raise ValueError(
             "`fn` must return a tensor with a first dimension, along which the ranks' results are "
-            f"put together, such as one row per row or tensor. Received: {result}"
+            f"concatenated, such as one row per row or tensor. Received: {result}"
         )
     return result

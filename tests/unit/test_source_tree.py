@@ -62,7 +62,7 @@ _MAY_IMPORT = {
     "callbacks": {"compression", "engine", "job", "measure"},
     "optimizers": {"gradients"},
     "ops": {"engine", "parallel_tensor_operator"},
-    "integrations": {"_private", "data", "gradients", "losses"},
+    "integrations": {"_private", "data", "gradients", "job", "losses"},
     "losses": {"data"},
     "gradients": {"_private", "data", "engine"},
     "job": {

@@ -1,7 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Every private name of Keras that tfdear uses, each with its reason; see [Note: Seams].
 
-Whoever adds one adds an entry here and, to wrap it, a function in `keras_seams` or `keras_files`.
+Every name has an entry here; to wrap it, add a function in `tfdear.integrations.keras`.
 """
 
 from tfdear._private import seams
@@ -16,12 +16,12 @@ _BACKUP = "keras.src.callbacks.backup_and_restore"
 # Which strategy a model belongs to, also while `distribute_strategy` is not set up.
 REGISTRY.name(_TRAINER, "TensorFlowTrainer.__init__", sets="_distribute_strategy")
 
-# Builds a model from a first batch, which it throws away.
+# Builds a model from a first batch, which it discards.
 MAYBE_SYMBOLIC_BUILD = REGISTRY.name(
     _TRAINER, "TensorFlowTrainer._maybe_symbolic_build", "(self, iterator=None, data_batch=None)"
 )
 
-# Which strategy an optimizer was made in.
+# Which strategy an optimizer was created in.
 REGISTRY.name(
     "keras.src.backend.tensorflow.optimizer",
     "TFOptimizer.__init__",
@@ -61,10 +61,10 @@ ALL_REDUCE_SUM_GRADIENTS = REGISTRY.name(
     "(self, grads_and_vars)",
 )
 
-# Puts the replicas' rows of `predict` together.
+# Concatenates the replicas' rows in `predict`.
 REDUCE_PER_REPLICA = REGISTRY.name(_TRAINER, "reduce_per_replica", "(values, strategy, reduction)")
 
-# Hand a whole batch to `strategy.run`.
+# Pass a whole batch to `strategy.run`.
 TRAIN_ON_BATCH = REGISTRY.name(
     _TRAINER,
     "TensorFlowTrainer.train_on_batch",
@@ -83,7 +83,7 @@ EPOCH_ITERATOR_INIT = REGISTRY.name(
 )
 REGISTRY.name(_TRAINER, "TFEpochIterator.__init__", sets="_distributed_dataset")
 
-# What reads a generator, and its pipeline.
+# The adapter that reads a generator, and its pipeline.
 GENERATOR_DATA_ADAPTER = REGISTRY.name(
     "keras.src.trainers.data_adapters.generator_data_adapter", "GeneratorDataAdapter"
 )
@@ -93,7 +93,7 @@ REGISTRY.name(
     "(self)",
 )
 
-# Counts the batches of a data set, which for a rank are those of the distributed one.
+# Counts the batches of a dataset, which for a rank are those of the distributed one.
 _TF_DATASETS = "keras.src.trainers.data_adapters.tf_dataset_adapter"
 TF_DATASET_ADAPTER = REGISTRY.name(_TF_DATASETS, "TFDatasetAdapter")
 REGISTRY.name(_TF_DATASETS, "TFDatasetAdapter.__init__", sets="_dataset")
@@ -135,7 +135,7 @@ COMPILE = REGISTRY.name(
     "auto_scale_loss=True)",
 )
 
-# The begin of `fit`, `evaluate` and `predict`, when a model has all its variables.
+# The start of `fit`, `evaluate` and `predict`, when a model has all its variables.
 MAKE_TRAIN_FUNCTION = REGISTRY.name(
     _TRAINER, "TensorFlowTrainer.make_train_function", "(self, force=False)"
 )
@@ -146,7 +146,7 @@ MAKE_PREDICT_FUNCTION = REGISTRY.name(
     _TRAINER, "TensorFlowTrainer.make_predict_function", "(self, force=False)"
 )
 
-# What callbacks are told, where variables are compared over the ranks.
+# The events of callbacks at which variables are compared over the ranks.
 SET_MODEL = REGISTRY.name(_CALLBACKS, "CallbackList.set_model", "(self, model)")
 ON_TRAIN_BEGIN = REGISTRY.name(_CALLBACKS, "CallbackList.on_train_begin", "(self, logs=None)")
 ON_TRAIN_BATCH_END = REGISTRY.name(
@@ -155,7 +155,7 @@ ON_TRAIN_BATCH_END = REGISTRY.name(
 ON_TRAIN_END = REGISTRY.name(_CALLBACKS, "CallbackList.on_train_end", "(self, logs=None)")
 ON_TEST_BEGIN = REGISTRY.name(_CALLBACKS, "CallbackList.on_test_begin", "(self, logs=None)")
 
-# Makes the variables that Keras counts with.
+# Creates the variables with which Keras counts.
 INITIALIZE_VARIABLE = REGISTRY.name(
     "keras.src.backend.tensorflow.core", "Variable._initialize", "(self, value)"
 )

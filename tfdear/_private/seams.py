@@ -1,13 +1,13 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Names that another package keeps to itself: what tfdear expects of them, and how it wraps them.
+"""Private names of other packages: what tfdear expects of them, and how it wraps them.
 
 [Note: Seams]
 A few functions of Keras and TensorFlow know only the strategies that TensorFlow ships, and are
 wrapped in a job of several ranks. A release that renames one, or changes its parameters, must be
 found before the ranks meet, and must not leave half of the wrappers behind. So every such name is
 an entry of a `Registry` (`_tf_private`, `_keras_private`), with the signature of the tested
-versions; `verify` compares all of them, and `install` wraps nothing unless all fit. A process alone
-wraps only how Keras builds a model.
+versions; `verify` compares all of them, and `install` wraps nothing unless all fit. With one
+process only the building of models is wrapped.
 """
 
 import functools
@@ -16,7 +16,11 @@ import importlib.metadata
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
+
+# A function that is wrapped; its wrapper gets it as the first argument.
+Original: TypeAlias = Callable[..., Any]
+_Wrapper = TypeVar("_Wrapper", bound=Callable[..., Any])
 
 
 class PrivateName:
@@ -48,11 +52,11 @@ class PrivateName:
         return found, last
 
     def get(self) -> Any:
-        """What it names."""
+        """The object with this name."""
         return getattr(*self.owner())
 
     def fault(self) -> str | None:
-        """What differs from the tested versions, in words; None if it fits."""
+        """How the object differs from the tested versions, or None if it does not."""
         try:
             found = self.get()
         except (ImportError, AttributeError) as error:
@@ -70,7 +74,7 @@ class PrivateName:
         return " or ".join(self.signatures)
 
 
-def _signature(function: Any) -> str:
+def _signature(function: Callable[..., Any]) -> str:
     """The parameters and their defaults, without annotations."""
     signature = inspect.signature(function)
     parameters = [
@@ -95,7 +99,9 @@ class Registry:
         self.tested = tuple(tested)
         self.names: list[PrivateName] = []
 
-    def name(self, module: str, path: str, *signatures: str, sets: str | None = None):
+    def name(
+        self, module: str, path: str, *signatures: str, sets: str | None = None
+    ) -> PrivateName:
         """Adds a `PrivateName`; arguments as there."""
         self.names.append(PrivateName(module, path, *signatures, sets=sets))
         return self.names[-1]
@@ -130,7 +136,7 @@ class Registry:
 
 
 class Seams:
-    """Functions that take the place of private ones, collected by a decorator.
+    """Functions that replace private ones, collected by a decorator.
 
     Example:
 
@@ -143,13 +149,13 @@ class Seams:
     ```
     """
 
-    def __init__(self):
-        self.wrappers: list[tuple[PrivateName, Callable]] = []
+    def __init__(self) -> None:
+        self.wrappers: list[tuple[PrivateName, Callable[..., Any]]] = []
 
-    def wrap(self, *names: PrivateName):
-        """Decorates what is called instead of each name, with the original as first argument."""
+    def wrap(self, *names: PrivateName) -> Callable[[_Wrapper], _Wrapper]:
+        """Decorates a function to call instead of the names; it gets the original first."""
 
-        def decorate(wrapper: Callable) -> Callable:
+        def decorate(wrapper: _Wrapper) -> _Wrapper:
             self.wrappers.extend((name, wrapper) for name in names)
             return wrapper
 
@@ -160,7 +166,7 @@ _MARK = "_tfdear_wraps"
 
 
 def install(*collections: Seams) -> None:
-    """Puts the wrappers in place; what is wrapped already stays as it is.
+    """Installs the wrappers; functions that are wrapped already stay as they are.
 
     Args:
         collections: The wrappers; `Registry.verify` has found that their names are there.
@@ -171,26 +177,27 @@ def install(*collections: Seams) -> None:
         for name, wrapper in seams.wrappers
         if not hasattr(name.get(), _MARK)
     ]
-    # Nothing is changed before everything was found. Of two for one name the later one is outside.
+    # Nothing is changed before everything was found. Of two wrappers of a name, the later one calls
+    # the earlier one.
     for owner, attribute, wrapper in wrappers:
         setattr(owner, attribute, _wrapped(getattr(owner, attribute), wrapper))
 
 
-def replace(owner: Any, attribute: str, wrapper: Callable) -> None:
+def replace(owner: Any, attribute: str, wrapper: Callable[..., Any]) -> None:
     """Wraps a function that only a running program knows, unless it is wrapped already.
 
     Args:
         owner: The module or class that holds it.
         attribute: Its name there.
-        wrapper: What is called instead, with the original as first argument.
+        wrapper: The function to call instead, with the original as first argument.
     """
     if not hasattr(original := getattr(owner, attribute), _MARK):
         setattr(owner, attribute, _wrapped(original, wrapper))
 
 
-def _wrapped(original: Callable, wrapper: Callable) -> Callable:
+def _wrapped(original: Original, wrapper: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def call(*args, **kwargs):
+    def call(*args: Any, **kwargs: Any) -> Any:
         return wrapper(original, *args, **kwargs)
 
     setattr(call, _MARK, original)

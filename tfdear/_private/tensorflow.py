@@ -2,8 +2,8 @@
 """Every private name of TensorFlow that tfdear uses, each with its reason; see [Note: Seams].
 
 A strategy cannot be written on TensorFlow's public API alone: the base classes that `tf.distribute`
-itself builds on are private. Keeping all of it here shows what a new TensorFlow release has to be
-checked for.
+itself builds on are private. This file lists everything that has to be checked for a new release of
+TensorFlow.
 """
 
 # isort: off
@@ -36,7 +36,7 @@ from tensorflow.python.ops import control_flow_util
 # Base class of the variables that reads wait on.
 from tensorflow.python.ops import resource_variable_ops
 
-# True while TensorFlow builds the graph of a SavedModel.
+# Tells whether TensorFlow is building the graph of a SavedModel.
 from tensorflow.python.saved_model import save_context
 
 # Initial values that come out of a checkpoint, which must not be broadcast.

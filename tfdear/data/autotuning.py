@@ -1,25 +1,25 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Switches tf.data's autotuner off where it has nothing to tune.
 
-Its thread may be waited for at the end of an epoch (docs/data.md says why). Most iterators are let
-go elsewhere (`iterators`), but not those of loops inside a `tf.function`.
+The end of an epoch may have to wait for its thread (docs/data.md says why). Most iterators are
+released without waiting (`iterators`), but not those of loops inside a `tf.function`.
 """
 
 import tensorflow as tf
 
-# Batches read ahead where the autotuner is off: one is made while another is used.
+# Batches read ahead where the autotuner is off: one is prepared while another is used.
 READ_AHEAD = 2
 
 
 def switch_off_unused(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns a data set without an autotuner if none of its steps needs one.
+    """Returns a dataset without an autotuner if none of its steps needs one.
 
     Args:
         dataset: What a rank is to iterate over.
 
     Returns:
-        The data set itself if its options speak of autotuning or a step is AUTOTUNE; else one with
-        `options.autotune.enabled=False`, which reads ahead if TensorFlow would have made it so.
+        The dataset itself if its options set autotuning or a step is AUTOTUNE; else one with
+        `options.autotune.enabled=False`, which reads ahead if TensorFlow would have added that.
     """
     given = dataset.options()
     if given.autotune != tf.data.Options().autotune or _is_tuned(dataset):
@@ -33,7 +33,7 @@ def switch_off_unused(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
-def _is_tuned(dataset) -> bool:
+def _is_tuned(dataset: tf.data.Dataset) -> bool:
     """Whether a step of the pipeline is AUTOTUNE, or TensorFlow would make it so."""
     optimization = dataset.options().experimental_optimization
     made = (optimization.apply_default_optimizations, optimization.map_parallelization)
@@ -65,14 +65,14 @@ def _is_tuned(dataset) -> bool:
     return False
 
 
-def _is_autotune(name, value, step) -> bool:
+def _is_autotune(name: str, value: object, step: str) -> bool:
     """Whether a value of a step is AUTOTUNE, by the names that tf.data gives to both."""
-    # Readers of files have buffers too, whose sizes are nobody's to tune.
+    # Readers of files have buffers too, whose sizes are not tuned.
     names = ("num_parallel_calls", "buffer_size") if "Prefetch" in step else "num_parallel_calls"
     return name.startswith(names) and tf.get_static_value(value) == tf.data.AUTOTUNE
 
 
-def _is_parallelized(dataset) -> bool:
+def _is_parallelized(dataset: tf.data.Dataset) -> bool:
     """Whether it is a script's `map` without `num_parallel_calls` that TensorFlow spreads.
 
     With the autotuner on, and only then, TensorFlow runs functions without state as with AUTOTUNE.

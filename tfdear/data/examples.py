@@ -3,41 +3,63 @@
 
 [Note: Which arguments hold the examples]
 The arguments of a step may be anything: the batch, but also class weights, masks, a hidden state.
-What the strategy's data sets yield is told from the rest by its types and trailing shapes, which
-`Elements` remembers: these survive where a mark on a tensor would be lost, as in the arguments of a
-`tf.function`. Where no argument looks like an element of a data set, the arguments' leading
+What the strategy's datasets yield is told from the rest by its types and trailing shapes, which
+`Elements` keeps: these survive where a mark on a tensor would be lost, as in the arguments of a
+`tf.function`. Where no argument looks like an element of a dataset, the arguments' leading
 dimensions have to agree; if they do not, the most frequent one counts, and a warning says so.
 """
 
 import collections
 import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeAlias
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from tfdear._private import tensorflow as _tf_private
+from tfdear.data import first_batch
+
+# A value of a batch or its specification, and what all batches of a dataset share of it: the
+# class, the type and the trailing shape.
+_Component: TypeAlias = tf.Tensor | tf.RaggedTensor | tf.SparseTensor | tf.TypeSpec
+_Kind: TypeAlias = tuple[str, tf.DType, tuple[int | None, ...]]
 
 _DIFFERENT = (
     "tfdear: the arguments of a step have different leading dimensions, so the number of this "
     "rank's examples is not certain. It weighs what the rank contributes. Hand the batch to "
-    "`strategy.run` as the distributed data set yields it, and let the function capture what is no "
+    "`strategy.run` as the distributed dataset yields it, and let the function capture what is no "
     "batch."
 )
 
 
+class Reducer(Protocol):
+    """What sums tensors over the ranks: a `tfdear.gradients.reducer.Reducer`."""
+
+    def all_reduce(
+        self,
+        values: Sequence[tf.Tensor | tf.IndexedSlices],
+        *,
+        name: str,
+        weight: tf.Tensor | None = None,
+    ) -> list[tf.Tensor | tf.IndexedSlices]:
+        """The sums, in the order of `values`."""
+
+
 class Elements:
-    """The kinds of elements that a strategy's distributed data sets yield."""
+    """The kinds of elements that a strategy's distributed datasets yield."""
 
-    def __init__(self):
-        self._kinds = {}
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[_Kind, ...], first_batch.FirstBatch | None] = {}
 
-    def add(self, specification, first=None) -> None:
-        """Remembers a data set.
+    def add(self, specification: object, first: first_batch.FirstBatch | None = None) -> None:
+        """Remembers a dataset.
 
         Args:
             specification: Its `element_spec`.
-            first: The `first_batch.FirstBatch` of the data set, or None.
+            first: The `first_batch.FirstBatch` of the dataset, or None.
         """
         kind = tuple(_kind(spec) for spec in _batched(specification))
         if kind:
@@ -45,29 +67,32 @@ class Elements:
 
     @property
     def are_uneven(self) -> bool:
-        """Whether ranks hold different shares of the parts of some data set's batches."""
+        """Whether ranks hold different shares of the parts of some dataset's batches."""
         return any(first is not None and first.is_uneven for first in self._kinds.values())
 
-    def rows(self, values) -> dict:
-        """A row of a data set for each of a step's values that look like its element.
+    def rows(self, values: Sequence[object]) -> dict[int, np.ndarray]:
+        """A row of a dataset for each of a step's values that look like its element.
 
         Args:
             values: List of a step's arguments.
 
         Returns:
-            Arrays of one row, by the place of the value that they look like.
+            Arrays of one row, by the index of the value that they look like.
         """
-        places = [place for place, value in enumerate(values) if _batched(value)]
-        kinds = [_kind(values[place]) for place in places]
+        indices = [index for index, value in enumerate(values) if _batched(value)]
+        kinds = [_kind(values[index]) for index in indices]
         for known in sorted(self._kinds, key=len, reverse=True):
             first = self._kinds[known]
             row = first.row if first is not None else ()
-            for begin in range(len(kinds) - len(known) + 1) if len(row) == len(known) else ():
-                if _fits(kinds[begin : begin + len(known)], known):
-                    return dict(zip(places[begin : begin + len(known)], row, strict=True))
+            if len(row) != len(known):
+                continue
+            for start in range(len(kinds) - len(known) + 1):
+                end = start + len(known)
+                if _fits(kinds[start:end], known):
+                    return dict(zip(indices[start:end], row, strict=True))
         return {}
 
-    def among(self, values) -> list[list]:
+    def matches(self, values: list[_Component]) -> list[list[_Component]]:
         """The longest runs of a step's batched arguments that look like an element."""
         kinds = [_kind(value) for value in values]
         for length in sorted({len(kind) for kind in self._kinds}, reverse=True):
@@ -86,21 +111,22 @@ class Examples:
     """The examples of this rank in one step, and what follows from their number.
 
     Args:
-        count: Scalar int64, or None: it is not known, and every rank counts alike.
+        count: Scalar int64, or None: it is not known, and all ranks weigh the same.
         reducer: Adds up the ranks' numbers.
     """
 
-    def __init__(self, count, reducer):
+    def __init__(self, count: tf.Tensor | None, reducer: Reducer):
         self._count = count
         self._reducer = reducer
         self._graph = _graph()
-        self._shares = {}
+        self._shares: dict[int, tf.Tensor] = {}
 
     @property
     def count(self) -> tf.Tensor | None:
         """Scalar int64: this rank's number of examples, or None if it is not known here."""
-        # A function traced inside an eager step is called again with other batches: the number of
-        # the step that traced it must not be baked in. Nor is a graph's number there for eager ops.
+        # A function that is traced inside an eager step is called again with other batches: the
+        # number of the step that traced it must not become a constant. And eager ops cannot use
+        # a number that is part of a graph.
         return self._count if (self._graph is None) == (_graph() is None) else None
 
     @property
@@ -111,7 +137,7 @@ class Examples:
     def share(self) -> tf.Tensor | None:
         """This rank's share of all ranks' examples, scalar float64, or None if not known here.
 
-        All ranks must call it alike: the first call adds up their numbers.
+        All ranks must call it at the same point: the first call adds up their numbers.
         """
         if self.count is None:
             return None
@@ -126,10 +152,10 @@ class Examples:
         self._shares[id(_graph())] = share
         return share
 
-    def share_of_part(self, rows) -> tf.Tensor | None:
+    def share_of_part(self, rows: tf.Tensor | int) -> tf.Tensor | None:
         """This rank's share of a part of the batch that may have another number of rows.
 
-        All ranks must call it alike.
+        All ranks must call it at the same point.
 
         Args:
             rows: Scalar integer, this rank's number of rows of the part.
@@ -141,16 +167,18 @@ class Examples:
             return None
         return self._share_of(tf.where(self.present, tf.cast(rows, tf.int64), 0))
 
-    def _share_of(self, count):
+    def _share_of(self, count: tf.Tensor) -> tf.Tensor:
         (total,) = self._reducer.all_reduce([count], name="number of examples")
         return tf.math.divide_no_nan(tf.cast(count, tf.float64), tf.cast(total, tf.float64))
 
-    def gate(self, value, otherwise=None):
-        """The value, or on a rank without examples `otherwise` (None: zeros), as it means nothing.
+    def gate(
+        self, value: tf.Tensor | tf.IndexedSlices, otherwise: tf.Tensor | None = None
+    ) -> tf.Tensor | tf.IndexedSlices:
+        """The value; on a rank without examples, where it means nothing, `otherwise`.
 
         Args:
             value: A tensor or `tf.IndexedSlices`.
-            otherwise: A tensor of the same shape.
+            otherwise: A tensor of the same shape. Defaults to None: zeros.
         """
         if self.present is None:
             return value
@@ -161,7 +189,7 @@ class Examples:
         )
 
     @contextlib.contextmanager
-    def disregarded(self):
+    def ignored(self) -> Iterator[None]:
         """Within it, the number is not known: this rank contributes even if it has no examples."""
         count, self._count = self._count, None
         try:
@@ -171,22 +199,22 @@ class Examples:
 
 
 def current() -> Examples | None:
-    """Those of the step that is being built or run in this thread, or None outside of a step."""
+    """The examples of the step that this thread builds or runs, or None outside of a step."""
     return getattr(tf.distribute.get_replica_context(), "examples", None)
 
 
-def count(arguments, elements: Elements) -> tf.Tensor | None:
+def count(arguments: object, elements: Elements) -> tf.Tensor | None:
     """The number of examples in a step's arguments; see [Note: Which arguments hold the examples].
 
     Args:
         arguments: Nested structure of a step's arguments.
-        elements: What the strategy's data sets yield.
+        elements: What the strategy's datasets yield.
 
     Returns:
         Scalar int64, or None if no argument has rows.
     """
     values = _batched(arguments)
-    matches = elements.among(values)
+    matches = elements.matches(values)
     if len(matches) == 1:
         return _rows(matches[0][0])
     values = [value for match in matches for value in match] or values
@@ -194,10 +222,10 @@ def count(arguments, elements: Elements) -> tf.Tensor | None:
     if None not in known:
         if len(set(known)) > 1:
             logging.log_first_n(logging.WARNING, "%s Received: %s", 1, _DIFFERENT, known)
-        # Of equally frequent ones the first.
+        # The first one of those that are equally frequent.
         frequent = collections.Counter(known).most_common(1)
         return tf.constant(frequent[0][0], tf.int64) if frequent else None
-    # What has a fixed size while others have not is no batch.
+    # A value of fixed size beside others of unknown size is no batch.
     rows = [_rows(value) for value, fixed in zip(values, known, strict=True) if fixed is None]
     if len(rows) == 1:
         return rows[0]
@@ -211,10 +239,10 @@ def count(arguments, elements: Elements) -> tf.Tensor | None:
     )
 
 
-def _batched(structure) -> list:
-    """What has a first dimension, of a structure of values or of specifications."""
+def _batched(structure: object) -> list[_Component]:
+    """The values or specifications of a structure that have a first dimension."""
 
-    def is_batched(value):
+    def is_batched(value: object) -> bool:
         shape = getattr(value, "shape", None)
         if shape is None or isinstance(value, (tf.Variable, keras.Variable)):
             return False
@@ -223,23 +251,21 @@ def _batched(structure) -> list:
     return [value for value in tf.nest.flatten(structure) if is_batched(value)]
 
 
-def _kind(value):
-    """What the batches of a data set have in common: the class, the type and trailing shape."""
+def _kind(value: _Component) -> _Kind:
     kinds = {tf.RaggedTensor: "ragged", tf.RaggedTensorSpec: "ragged"}
     kinds |= {tf.SparseTensor: "sparse", tf.SparseTensorSpec: "sparse"}
     kind = next((name for type_, name in kinds.items() if isinstance(value, type_)), "dense")
     return kind, tf.as_dtype(value.dtype), tuple(tf.TensorShape(value.shape)[1:])
 
 
-def _fits(here, kind) -> bool:
-    return len(here) == len(kind) and all(
-        mine[:2] == yours[:2]
-        and tf.TensorShape(mine[2]).is_compatible_with(tf.TensorShape(yours[2]))
-        for mine, yours in zip(here, kind, strict=True)
+def _fits(kinds: Sequence[_Kind], known: Sequence[_Kind]) -> bool:
+    return len(kinds) == len(known) and all(
+        one[:2] == other[:2] and tf.TensorShape(one[2]).is_compatible_with(tf.TensorShape(other[2]))
+        for one, other in zip(kinds, known, strict=True)
     )
 
 
-def _rows(value) -> tf.Tensor:
+def _rows(value: _Component) -> tf.Tensor:
     if isinstance(value, tf.RaggedTensor):
         return tf.cast(value.nrows(), tf.int64)
     if isinstance(value, tf.SparseTensor):
@@ -248,5 +274,5 @@ def _rows(value) -> tf.Tensor:
     return tf.shape(value, tf.int64)[0] if known is None else tf.constant(known, tf.int64)
 
 
-def _graph():
+def _graph() -> tf.Graph | None:
     return None if tf.executing_eagerly() else _tf_private.ops.get_default_graph()

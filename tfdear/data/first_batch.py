@@ -2,11 +2,11 @@
 """The first global batch of every iteration is compared over the ranks.
 
 [Note: The first batch comes twice]
-Every rank cuts its rows out of global batches that all ranks must share. Whether they do is seen in
-the pipeline, before the cut: there the first batch's checksum is taken. To have it before any step
-begins, an iterator's first element is read when the iterator is first used, and thrown away; the
-pipeline yields it a second time, so that the script misses nothing, and nothing is read again from
-its own data.
+Every rank cuts its rows out of global batches that all ranks must share. Whether they do is checked
+in the pipeline, before the cut: there the first batch's checksum is taken. To have it before any
+step starts, an iterator's first element is read when the iterator is first used, and discarded; the
+pipeline yields it a second time, so that the script misses nothing, and the script's own data are
+not read again.
 """
 
 import fractions
@@ -14,18 +14,23 @@ import functools
 import hashlib
 import os
 import platform
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tfdear.data import autotuning
+from tfdear.data import autotuning, pipeline_order
+
+# Takes a list of integers and returns every rank's, in the order of the ranks.
+Gather: TypeAlias = Callable[[list[int]], list[list[int]]]
 
 # Where a dataset keeps its comparison.
 COMPARISON = "_tfdear_first_batch"
 
 _REMEDIES = (
-    "Under the default sharding policy every rank hands over the same global batches, and the "
+    "Under the default sharding policy every rank passes the same global batches, and the "
     "strategy cuts each rank's rows out of them, so these ranks would leave out examples of each "
     "other. If every rank is to train on data of its own (`dataset.shard`, own files or arrays), "
     "set `options.experimental_distribute.auto_shard_policy = "
@@ -42,13 +47,23 @@ class FirstBatch:
         dataset: Yields global batches.
         share: Function of a batch that returns this rank's rows of it.
         finish: Function of a dataset of such rows that returns the one to iterate over.
-        parallel_calls: Of `share`. None: elements are read when they are asked for.
+        parallel_calls: How many calls of `share` run at a time. None: elements are read when they
+            are asked for.
         order: The `pipeline_order.Order` of `dataset`.
         rank: The number of this rank.
-        gather: Callable that takes a list of integers and returns every rank's.
+        gather: Gathers lists of integers from all ranks.
     """
 
-    def __init__(self, dataset, share, finish, parallel_calls, order, rank, gather):
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        share: Callable[[object], object],
+        finish: Callable[[tf.data.Dataset], tf.data.Dataset],
+        parallel_calls: int | None,
+        order: pipeline_order.Order,
+        rank: int,
+        gather: Gather,
+    ):
         self._source = dataset
         self._share = share
         self._finish = finish
@@ -67,10 +82,10 @@ class FirstBatch:
     def dataset(self) -> tf.data.Dataset:
         """The rank's rows of every batch, those of the first batch twice."""
 
-        # AutoGraph would take longer to look for something to convert than TensorFlow to trace.
+        # AutoGraph would take longer to find nothing to convert than TensorFlow takes to trace.
         @tf.autograph.experimental.do_not_convert
-        def mine(place, batch):
-            # Tensors first: their rows are examples. Then the parts of ragged and sparse ones.
+        def cut_and_note(position: tf.Tensor, batch: object) -> tuple[object, tf.Tensor]:
+            # Tensors first: their rows are examples. Then the components of the other values.
             flat = sorted(
                 tf.nest.flatten(batch), key=lambda value: not isinstance(value, tf.Tensor)
             )
@@ -79,36 +94,38 @@ class FirstBatch:
             none = (None, tf.variant, tf.resource)
             plain = [value for value in parts if getattr(value, "dtype", None) not in none]
             note = functools.partial(self._note, tensors)
-            # Not stateful to TensorFlow, which would refuse to save the iterator's place.
+            # Declared stateless, as TensorFlow would refuse to save the iterator's position.
             times = tf.cond(
-                place > 0,
+                position > 0,
                 lambda: np.int64(1),
                 lambda: tf.numpy_function(note, plain, tf.int64, stateful=False),
             )
             return self._share(batch), tf.ensure_shape(times, [])
 
         @tf.autograph.experimental.do_not_convert
-        def repeat(rows, times):
+        def repeat(rows: object, times: tf.Tensor) -> tf.data.Dataset:
             return tf.data.Dataset.from_tensors(rows).repeat(times)
 
         order = {} if self._parallel_calls is None else {"deterministic": True}
-        # As `enumerate` does, without the step by which it hides what comes before it.
-        places = tf.data.Dataset.range(np.iinfo(np.int64).max)
-        rows = tf.data.Dataset.zip((places, self._source)).map(mine, self._parallel_calls, **order)
+        # As `enumerate` does, without the step that hides the pipeline before it.
+        positions = tf.data.Dataset.range(np.iinfo(np.int64).max)
+        rows = tf.data.Dataset.zip((positions, self._source)).map(
+            cut_and_note, self._parallel_calls, **order
+        )
         return autotuning.switch_off_unused(self._finish(rows.flat_map(repeat)))
 
-    def _note(self, examples, *tensors):
+    def _note(self, examples: int, *tensors: np.ndarray) -> np.int64:
         self._digests = []
         self._rows = [len(tensor) for tensor in tensors[:examples]]
         dense = examples == len(tensors) and all(self._rows)
         self.row[:] = [np.array(tensor[:1]) for tensor in tensors] if dense else []
-        for place, tensor in enumerate(tensors):
+        for index, tensor in enumerate(tensors):
             digest, differ = _digest(tensor)
-            self._digests += [digest, int(differ and place < examples)]
+            self._digests += [digest, int(differ and index < examples)]
         return np.int64(2)
 
     def compare(self, found: bool) -> None:
-        """Compares what was noted last with the other ranks. All ranks must call it.
+        """Compares the batch that was noted last with the other ranks. All ranks must call it.
 
         Args:
             found: Whether this rank's iterator has a first batch.
@@ -123,8 +140,8 @@ class FirstBatch:
         if len({rank[0] for rank in ranks}) > 1:
             raise ValueError(
                 f"Rank {self._rank}: the ranks do not have the same data: ranks "
-                f"{_where(ranks, lambda rank: rank[0])} have batches, ranks "
-                f"{_where(ranks, lambda rank: not rank[0])} have none. {_REMEDIES}"
+                f"{_ranks_where(ranks, lambda rank: rank[0])} have batches, ranks "
+                f"{_ranks_where(ranks, lambda rank: not rank[0])} have none. {_REMEDIES}"
             )
         if len({rank[1] for rank in ranks}) > 1:
             raise ValueError(
@@ -154,9 +171,9 @@ class FirstBatch:
             groups.setdefault(tuple(rank[4:]), []).append(number)
         if len(groups) == 1:
             return
-        # What the contents of examples are drawn from need not be alike, nor what processors of
-        # different kinds compute. If some part tells the examples apart and is the same on all
-        # ranks, then the examples are the same.
+        # The contents of examples may differ where they are drawn at random, or computed by
+        # different kinds of processors. If some component tells the examples apart and is the same
+        # on all ranks, then the examples are the same.
         random = any(rank[3] for rank in ranks) or len({rank[2] for rank in ranks}) > 1
         if random and _same_examples(list(groups)):
             return
@@ -165,7 +182,7 @@ class FirstBatch:
             f"the same only within these groups of ranks: {list(groups.values())}. {_REMEDIES}"
         )
         if any(rank[3] & 1 for rank in ranks) or len({rank[2] for rank in ranks}) > 1:
-            # Perhaps nothing but that: nobody can tell.
+            # That may be all that differs: it cannot be decided here.
             logging.log_first_n(
                 logging.WARNING,
                 "tfdear: %s This is no error because the pipeline draws random numbers in parallel "
@@ -178,7 +195,7 @@ class FirstBatch:
         raise ValueError(message)
 
 
-def _digest(tensor) -> tuple[int, bool]:
+def _digest(tensor: np.ndarray) -> tuple[int, bool]:
     """A checksum of a tensor, and whether it has rows that differ from each other."""
     tensor = np.asarray(tensor)
     content = hashlib.blake2b(f"{tensor.dtype} {tensor.shape}".encode(), digest_size=8)
@@ -191,8 +208,8 @@ def _digest(tensor) -> tuple[int, bool]:
     return int.from_bytes(content.digest(), "little", signed=True), differ
 
 
-def _shares_differ(rows, world_size: int) -> bool:
-    """Whether some rank's shares of parts with these numbers of rows are not the same."""
+def _shares_differ(rows: Sequence[int], world_size: int) -> bool:
+    """Whether some rank has different shares of components with these numbers of rows."""
     shares = {
         tuple(fractions.Fraction(rank * n // world_size, n) for rank in range(world_size))
         for n in rows
@@ -201,20 +218,20 @@ def _shares_differ(rows, world_size: int) -> bool:
     return len(shares) > 1
 
 
-def _same_examples(digests) -> bool:
-    """Whether a part whose rows differ from each other is the same in all of them."""
+def _same_examples(digests: Sequence[tuple[int, ...]]) -> bool:
+    """Whether a component whose rows differ from each other is the same in all of them."""
     if len({len(each) for each in digests}) > 1:
         return False
     parts = zip(*(zip(each[::2], each[1::2], strict=True) for each in digests), strict=True)
     return any(len(set(part)) == 1 and part[0][1] for part in parts)
 
 
-def _where(ranks, holds) -> list[int]:
+def _ranks_where(ranks: list[list[int]], holds: Callable[[list[int]], object]) -> list[int]:
     return [number for number, rank in enumerate(ranks) if holds(rank)]
 
 
 def _cores() -> int:
-    """The number of cores that TensorFlow takes for all there are."""
+    """The number of cores as TensorFlow counts them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0
 
 

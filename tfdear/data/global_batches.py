@@ -9,6 +9,9 @@ order are the batch. The price is that the work before batching is done on every
 TensorFlow's AutoShardPolicy.DATA); `strategy.distribute_datasets_from_function` avoids it.
 """
 
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
 import tensorflow as tf
 
 from tfdear.data import autotuning, first_batch, pipeline_order
@@ -16,13 +19,17 @@ from tfdear.data import autotuning, first_batch, pipeline_order
 _DISTRIBUTED = "_tfdear_distributed"
 _IN_STEP = "_tfdear_in_step"
 
+_Structure = TypeVar("_Structure")
+# Known when the graph is made, or a scalar of it.
+_Number: TypeAlias = int | tf.Tensor
 
-def row_range(rows, rank: int, world_size: int):
-    """The rows [begin, end) of a batch that a rank keeps; the engine cuts shards alike."""
+
+def row_range(rows: _Number, rank: _Number, world_size: _Number) -> tuple[_Number, _Number]:
+    """The rows [start, end) of a batch that a rank keeps; the engine cuts shards the same way."""
     return rank * rows // world_size, (rank + 1) * rows // world_size
 
 
-def slice_rows(structure, rank: int, world_size: int):
+def slice_rows(structure: _Structure, rank: _Number, world_size: _Number) -> _Structure:
     """Keeps a rank's rows of every tensor of a batch.
 
     Args:
@@ -38,21 +45,21 @@ def slice_rows(structure, rank: int, world_size: int):
         ValueError: A tensor has no dimensions.
     """
 
-    def cut(component):
+    def cut(component: Any) -> Any:
         if component is None or isinstance(component, tf.experimental.Optional):
             return component
         if isinstance(component, tf.SparseTensor):
             shape = component.dense_shape
-            begin, end = row_range(shape[0], rank, world_size)
-            start = tf.concat([[begin], tf.zeros_like(shape[1:])], 0)
-            size = tf.concat([[end - begin], shape[1:]], 0)
-            return tf.sparse.slice(component, start, size)
+            start, end = row_range(shape[0], rank, world_size)
+            corner = tf.concat([[start], tf.zeros_like(shape[1:])], 0)
+            size = tf.concat([[end - start], shape[1:]], 0)
+            return tf.sparse.slice(component, corner, size)
         if isinstance(component, tf.RaggedTensor):
-            begin, end = row_range(component.nrows(), rank, world_size)
-            return component[begin:end]
+            start, end = row_range(component.nrows(), rank, world_size)
+            return component[start:end]
         if not tf.is_tensor(component):
-            begin, end = row_range(len(component), rank, world_size)
-            return component[begin:end]
+            start, end = row_range(len(component), rank, world_size)
+            return component[start:end]
         if component.shape.rank == 0:
             raise ValueError(
                 "A dataset under DearStrategy must yield global batches: every tensor needs a "
@@ -62,20 +69,22 @@ def slice_rows(structure, rank: int, world_size: int):
             )
         static = component.shape[0] if component.shape.rank is not None else None
         rows = tf.shape(component, tf.int64)[0] if static is None else static
-        begin, end = row_range(rows, rank, world_size)
-        return component[begin:end]
+        start, end = row_range(rows, rank, world_size)
+        return component[start:end]
 
     return tf.nest.map_structure(cut, structure)
 
 
-def distribute(dataset: tf.data.Dataset, rank: int, world_size: int, gather) -> tf.data.Dataset:
+def distribute(
+    dataset: tf.data.Dataset, rank: int, world_size: int, gather: first_batch.Gather
+) -> tf.data.Dataset:
     """Returns the rank's share of a dataset of global batches.
 
     Args:
         dataset: Yields global batches.
         rank: The number of this rank.
         world_size: Number of ranks.
-        gather: Callable that takes a list of integers and returns every rank's.
+        gather: Gathers lists of integers from all ranks.
 
     Raises:
         ValueError: The dataset asks for a sharding policy that is not supported, or shuffles in an
@@ -97,25 +106,25 @@ def distribute(dataset: tf.data.Dataset, rank: int, world_size: int, gather) -> 
         own = same_length(own, lambda length: [lengths[0] for lengths in gather([length])])
         return mark_distributed(own.prefetch(autotuning.READ_AHEAD))
     in_step = getattr(dataset, _IN_STEP, False)
-    dataset, order = pipeline_order.in_one_order(dataset)
+    dataset, order = pipeline_order.make_deterministic(dataset)
     whole = _is_tuple(dataset)
-    # Of fixed size: what AUTOTUNE brings with it is for the script to choose.
+    # A fixed number: whether to use AUTOTUNE is for the script to choose.
     calls = None if in_step else 1
 
-    def cut(batch):
+    def cut(batch: object) -> object:
         return slice_rows(batch, rank, world_size)
 
-    # There is nothing for AutoGraph to convert, which takes time.
+    # AutoGraph would take time and find nothing to convert.
     @tf.autograph.experimental.do_not_convert
-    def mine(*batch):
+    def own_rows(*batch: object) -> object:
         return cut(batch if whole else batch[0])
 
-    def finish(shared):
+    def finish(shared: tf.data.Dataset) -> tf.data.Dataset:
         if in_step:
             return shared.with_options(_no_reading_ahead())
         return shared.prefetch(autotuning.READ_AHEAD)
 
-    shared = finish(dataset.map(mine, calls, deterministic=None if in_step else True))
+    shared = finish(dataset.map(own_rows, calls, deterministic=None if in_step else True))
     comparison = first_batch.FirstBatch(dataset, cut, finish, calls, order, rank, gather)
     setattr(shared, first_batch.COMPARISON, comparison)
     return mark_distributed(shared)
@@ -124,8 +133,8 @@ def distribute(dataset: tf.data.Dataset, rank: int, world_size: int, gather) -> 
 def read_in_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Marks a dataset whose source remembers its position, such as a Python generator.
 
-    What was read ahead is lost when an iterator ends, and how much that is depends on time: ranks
-    that read ahead would go on from different places in the next `fit`.
+    What was read ahead is lost when an iterator ends, and how much that is depends on timing: ranks
+    that read ahead would go on from different positions in the next `fit`.
     """
     setattr(dataset, _IN_STEP, True)
     return dataset
@@ -145,7 +154,7 @@ def mark_distributed(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset
 
 
-def _is_distributed(dataset) -> bool:
+def _is_distributed(dataset: tf.data.Dataset) -> bool:
     """Whether the dataset was made from one that is a rank's own already."""
     if getattr(dataset, _DISTRIBUTED, False):
         return True
@@ -153,18 +162,18 @@ def _is_distributed(dataset) -> bool:
     return callable(inputs) and any(_is_distributed(source) for source in inputs())
 
 
-def _is_tuple(dataset) -> bool:
-    """Whether `map` hands the elements over as several arguments."""
+def _is_tuple(dataset: tf.data.Dataset) -> bool:
+    """Whether `map` passes the components of an element as several arguments."""
     return type(dataset.element_spec) is tuple
 
 
-def _split_batches(dataset, world_size):
+def _split_batches(dataset: tf.data.Dataset, world_size: int) -> tf.data.Dataset:
     """AutoShardPolicy.OFF: every rank sees all of its own data, in batches of the ranks' size."""
     whole = _is_tuple(dataset)
 
     @tf.autograph.experimental.do_not_convert
-    def split(*batch):
-        batch = batch if whole else batch[0]
+    def split(*components: object) -> tf.data.Dataset:
+        batch = components if whole else components[0]
         # A batch with fewer rows than there are ranks: no step is without examples.
         count = tf.minimum(_rows(batch), world_size)
         pieces = tf.data.Dataset.range(count)
@@ -184,7 +193,7 @@ def _split_batches(dataset, world_size):
     return steps
 
 
-def _rows(batch):
+def _rows(batch: object) -> tf.Tensor:
     """The number of rows of a batch, scalar int64."""
     first = tf.nest.flatten(batch)[0]
     if isinstance(first, tf.SparseTensor):
@@ -194,8 +203,8 @@ def _rows(batch):
     return tf.shape(first, tf.int64)[0]
 
 
-def _rows_of_last_batch(dataset) -> int | None:
-    """As far as it can be told without reading: None if not."""
+def _rows_of_last_batch(dataset: tf.data.Dataset) -> int | None:
+    """The number of rows if it is known without reading, else None."""
     batches = int(dataset.cardinality().numpy())
     while True:
         inputs = dataset._inputs()
@@ -210,14 +219,14 @@ def _rows_of_last_batch(dataset) -> int | None:
         dataset = inputs[0]
 
 
-def same_length(dataset: tf.data.Dataset, exchange) -> tf.data.Dataset:
+def same_length(dataset: tf.data.Dataset, exchange: Callable[[int], list[int]]) -> tf.data.Dataset:
     """Lets ranks whose own datasets have different lengths end an epoch together.
 
     A rank that has fewer steps goes on with empty batches, which weigh nothing.
 
     Args:
         dataset: This rank's dataset.
-        exchange: Callable that takes an int and returns every rank's.
+        exchange: Gathers an integer from every rank.
 
     Returns:
         The dataset, lengthened if other ranks' are longer.
@@ -225,8 +234,8 @@ def same_length(dataset: tf.data.Dataset, exchange) -> tf.data.Dataset:
     Raises:
         ValueError: Ranks have datasets of unknown length, or both endless and finite ones.
     """
-    mine = int(dataset.cardinality().numpy())
-    lengths = exchange(mine)
+    own = int(dataset.cardinality().numpy())
+    lengths = exchange(own)
     longest = max(lengths)
     if min(lengths) < 0 and len(set(lengths)) > 1 or tf.data.UNKNOWN_CARDINALITY in lengths:
         raise ValueError(
@@ -236,10 +245,10 @@ def same_length(dataset: tf.data.Dataset, exchange) -> tf.data.Dataset:
             "with `repeat()` and pass `steps_per_epoch`. Received lengths, by rank (-1: endless, "
             f"-2: unknown): {lengths}"
         )
-    if mine == longest or longest < 0:
+    if own == longest or longest < 0:
         return dataset
 
-    def empty(spec):
+    def empty(spec: tf.TypeSpec) -> tf.Tensor | tf.RaggedTensor | tf.SparseTensor:
         if isinstance(spec, tf.RaggedTensorSpec):
             return tf.RaggedTensor.from_row_splits(
                 tf.zeros([0], spec.dtype), tf.zeros([1], spec.row_splits_dtype)
@@ -251,4 +260,4 @@ def same_length(dataset: tf.data.Dataset, exchange) -> tf.data.Dataset:
         return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
 
     nothing = tf.data.Dataset.from_tensors(tf.nest.map_structure(empty, dataset.element_spec))
-    return dataset.concatenate(nothing.repeat(longest - mine))
+    return dataset.concatenate(nothing.repeat(longest - own))

@@ -1,31 +1,32 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Iterators over the strategy's data sets, which nobody has to wait for when they are let go.
+"""Iterators over the strategy's datasets that are destroyed without waiting for them.
 
-[Note: Nobody waits for an iterator's end]
-Whoever drops the last reference to an iterator runs its destructor, and that joins the thread on
-which tf.data tunes the pipeline. This thread may miss that it was told to end and sleep on, up to a
-minute (docs/data.md says why); `fit` would wait for it at the end of every epoch. So an iterator
-that dies hands the reference to its resource to a thread of its own: one that is stuck holds up
-nothing but its own pipeline.
+[Note: Destruction of iterators]
+Dropping the last reference to an iterator runs its destructor, which joins the thread on which
+tf.data tunes the pipeline. This thread may miss the request to end and sleep on, for up to a minute
+(docs/data.md says why); `fit` would wait for it at the end of every epoch. So an iterator passes
+the reference to its resource to a thread of its own: a destructor that hangs delays nothing except
+its own pipeline.
 """
 
 import _thread
 import atexit
 import time
 import weakref
+from collections.abc import Iterator
 
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
 from tfdear.data import autotuning, first_batch
 
-# Seconds that the end of the script leaves to destructors that are running. What takes longer
+# Seconds for which the end of the script waits for running destructors. One that takes longer
 # sleeps, and ends with the process.
-_EXIT_PATIENCE = 0.25
+_EXIT_SECONDS = 0.25
 
 
-def hand_out(dataset):
-    """Returns the data set that a script gets for one of its own.
+def hand_out(dataset: object) -> object:
+    """Returns the dataset that a script gets in place of its own.
 
     Args:
         dataset: This rank's `tf.data.Dataset`; anything else is passed through.
@@ -37,7 +38,7 @@ def hand_out(dataset):
 
 
 class DistributedDataset(tf.data.Dataset):
-    """A data set that the strategy hands out. Its elements are those of the one it is made of.
+    """A dataset that the strategy hands out, with the elements of the one that it wraps.
 
     Args:
         dataset: This rank's `tf.data.Dataset`.
@@ -49,14 +50,14 @@ class DistributedDataset(tf.data.Dataset):
         self._comparison = comparison
         super().__init__(dataset._variant_tensor)
 
-    def _inputs(self):
+    def _inputs(self) -> list[tf.data.Dataset]:
         return [self._input_dataset]
 
     @property
-    def element_spec(self):
+    def element_spec(self) -> object:
         return self._input_dataset.element_spec
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[object]:
         if not tf.executing_eagerly():
             return super().__iter__()
         with tf.device(self._variant_tensor.device):
@@ -74,15 +75,15 @@ class DistributedIterator(_tf_private.iterator_ops.OwnedIterator):
             `dataset` yields that one twice.
     """
 
-    def __init__(self, dataset, comparison: first_batch.FirstBatch | None = None):
+    def __init__(self, dataset: tf.data.Dataset, comparison: first_batch.FirstBatch | None = None):
         self._comparison = None
         super().__init__(dataset)
         self._comparison = comparison
-        _alive.add(self)
+        _live.add(self)
 
-    # Whatever uses the iterator, a `tf.function` included, asks for its resource.
+    # Every use of the iterator, also by a `tf.function`, asks for its resource.
     @property
-    def _iterator_resource(self):
+    def _iterator_resource(self) -> tf.Tensor:
         comparison, self._comparison = self._comparison, None
         if comparison is not None:
             with tf.init_scope():
@@ -91,50 +92,50 @@ class DistributedIterator(_tf_private.iterator_ops.OwnedIterator):
         return self.__dict__["_iterator_resource"]
 
     @_iterator_resource.setter
-    def _iterator_resource(self, resource):
+    def _iterator_resource(self, resource: tf.Tensor) -> None:
         self.__dict__["_iterator_resource"] = resource
 
-    def __del__(self):
+    def __del__(self) -> None:
         resource = self.__dict__.pop("_iterator_resource", None)
         if resource is not None:
             reference = [resource]
             del resource
-            _let_go(reference)
+            _release(reference)
 
 
-def look_at_first_batch(iterator) -> None:
-    """Has an iterator's first batch looked at now, not after a function of it is traced."""
+def compare_first_batch(iterator: Iterator[object]) -> None:
+    """Compares an iterator's first batch now, not after a function of it is traced."""
     if isinstance(iterator, DistributedIterator):
         _ = iterator._iterator_resource
 
 
 # Iterators that may still be used.
-_alive: weakref.WeakSet = weakref.WeakSet()
+_live: weakref.WeakSet = weakref.WeakSet()
 # References whose threads have not returned yet, by their id.
-_leaving: dict[int, list] = {}
+_pending: dict[int, list[tf.Tensor]] = {}
 
 
-def _let_go(reference: list) -> None:
-    """Drops the one reference in a list on another thread. Takes no lock: finalizers call it."""
-    _leaving[id(reference)] = reference
+def _release(reference: list[tf.Tensor]) -> None:
+    """Drops the only reference in a list on another thread. Takes no lock: finalizers call it."""
+    _pending[id(reference)] = reference
     try:
         # Not `threading.Thread`, which takes locks and would be waited for at exit.
         _thread.start_new_thread(_drop, (reference,))
-    except RuntimeError:  # No thread to be had: then here, as without this module.
+    except RuntimeError:  # No thread can be started: destroy it here.
         _drop(reference)
 
 
-def _drop(reference: list) -> None:
-    # The list is the only one to hold it, so its last reference ends here.
+def _drop(reference: list[tf.Tensor]) -> None:
+    # The list holds the last reference.
     reference.clear()
-    _leaving.pop(id(reference), None)
+    _pending.pop(id(reference), None)
 
 
 @atexit.register
-def _let_all_go() -> None:
-    """Ends all pipelines while there is an interpreter that their Python functions can run in."""
-    for iterator in list(_alive):
+def _release_all() -> None:
+    """Ends all pipelines while the interpreter can still run their Python functions."""
+    for iterator in list(_live):
         iterator.__del__()
-    end = time.monotonic() + _EXIT_PATIENCE
-    while _leaving and time.monotonic() < end:
+    end = time.monotonic() + _EXIT_SECONDS
+    while _pending and time.monotonic() < end:
         time.sleep(0.005)

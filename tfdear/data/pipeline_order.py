@@ -1,21 +1,22 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Whether an input pipeline yields the same elements in the same order on every rank.
 
-TensorFlow keeps what a pipeline does in three places: the Python objects that made it, the graphs
-of their functions, and, for what the objects do not remember, the graph of the dataset itself. All
-of them are looked through, with the datasets that are made inside of functions.
+TensorFlow describes a pipeline in three ways: the Python objects that made it, the graphs of their
+functions, and, for what the objects do not store, the graph of the dataset itself. All of them are
+inspected, with the datasets that are created inside of functions.
 """
 
 import dataclasses
 import functools
 import warnings
+from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
-# Largest tensors of a pipeline, in bytes, that are written into a graph to look at it.
+# Largest tensors of a pipeline, in bytes, that are written into a graph to inspect it.
 _LARGEST_SOURCE = 1 << 26
 
-# Where the two seeds stand among an op's inputs.
+# The index of the first of two seeds among an op's inputs.
 _SEEDS = {
     "ShuffleDataset": 2,
     "ShuffleDatasetV3": 2,
@@ -26,7 +27,7 @@ _SEEDS = {
     "SamplingDataset": 2,
 }
 
-# Where the number of inputs that are interleaved stands, from the end.
+# The index of the cycle length among an op's inputs, from the end.
 _CYCLE_LENGTH = {
     "InterleaveDataset": -2,
     "ParallelInterleaveDatasetV2": -3,
@@ -45,9 +46,9 @@ class Order:
         unordered: Names of transformations that may yield their elements in another order each
             time.
         unseeded: Names of transformations that draw another order each time.
-        unshared: Names of sources that divide their elements between whoever reads them.
+        unshared: Names of sources that divide their elements between their readers.
         draws: Whether the contents of elements may be random: a function calls Python, or draws
-            numbers without a seed or in calls that run at the same time.
+            numbers without a seed or in calls that run in parallel.
         generated: Whether elements come from a Python generator.
         counts_cores: Whether the order depends on the number of cores.
     """
@@ -60,8 +61,8 @@ class Order:
     counts_cores: bool = False
 
 
-def in_one_order(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, Order]:
-    """Makes a pipeline yield its elements in the order that it has on every rank.
+def make_deterministic(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, Order]:
+    """Makes a pipeline yield its elements in the same order on every rank.
 
     Returns:
         The dataset, changed where that was needed, and what was found in it.
@@ -79,7 +80,7 @@ def in_one_order(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, Order]:
         )
     if order.unshared:
         raise ValueError(
-            "The elements of this dataset are divided between whoever reads them "
+            "The elements of this dataset are divided between its readers "
             f"({', '.join(sorted(order.unshared))}), so that the ranks would not see the same "
             "global batches. If every rank is to train on what it gets, set AutoShardPolicy.OFF "
             "in the dataset's options."
@@ -98,7 +99,7 @@ def in_one_order(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, Order]:
     options = tf.data.Options()
     options.deterministic = True
     if order.unordered:
-        # The attribute of an op wins over the option.
+        # The attribute of an op takes precedence over the option.
         variant = tf.raw_ops.OptimizeDatasetV2(
             input_dataset=tf.data.experimental.to_variant(dataset),
             optimizations_enabled=["make_deterministic"],
@@ -114,21 +115,21 @@ def in_one_order(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, Order]:
     return _with_options_quietly(dataset, options), order
 
 
-def _with_options_quietly(dataset, options):
+def _with_options_quietly(dataset: tf.data.Dataset, options: tf.data.Options) -> tf.data.Dataset:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # That an option changes its value.
+        warnings.simplefilter("ignore")  # It warns that an option changes its value.
         return dataset.with_options(options)
 
 
 def inspect(dataset: tf.data.Dataset) -> Order:
-    """Looks through a pipeline and everything that it calls."""
+    """Inspects a pipeline and everything that it calls."""
     order = Order()
     waiting = [dataset]
     seen = set()
     maps, parallel_interleave = _kinds()
     while waiting:
         current = waiting.pop()
-        # A reader of several files at a time keeps the dataset that does it.
+        # A reader of several files at a time wraps the dataset that reads them.
         parts = [current, *filter(None, [getattr(current, "_impl", None)])]
         for part in parts:
             if id(part) in seen:
@@ -154,49 +155,51 @@ def inspect(dataset: tf.data.Dataset) -> Order:
 
 
 @functools.cache
-def _kinds():
-    """The classes of datasets that map, and of those that interleave in parallel."""
+def _kinds() -> tuple[list[type[tf.data.Dataset]], type[tf.data.Dataset]]:
+    """The classes of datasets that map, and the class of those that interleave in parallel."""
     few = tf.data.Dataset.range(1)
     maps = [type(few.map(tf.identity, num_parallel_calls=calls)) for calls in (None, 2)]
     return maps, type(few.interleave(tf.data.Dataset.from_tensors, num_parallel_calls=2))
 
 
-def _inspect_variant(dataset, order) -> None:
-    """Looks at the graph of a dataset whose Python object does not say whether it keeps order."""
+def _inspect_variant(dataset: tf.data.Dataset, order: Order) -> None:
+    """Inspects the graph of a dataset whose Python object does not tell whether it keeps order."""
     try:
         if _source_bytes(dataset) > _LARGEST_SOURCE:
             raise ValueError("too large")
         graph = tf.raw_ops.DatasetToGraphV2(
             input_dataset=tf.data.experimental.to_variant(dataset),
-            external_state_policy=1,  # Whatever state there is, it is only looked at.
+            external_state_policy=1,  # Any state is accepted: the graph is not run.
             strip_device_assignment=True,
         )
     except (ValueError, tf.errors.OpError):
-        # Nobody can tell, so it is made to keep order.
+        # Unknown, so it is made to keep order.
         order.unordered.add(type(dataset).__name__.strip("_"))
         return
     _inspect_graph(tf.compat.v1.GraphDef.FromString(graph.numpy()), order, True, False)
 
 
-def _source_bytes(dataset) -> int:
+def _source_bytes(dataset: tf.data.Dataset) -> int:
     tensors = getattr(dataset, "_tensors", [])
     own = sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors)
     return own + sum(_source_bytes(source) for source in dataset._inputs())
 
 
-def _inspect_graph(graph, order, decides: bool, parallel: bool) -> None:
-    """Looks at the ops of a function.
+def _inspect_graph(
+    graph: tf.compat.v1.GraphDef, order: Order, decides: bool, parallel: bool
+) -> None:
+    """Inspects the ops of a function.
 
     Args:
-        graph: Its `GraphDef`.
-        order: What is found is added to it.
+        graph: The graph of the function.
+        order: Findings are added to it.
         decides: Whether it decides which elements there are, unlike the function of a map.
         parallel: Whether several calls of it run at a time.
     """
     library = {function.signature.name: function for function in graph.library.function}
     called = set()
 
-    def visit(nodes, decides, parallel):
+    def visit(nodes: Sequence[tf.compat.v1.NodeDef], decides: bool, parallel: bool) -> None:
         constants = {node.name: node.attr["value"].tensor for node in nodes if node.op == "Const"}
         for node in nodes:
             _inspect_node(node, constants, order, decides, parallel)
@@ -214,19 +217,25 @@ def _inspect_graph(graph, order, decides: bool, parallel: bool) -> None:
     visit(graph.node, decides, parallel)
 
 
-def _functions(node):
+def _functions(node: tf.compat.v1.NodeDef) -> Iterator[str]:
     for attribute in node.attr.values():
         if attribute.func.name:
             yield attribute.func.name
         yield from (function.name for function in attribute.list.func)
 
 
-def _inspect_node(node, constants, order, decides, parallel) -> None:
+def _inspect_node(
+    node: tf.compat.v1.NodeDef,
+    constants: Mapping[str, object],
+    order: Order,
+    decides: bool,
+    parallel: bool,
+) -> None:
     inputs = [source.split(":")[0] for source in node.input if not source.startswith("^")]
     attributes = dict(node.attr)
 
-    def constant(place):
-        tensor = constants.get(inputs[place])
+    def constant(index: int) -> object:
+        tensor = constants.get(inputs[index])
         return None if tensor is None else tf.make_ndarray(tensor).item()
 
     if "deterministic" in attributes and attributes["deterministic"].s == b"false":
@@ -238,8 +247,8 @@ def _inspect_node(node, constants, order, decides, parallel) -> None:
     if node.op.startswith("DataServiceDataset"):
         order.unshared.add(node.op)
     order.generated |= node.op == "GeneratorDataset"
-    place = _SEEDS.get(node.op)
-    if place is not None and constant(place) == 0 and constant(place + 1) == 0:
+    seeds = _SEEDS.get(node.op)
+    if seeds is not None and constant(seeds) == 0 and constant(seeds + 1) == 0:
         order.unseeded.add(node.op)
     if "seed2" in attributes:  # An op that draws numbers.
         unseeded = attributes["seed"].i == 0 and attributes["seed2"].i == 0

@@ -1,9 +1,9 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""What a step does to others or to variables happens only when the step's data are there.
+"""Lets the collectives and writes of a step run only when the step's data are there.
 
-A step that finds its data set at the end fails. By then TensorFlow may have run whatever does not
-depend on the data: a place in the order of collectives would be taken and never used, and the step
-counter of the optimizer would move on some ranks and not on others.
+A step that finds its dataset exhausted fails. By then TensorFlow may have run what does not depend
+on the data: a ticket in the order of collectives would be taken and never used, and the optimizer's
+step counter would advance on some ranks and not on others.
 """
 
 import contextlib
@@ -13,10 +13,10 @@ import tensorflow as tf
 from tfdear._private import tensorflow as _tf_private
 
 
-def read():
+def read() -> contextlib.AbstractContextManager[None]:
     """Within it, ops run only when the batches that the graph itself reads are there.
 
-    A replica function may read from an iterator of its own instead of being given the batch.
+    The function of a step may read from an iterator instead of taking the batch as an argument.
     """
     if tf.executing_eagerly():
         return contextlib.nullcontext()
@@ -25,7 +25,7 @@ def read():
     return tf.control_dependencies(reads)
 
 
-def required():
+def required() -> contextlib.AbstractContextManager[None]:
     """Within it, ops run only when the data of the current step are there."""
     context = tf.distribute.get_replica_context()
     data = getattr(context, "data", None)

@@ -1,18 +1,24 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Single collectives as functions of tensors, in program order with everything else."""
 
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
 import tensorflow as tf
 
 from tfdear.base import names
 from tfdear.data import step_data
-from tfdear.engine import library as _ops
-from tfdear.gradients import reducer as reductions
+from tfdear.engine import library
+from tfdear.gradients import reducer as reducer_module
 
 GROUPS = {
     "world": names.Lane.CONTROL,
     "intra_node": names.Lane.INTRA_NODE,
     "inter_node": names.Lane.INTER_NODE,
 }
+
+
+_TensorLike: TypeAlias = tf.types.experimental.TensorLike
 
 
 def lane(group: str) -> names.Lane:
@@ -29,39 +35,47 @@ class Collectives:
         reducer: Gives the order of collectives.
     """
 
-    def __init__(self, reducer: reductions.Reducer):
+    def __init__(self, reducer: reducer_module.Reducer):
         self._reducer = reducer
 
-    def _call(self, function, group, *inputs, **attributes):
-        reductions.check_not_xla()
+    def _call(
+        self, function: Callable[..., Any], group: str, *inputs: tf.Tensor, **attributes: object
+    ) -> Any:
+        reducer_module.check_not_xla()
         with tf.device(self._reducer.device):
             with step_data.read():
-                ticket = _ops.load().dear_open_collective(
+                ticket = library.load().dear_open_collective(
                     self._reducer.order, lane=int(lane(group))
                 )
             return function(ticket, *inputs, **attributes)
 
-    def all_gather(self, value, group="world"):
+    def all_gather(self, value: _TensorLike, group: str = "world") -> tf.Tensor:
         value = tf.convert_to_tensor(value)
         if value.dtype == tf.string:
             raise TypeError(
-                "strings cannot be gathered over ranks: they have no fixed size. Gather their "
+                "Strings cannot be gathered over ranks: they have no fixed size. Gather their "
                 f"numbers, or use `tf.io.decode_raw` on padded strings. Received: {value}"
             )
-        return self._call(_ops.load().dear_all_gather, group, value)
+        return self._call(library.load().dear_all_gather, group, value)
 
-    def reduce_scatter(self, value, group="world"):
-        value = reductions.check_type(tf.convert_to_tensor(value))
-        return self._call(_ops.load().dear_reduce_scatter, group, value)
+    def reduce_scatter(self, value: _TensorLike, group: str = "world") -> tf.Tensor:
+        value = reducer_module.check_type(tf.convert_to_tensor(value))
+        return self._call(library.load().dear_reduce_scatter, group, value)
 
-    def all_to_all(self, value, splits, group="world"):
+    def all_to_all(
+        self, value: _TensorLike, splits: _TensorLike, group: str = "world"
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         splits = tf.convert_to_tensor(splits, tf.int64)
-        return self._call(_ops.load().dear_all_to_all, group, tf.convert_to_tensor(value), splits)
+        return self._call(
+            library.load().dear_all_to_all, group, tf.convert_to_tensor(value), splits
+        )
 
-    def broadcast(self, value, root=0, group="world", name=""):
-        """`name`: what it is, in a word that all ranks use, for error messages."""
+    def broadcast(
+        self, value: _TensorLike, root: int = 0, group: str = "world", name: str = ""
+    ) -> tf.Tensor:
+        """`name`: what the value is, for error messages; the same on all ranks."""
         value = tf.convert_to_tensor(value)
-        return self._call(_ops.load().dear_broadcast, group, value, root=root, label=name)
+        return self._call(library.load().dear_broadcast, group, value, root=root, label=name)
 
-    def barrier(self, group="world"):
-        return self._call(_ops.load().dear_barrier, group)
+    def barrier(self, group: str = "world") -> tf.Operation | None:
+        return self._call(library.load().dear_barrier, group)

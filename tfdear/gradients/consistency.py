@@ -1,56 +1,71 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Compares variables over the ranks, which must hold the same values, and makes them the same.
 
-No collective tells if ranks train different weights, as after `load_weights` on one rank only: the
-sums of their gradients are alike, and the error stays in the model for good. So digests are
-compared where all ranks come by: when `fit` and `evaluate` begin, at the first step of a loop, and
-every so many steps by option.
+No collective fails if ranks train different weights, as after `load_weights` on one rank only: the
+sums of their gradients are the same, and the difference stays in the model for good. So digests are
+compared at points that all ranks reach: when `fit` and `evaluate` start, at the first step of a
+loop, and every few steps by option.
 """
 
 import hashlib
 from collections.abc import Sequence
+from typing import Protocol, TypeAlias
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from tfdear import errors
+from tfdear.gradients import collectives as collectives_module
+from tfdear.gradients import variable as variable_module
 
-# What a rank has for itself, by design: seeds of dropout, and gradients that were not sent yet.
-_OWN = ("seed_generator_state", "gradient_accumulator")
+_Variable: TypeAlias = tf.Variable | keras.Variable
+
+# Variables that differ by design: seeds of dropout, and gradients that were not sent yet.
+_DIFFERENT_BY_DESIGN = ("seed_generator_state", "gradient_accumulator")
+
+
+class Extended(Protocol):
+    """What holds the variables of a strategy: a `DearExtended`."""
+
+    collectives: collectives_module.Collectives
+
+    def variables(self) -> list[variable_module.DearVariable]:
+        """The variables that are still in use."""
 
 
 class Consistency:
-    """Compares and spreads the variables of one strategy.
+    """Compares and broadcasts the variables of one strategy.
 
     Args:
         extended: The `DearExtended` of the strategy.
         rank: This process's rank.
-        every: Steps after which it compares again; 0: only when training begins.
+        every: Steps after which it compares again; 0: only when training starts.
     """
 
-    def __init__(self, extended, rank: int, every: int):
+    def __init__(self, extended: Extended, rank: int, every: int):
         self.every = every
         self._extended = extended
         self._rank = rank
-        self._loop_began = False
+        self._loop_started = False
         self._steps_of_loops = 0
 
-    def check_model(self, model) -> None:
-        """Raises on all ranks if a model or its optimizer has other values on some rank."""
-        self._loop_began = True
+    def check_model(self, model: keras.Model) -> None:
+        """Raises on all ranks if a variable of a model or its optimizer differs on some rank."""
+        self._loop_started = True
         self.check(_shared_variables(model))
 
     def check_step(self) -> None:
-        """Before a script's step: compares what is trained, of all models, if it is time to.
+        """Compares the trained variables of all models before a script's step, if that is due.
 
-        That is the first step, and every few by option where steps are called from Python: of those
-        in a `tf.function`'s loop nobody here knows.
+        It is due before the first step and, by option, before every few steps that are called from
+        Python; steps in a loop inside a `tf.function` are not seen here.
         """
-        due = not self._loop_began
+        due = not self._loop_started
         if self.every and tf.executing_eagerly():
             due = due or self._steps_of_loops % self.every == 0
             self._steps_of_loops += 1
-        self._loop_began = True
+        self._loop_started = True
         if due:
             self._check_trained()
 
@@ -62,8 +77,8 @@ class Consistency:
         )
         self.check([variable for variable in trained if not _is_own(variable)])
 
-    def check(self, variables: Sequence) -> None:
-        """Raises on all ranks if a variable has other values on some rank.
+    def check(self, variables: Sequence[_Variable]) -> None:
+        """Raises on all ranks if a variable differs on some rank.
 
         Args:
             variables: Variables of TensorFlow or Keras, in the same order on all ranks.
@@ -73,25 +88,25 @@ class Consistency:
         """
         with tf.init_scope():
             names = [_name(variable) for variable in variables]
-            # Not the names: Keras numbers what a script made before.
+            # Not the names: they have numbers that depend on what a script created before.
             kinds = [(str(tuple(v.shape)), tf.as_dtype(v.dtype).name) for v in variables]
             digests = [_digest(variable) for variable in variables]
-            # In one small exchange what nearly always holds: all is the same.
-            described = [_hash(repr(kinds)), _hash(repr(digests)), len(names)]
-            everybody = self._gather(described)
-            if (everybody == everybody[0]).all():
+            # One small exchange is enough if everything is the same, as nearly always.
+            summary = [_hash(repr(kinds)), _hash(repr(digests)), len(names)]
+            gathered = self._gather(summary)
+            if (gathered == gathered[0]).all():
                 return
-            if len(set(everybody[:, 0])) > 1 or len(set(everybody[:, 2])) > 1:
+            if len(set(gathered[:, 0])) > 1 or len(set(gathered[:, 2])) > 1:
                 raise errors.TfdearError(
                     "The ranks do not have the same variables. How many they have, by rank: "
-                    f"{everybody[:, 2].tolist()}. Rank {self._rank} has {names[:3]} and so on, of "
+                    f"{gathered[:, 2].tolist()}. Rank {self._rank} has {names[:3]} and so on, of "
                     f"{kinds[:3]}. Build the same model and optimizer on all ranks."
                 )
-            everybody = self._gather(digests)
-        different = np.flatnonzero((everybody != everybody[0]).any(axis=0))
+            gathered = self._gather(digests)
+        different = np.flatnonzero((gathered != gathered[0]).any(axis=0))
         first = different[0]
         groups: dict[int, list[int]] = {}
-        for rank, digest in enumerate(everybody[:, first].tolist()):
+        for rank, digest in enumerate(gathered[:, first].tolist()):
             groups.setdefault(digest, []).append(rank)
         raise errors.TfdearError(
             f"The ranks hold different values of the variable `{names[first]}`; {len(different)} "
@@ -102,7 +117,7 @@ class Consistency:
             "all ranks afterwards, which gives them the values of rank 0."
         )
 
-    def broadcast(self, model_or_variables, root: int) -> None:
+    def broadcast(self, model_or_variables: object, root: int) -> None:
         """Gives all ranks the values that one of them has.
 
         Args:
@@ -116,19 +131,19 @@ class Consistency:
                     value = self._extended.collectives.broadcast(variable.read_value(), root)
                     variable.assign(value)
 
-    def _gather(self, numbers) -> np.ndarray:
+    def _gather(self, numbers: Sequence[int]) -> np.ndarray:
         return self._extended.collectives.all_gather(tf.constant([numbers], tf.int64)).numpy()
 
 
-def _variables_of(model_or_variables) -> list:
+def _variables_of(model_or_variables: object) -> list[_Variable]:
     """The variables of a model and its optimizer, or those of a structure."""
     if hasattr(model_or_variables, "trainable_variables"):
         return _shared_variables(model_or_variables)
     return tf.nest.flatten(model_or_variables)
 
 
-def _shared_variables(model) -> list:
-    """Variables of a Keras model and its optimizer that all ranks hold alike between steps."""
+def _shared_variables(model: keras.Model) -> list[_Variable]:
+    """Variables of a Keras model and its optimizer that are the same on all ranks between steps."""
     metrics = {id(variable) for variable in getattr(model, "metrics_variables", ())}
     variables = [v for v in model.variables if id(v) not in metrics]
     optimizer = getattr(model, "optimizer", None)
@@ -136,21 +151,21 @@ def _shared_variables(model) -> list:
     return [variable for variable in variables if not _is_own(variable)]
 
 
-def _is_own(variable) -> bool:
-    return any(own in _name(variable) for own in _OWN)
+def _is_own(variable: _Variable) -> bool:
+    return any(own in _name(variable) for own in _DIFFERENT_BY_DESIGN)
 
 
-def _name(variable) -> str:
+def _name(variable: _Variable) -> str:
     return getattr(variable, "path", None) or variable.name
 
 
-def _tensor_variable(variable):
+def _tensor_variable(variable: _Variable) -> tf.Variable:
     """TensorFlow's variable in one of Keras's."""
     value = getattr(variable, "value", None)
     return value if isinstance(value, tf.Variable) else variable
 
 
-def _digest(variable) -> int:
+def _digest(variable: _Variable) -> int:
     value = _tensor_variable(variable)
     value = value.read_value() if isinstance(value, tf.Variable) else tf.convert_to_tensor(value)
     if value.dtype == tf.string:

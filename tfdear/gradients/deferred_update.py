@@ -4,29 +4,40 @@
 [Note: What an update owns]
 An update runs later than the code around it, so it may touch only what is its own: the variable,
 its optimizer slots, and whatever else it writes. These it reads and writes in place, and every
-other reader waits for it. All that it merely reads (the step counter, the learning rate) is read in
+other reader waits for it. All that it only reads (the step counter, the learning rate) is read in
 the calling graph, at the time of the call, and captured by value. What an update writes is not
-known before it was traced; if the trace meets a write to a variable that it took by value before,
-it starts again with that variable owned.
+known before it is traced; if the trace meets a write to a variable that it captured by value, it
+starts again with that variable owned.
 """
 
+from __future__ import annotations
+
 import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
 from tfdear.gradients import sparse_rows
 
+if TYPE_CHECKING:
+    from tfdear.gradients.norms import Request
+    from tfdear.gradients.variable import DearVariable
+
+_Value = TypeVar("_Value")
+Update: TypeAlias = "Callable[[DearVariable, sparse_rows.Gradient], None]"
+
 _state = threading.local()
 
 
-def current_trace() -> "UpdateTrace | None":
+def current_trace() -> UpdateTrace | None:
     """The update that is being traced in this thread, if any."""
     return getattr(_state, "trace", None)
 
 
-class _MeetsForeignWrite(Exception):
-    def __init__(self, variable):
+class _ForeignWrite(Exception):
+    def __init__(self, variable: DearVariable):
         super().__init__(variable.name)
         self.variable = variable
 
@@ -39,26 +50,26 @@ class UpdateTrace:
         owned: Variables that the update owns from the start.
     """
 
-    def __init__(self, outer, owned):
+    def __init__(self, outer: tf.Graph, owned: Iterable[DearVariable]):
         self._outer = outer
         self._owned = {id(variable): variable for variable in owned}
-        self.written = {}
+        self.written: dict[int, DearVariable] = {}
         # The sum that the update gets, if it is dense, and the norms it wants with it.
-        self.gradient = None
-        self.request = None
+        self.gradient: tf.Tensor | None = None
+        self.request: Request | None = None
 
-    def owns(self, variable) -> bool:
+    def owns(self, variable: DearVariable) -> bool:
         return id(variable) in self._owned or id(variable.owner) in self._owned
 
-    def record_write(self, variable) -> None:
+    def record_write(self, variable: DearVariable) -> None:
         self.require_ownership(variable)
         self.written[id(variable)] = variable
 
-    def require_ownership(self, variable) -> None:
+    def require_ownership(self, variable: DearVariable) -> None:
         if not self.owns(variable):
-            raise _MeetsForeignWrite(variable)
+            raise _ForeignWrite(variable)
 
-    def read_by_value(self, read):
+    def read_by_value(self, read: Callable[[], _Value]) -> _Value:
         """Calls `read` in the graph that calls the update."""
         _state.trace = None
         try:
@@ -71,7 +82,12 @@ class UpdateTrace:
 class DeferredUpdate:
     """A traced update: the function, what it captured, what it writes, and the norms it wants."""
 
-    def __init__(self, function, written, request):
+    def __init__(
+        self,
+        function: tf.types.experimental.ConcreteFunction,
+        written: Sequence[DearVariable],
+        request: Request | None,
+    ):
         self.function = function
         self.captured = list(function.captured_inputs)
         self.written = list(written)
@@ -79,11 +95,12 @@ class DeferredUpdate:
         self.norms = request
         self.norms_argument = -1
         if request is not None:
-            places = [tensor is request.result for tensor in self.captured]
-            self.norms_argument = places.index(True)
+            self.norms_argument = [value is request.result for value in self.captured].index(True)
 
 
-def trace_update(variable, update, gradient) -> DeferredUpdate | None:
+def trace_update(
+    variable: DearVariable, update: Update, gradient: sparse_rows.Gradient
+) -> DeferredUpdate | None:
     """Traces `update(variable, gradient)` for a later run.
 
     Args:
@@ -94,7 +111,7 @@ def trace_update(variable, update, gradient) -> DeferredUpdate | None:
 
     Returns:
         The traced update, or None if it uses something that is not safe to use later, so that it
-        has to run in its place in the program.
+        has to run in program order.
     """
     outer = _tf_private.ops.get_default_graph()
     sparse = isinstance(gradient, tf.IndexedSlices)
@@ -109,7 +126,7 @@ def trace_update(variable, update, gradient) -> DeferredUpdate | None:
         try:
             function = _trace(trace, variable, update, gradient, signature)
             break
-        except _MeetsForeignWrite as met:
+        except _ForeignWrite as met:
             owned.append(met.variable)
 
     written = list(trace.written.values())
@@ -122,8 +139,14 @@ def trace_update(variable, update, gradient) -> DeferredUpdate | None:
     return DeferredUpdate(function, written, trace.request) if written else None
 
 
-def _trace(trace, variable, update, gradient, signature):
-    def body(values, indices=None):
+def _trace(
+    trace: UpdateTrace,
+    variable: DearVariable,
+    update: Update,
+    gradient: sparse_rows.Gradient,
+    signature: Sequence[tf.TensorSpec],
+) -> tf.types.experimental.ConcreteFunction:
+    def body(values: tf.Tensor, indices: tf.Tensor | None = None) -> None:
         if indices is not None:
             shape = gradient.dense_shape
             if shape is not None:
@@ -141,7 +164,7 @@ def _trace(trace, variable, update, gradient, signature):
     return tf.function(body, autograph=False).get_concrete_function(*signature)
 
 
-def _variable_of(handle):
+def _variable_of(handle: tf.Tensor) -> DearVariable | None:
     reference = getattr(handle, "_parent_trackable", None)
     variable = reference() if reference is not None else None
     return variable if hasattr(variable, "raw_handle") else None

@@ -7,7 +7,8 @@ element-wise, the engine does the whole chain on one tile after another
 graph, whatever the optimizer is called. Only operations that IEEE 754 rounds correctly are taken,
 so that the weights do not depend, not by a bit, on whether an update is translated.
 
-What an update makes of numbers alone, as Adam does of the step, is computed in the calling graph.
+What an update computes from scalars alone, as Adam does from the step, is computed in the calling
+graph.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
 
-# Numbers that `elementwise_program.h` has too.
+# Numbers of the operations, the same as in `elementwise_program.h`.
 _COPY, _NEGATE, _SQUARE_ROOT, _ADD, _SUBTRACT, _MULTIPLY, _DIVIDE = range(7)
 _BINARY = {"AddV2": _ADD, "Sub": _SUBTRACT, "Mul": _MULTIPLY, "RealDiv": _DIVIDE}
 _UNARY = {"Neg": _NEGATE, "Sqrt": _SQUARE_ROOT}
@@ -43,20 +44,22 @@ class Program:
     scalars: list[tf.Tensor]
 
 
-class _CannotTranslate(Exception):
+class _Untranslatable(Exception):
     pass
 
 
 @dataclasses.dataclass(frozen=True)
 class _Array:
-    """An operand with the elements of the variable: a register, or a variable as it was read."""
+    """An operand with as many elements as the variable: a register, or a variable that was read."""
 
     register: int
     variable: int | None = None
     version: int = 0
 
 
-def translate(function, shape: tf.TensorShape) -> Program | None:
+def translate(
+    function: tf.types.experimental.ConcreteFunction, shape: tf.TensorShape
+) -> Program | None:
     """Translates an update whose gradient is dense.
 
     Call it in the graph that calls the update.
@@ -72,12 +75,12 @@ def translate(function, shape: tf.TensorShape) -> Program | None:
         return None
     try:
         return _Translation(function, shape).program()
-    except _CannotTranslate:
+    except _Untranslatable:
         return None
 
 
 class _Translation:
-    def __init__(self, function, shape: tf.TensorShape):
+    def __init__(self, function: tf.types.experimental.ConcreteFunction, shape: tf.TensorShape):
         self._shape = shape
         graph = function.graph
         self._operations = graph.get_operations()
@@ -92,7 +95,7 @@ class _Translation:
         self._define(graph.inputs[0], _Array(_GRADIENT))
         self._lifted: dict[int, tf.Tensor] = {}
         self._scalars: list[tf.Tensor] = []
-        # Scalars get their registers when their number is known; until then they are negative.
+        # Scalars have negative registers until their number is known.
         self._instructions: list[list[int]] = []
         self._first_result = 1 + len(handles)
         self._results = 0
@@ -101,7 +104,7 @@ class _Translation:
         for operation in self._operations:
             self._visit(operation)
         if 0 in self._versions:
-            raise _CannotTranslate  # One is only read, and whoever writes it is not waited for.
+            raise _Untranslatable  # A variable that is only read: updates of it are not awaited.
         code = [
             number
             for operation, *registers in self._instructions
@@ -114,7 +117,7 @@ class _Translation:
             return self._first_result - register - 1
         return register + len(self._scalars) if register >= self._first_result else register
 
-    def _visit(self, operation) -> None:
+    def _visit(self, operation: tf.Operation) -> None:
         kind = operation.type
         if kind in ("Placeholder", "NoOp", "Const"):
             return
@@ -125,7 +128,7 @@ class _Translation:
         elif kind in _ASSIGN:
             self._assign(operation)
         elif operation.op_def.is_stateful:
-            raise _CannotTranslate  # It draws, prints or writes something else.
+            raise _Untranslatable  # It draws, prints or writes something else.
         elif not any(id(value) in self._arrays for value in operation.inputs):
             return  # Of scalars: lifted when an array meets it.
         elif kind == "Identity":
@@ -140,26 +143,26 @@ class _Translation:
             left, right = map(self._operand, operation.inputs)
             self._define(operation.outputs[0], self._emit(_BINARY[kind], left, right))
         else:
-            raise _CannotTranslate
+            raise _Untranslatable
 
     def _define(self, value: tf.Tensor, array: _Array) -> None:
         if value.dtype != tf.float32 or value.shape != self._shape:
-            raise _CannotTranslate
+            raise _Untranslatable
         self._arrays[id(value)] = array
 
-    def _assign(self, operation) -> None:
+    def _assign(self, operation: tf.Operation) -> None:
         handle, value = operation.inputs
         variable = self._variable(handle)
         target = 1 + variable
         array = self._arrays.get(id(value))
         if array is None:
-            raise _CannotTranslate
+            raise _Untranslatable
         register = self._operand(value)
         combine = _ASSIGN[operation.type]
         if combine is not None:
             self._instructions.append([combine, target, target, register])
         elif self._is_last_result(register) and len(value.consumers()) == 1:
-            # Made for the variable: it can be written there at once.
+            # Only computed for the variable: it can be written there directly.
             self._instructions[-1][1] = target
             self._results -= 1
         else:
@@ -179,7 +182,7 @@ class _Translation:
     def _variable(self, handle: tf.Tensor) -> int:
         index = self._captured.get(id(handle))
         if index is None:
-            raise _CannotTranslate
+            raise _Untranslatable
         return self._variables[index]
 
     def _operand(self, value: tf.Tensor) -> int:
@@ -187,12 +190,12 @@ class _Translation:
         if array is None:
             return self._scalar(value)
         if array.variable is not None and array.version != self._versions[array.variable]:
-            raise _CannotTranslate  # It was read before it was written, and that is gone.
+            raise _Untranslatable  # The value that was read is overwritten by now.
         return array.register
 
     def _scalar(self, value: tf.Tensor) -> int:
         if value.dtype != tf.float32 or value.shape.rank != 0:
-            raise _CannotTranslate
+            raise _Untranslatable
         lifted = self._lift(value)
         for number, known in enumerate(self._scalars):
             if known is lifted:
@@ -216,7 +219,7 @@ class _Translation:
             or operation.type == "Placeholder"
             or any(attribute.HasField("func") for attribute in attributes.values())
         ):
-            raise _CannotTranslate
+            raise _Untranslatable
         inputs = [self._lift(operand) for operand in operation.inputs]
         outer = _tf_private.ops.get_default_graph()
         copy = outer.create_op(

@@ -1,11 +1,11 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Weighted means over ranks that leave a value alone which all ranks have.
+"""Weighted means over ranks, exact where all ranks have the same value.
 
-[Note: What all ranks write alike stays as it is]
-A mean that is off by one rounding is off by thousands after as many steps of a counter. Here every
-product and every partial sum of equal values is exact, so their mean is the value itself: weights
-are whole numbers, and a value has so few digits that its multiples fit into a float64. A float64
-is cut into two of half as many digits.
+[Note: Means of equal values are exact]
+A counter that is off by one rounding in every step is off by thousands of them after as many steps.
+Here every product and every partial sum of equal values is exact, so their mean is the value
+itself: weights are whole numbers, and a value has so few digits that its multiples fit into a
+float64. A float64 is split into two values with half of its digits each.
 """
 
 import tensorflow as tf
@@ -15,7 +15,7 @@ _UPPER_HALF = ~((1 << 27) - 1)
 
 
 def terms(value: tf.Tensor, weight: tf.Tensor) -> list[tf.Tensor]:
-    """What a rank contributes to the sums of which `mean` makes the mean.
+    """What a rank contributes to the sums from which `mean` computes the mean.
 
     Args:
         value: This rank's value, of any numeric type.
@@ -33,7 +33,7 @@ def mean(sums: list[tf.Tensor], total: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """The mean of the ranks' values.
 
     Args:
-        sums: Those of `terms` over the ranks.
+        sums: The sums of `terms` over the ranks.
         total: The sum of the ranks' weights.
         dtype: The values' type.
     """

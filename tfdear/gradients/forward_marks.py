@@ -1,11 +1,12 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Marks in a traced step that tell when the forward pass comes to a variable.
+"""Marks in a traced step that tell when the forward pass reaches a variable.
 
-[Note: When a layer begins] TensorFlow reads variables as soon as a step begins, so a read says
-nothing about the layer that wanted it. But a layer asks for its variable when its input has been
-traced: the op that was made last before that is what the layer's computation follows. A mark hangs
-on that op, and nothing hangs on the mark. Where the op is another one, such as one that prepares a
-second input, the mark is early; later marks make up for it, since the forward pass goes one way.
+[Note: When a layer starts] TensorFlow reads variables as soon as a step starts, so a read says
+nothing about the layer that needs it. But a layer asks for its variable when its input has been
+traced: the op that was added last before is the one that the layer's computation follows. A mark
+depends on that op, and nothing depends on the mark. Where that op is another one, such as one that
+prepares a second input, the mark is early; later marks correct this, since the forward pass goes
+one way.
 """
 
 import weakref
@@ -14,24 +15,24 @@ import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
 from tfdear.data import step_data
-from tfdear.engine import library as _ops
+from tfdear.engine import library
 
-# They only fetch something, long before the layer that uses it.
+# These only fetch a value, long before the layer that uses it.
 _FETCHING = frozenset(
     ("Const", "DearAwait", "DearForwardMark", "NoOp", "Placeholder", "ReadVariableOp")
 )
-_PASSING_ON = frozenset(("Cast", "Identity"))
-_MOST_LOOKED_AT = 200
+_PASS_THROUGH = frozenset(("Cast", "Identity"))
+_MAX_SCANNED = 200
 
 # The variables that have a mark, by graph.
-_marked: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+_marked: weakref.WeakKeyDictionary[tf.Graph, set[int]] = weakref.WeakKeyDictionary()
 
 
 def mark(variable: int) -> None:
-    """Marks the place of a variable's first use in the graph of a step; else does nothing.
+    """Marks a variable's first use in the graph of a step; outside of a step it does nothing.
 
     Args:
-        variable: The engine's number of it.
+        variable: The engine's number of the variable.
     """
     if tf.executing_eagerly() or not getattr(
         tf.distribute.get_replica_context(), "reconciles", False
@@ -42,13 +43,13 @@ def mark(variable: int) -> None:
     if variable in marked:
         return
     marked.add(variable)
-    before = next(filter(_computes, graph.get_operations()[: -_MOST_LOOKED_AT - 1 : -1]), None)
-    if before is not None:
-        with step_data.required(), tf.control_dependencies([before]):
-            _ops.load().dear_forward_mark(variable=variable)
+    predecessor = next(filter(_computes, graph.get_operations()[: -_MAX_SCANNED - 1 : -1]), None)
+    if predecessor is not None:
+        with step_data.required(), tf.control_dependencies([predecessor]):
+            library.load().dear_forward_mark(variable=variable)
 
 
-def _computes(op) -> bool:
+def _computes(op: tf.Operation) -> bool:
     if op.type in _FETCHING:
         return False
-    return not (op.type in _PASSING_ON and op.inputs[0].op.type in _FETCHING)
+    return not (op.type in _PASS_THROUGH and op.inputs[0].op.type in _FETCHING)

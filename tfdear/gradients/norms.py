@@ -1,9 +1,9 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Norms of a layer for LARS and LAMB: in parallel over the ranks where the engine sums gradients.
 
-Where an update is put off, the engine takes the norms, every rank those of its shard ([Note:
-Parallel norms] in `custom_ops/engine/norms/layer_norms.h`). Everywhere else, one op takes them
-here, in one pass.
+Where an update is deferred, the engine takes the norms, every rank those of its shard ([Note:
+Parallel norms] in `custom_ops/engine/norms/layer_norms.h`). Elsewhere one op takes them, in one
+pass.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
-from tfdear.engine import library as _ops
+from tfdear.engine import library
 from tfdear.gradients import deferred_update
 
 
@@ -28,8 +28,8 @@ class Request:
     """
 
     kind: str
-    variables: tuple
-    step: tuple
+    variables: tuple[tf.Variable, ...]
+    step: tuple[tf.Tensor, ...]
     result: tf.Tensor
 
 
@@ -54,7 +54,7 @@ def take(
         float32, other devices than the CPU, XLA.
     """
     values = (gradient, weight, *moments)
-    if any(value.dtype != tf.float32 for value in values) or _elsewhere(weight):
+    if any(value.dtype != tf.float32 for value in values) or _is_unsupported(weight):
         return None
     trace = deferred_update.current_trace()
     if trace is not None and trace.gradient is gradient and trace.request is None:
@@ -63,7 +63,7 @@ def take(
         trace.request = Request(kind, (weight, *moments), step, result)
         norms = tf.identity(result)
     else:
-        norms = _ops.load().dear_layer_norms(
+        norms = library.load().dear_layer_norms(
             gradient,
             tf.convert_to_tensor(weight),
             [tf.convert_to_tensor(moment) for moment in moments],
@@ -73,7 +73,7 @@ def take(
     return norms[0], norms[1]
 
 
-def _elsewhere(weight) -> bool:
+def _is_unsupported(weight: tf.Variable) -> bool:
     if "GPU" in (weight.device or "").upper():
         return True
     if tf.executing_eagerly():

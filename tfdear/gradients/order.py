@@ -10,12 +10,14 @@ of the weights last, when it is too late to hide their communication. A control 
 contribution of the one to the computation of the other changes the order and nothing else.
 
 A contribution waits for its reduction to be opened, which waits for every operation with an effect
-that comes before it in the program: a collective of the backward pass itself (synchronized batch
-normalization), for example. TensorFlow adds those edges when the function is complete. So what such
-an operation waits for must not wait for a contribution, or all would wait for ever.
+that precedes it in the program, such as a collective of the backward pass itself (synchronized
+batch normalization). TensorFlow adds those edges when the function is complete. So what such an
+operation waits for must not wait for a contribution, or there would be a deadlock.
 """
 
 from collections.abc import Iterable
+
+import tensorflow as tf
 
 # Operations that compute the gradient of a layer's weights from that of its output.
 _WEIGHT_GRADIENTS = frozenset(
@@ -29,13 +31,13 @@ _WEIGHT_GRADIENTS = frozenset(
         "MatMul",
     }
 )
-# What lies between them and the reduction, and does not change which layer they belong to.
-_PASSED = frozenset({"Cast", "Identity", "Reshape", "Transpose"})
-_MOST_PASSED = 8
+# Operations between them and the reduction that do not change which layer they belong to.
+_PASS_THROUGH = frozenset({"Cast", "Identity", "Reshape", "Transpose"})
+_MAX_PASSED = 8
 
 
-def contribute_gradients_first(contributions: Iterable) -> int:
-    """Adds control edges from the contributions of gradients to what else uses the same tensors.
+def contribute_gradients_first(contributions: Iterable[tf.Operation]) -> int:
+    """Adds control edges from contributions to the other operations that use the same tensors.
 
     Args:
         contributions: The operations of one graph that hand gradients to the engine, each with its
@@ -44,8 +46,8 @@ def contribute_gradients_first(contributions: Iterable) -> int:
     Returns:
         How many edges were added.
     """
-    contribution_of = {}
-    before: set = set()  # What the contributions so far wait for.
+    contribution_of: dict[tf.Operation, tf.Operation] = {}
+    ancestors: set[tf.Operation] = set()  # What the contributions so far depend on.
     for contribution in contributions:
         source = _source(contribution.inputs[1].op)
         if source is not None:
@@ -53,34 +55,34 @@ def contribute_gradients_first(contributions: Iterable) -> int:
     for opened in {contribution.inputs[0].op for contribution in contribution_of.values()}:
         for op in opened.graph.get_operations():
             if op._id < opened._id and op.op_def is not None and op.op_def.is_stateful:
-                _add_ancestors(op, before)
+                _add_ancestors(op, ancestors)
     added = 0
     # In the order in which the gradients were built, which is that of the backward pass.
     for source in sorted(contribution_of, key=lambda op: op._id):
         contribution = contribution_of[source]
-        _add_ancestors(contribution, before)
+        _add_ancestors(contribution, ancestors)
         for tensor in source.inputs:
             for user in tensor.consumers():
-                # An edge to what a contribution waits for would be a circle.
-                if user in before or user in contribution_of:
+                # An edge to what a contribution depends on would close a cycle.
+                if user in ancestors or user in contribution_of:
                     continue
                 user._add_control_input(contribution)
                 added += 1
     return added
 
 
-def _source(op):
+def _source(op: tf.Operation) -> tf.Operation | None:
     """The operation that computed a gradient of weights, or None."""
-    for _ in range(_MOST_PASSED):
+    for _ in range(_MAX_PASSED):
         if op.type in _WEIGHT_GRADIENTS:
             return op
-        if op.type not in _PASSED:
+        if op.type not in _PASS_THROUGH:
             return None
         op = op.inputs[0].op
     return None
 
 
-def _add_ancestors(op, known: set) -> None:
+def _add_ancestors(op: tf.Operation, known: set[tf.Operation]) -> None:
     stack = [op]
     while stack:
         op = stack.pop()

@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""A rank's own value of a variable whose ranks' values are added up, such as a metric's.
+"""A rank's own value of a variable that is the sum over the ranks, such as a metric's.
 
 [Note: Own values]
 Inside `strategy.run` a rank reads and writes its own value, as a replica of TensorFlow's strategies
@@ -11,6 +11,7 @@ which every rank gets a part.
 
 import contextlib
 import threading
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -21,9 +22,9 @@ _state = threading.local()
 
 
 @contextlib.contextmanager
-def sums_are_read():
+def reading_sums() -> Iterator[None]:
     """Within it, reads inside a step yield the sum over the ranks, not this rank's own value."""
-    previous = are_sums_read()
+    previous = is_reading_sums()
     _state.sums = True
     try:
         yield
@@ -31,8 +32,8 @@ def sums_are_read():
         _state.sums = previous
 
 
-def are_sums_read() -> bool:
-    """Whether `sums_are_read` holds."""
+def is_reading_sums() -> bool:
+    """Whether the caller is within `reading_sums`."""
     return getattr(_state, "sums", False)
 
 
@@ -55,7 +56,7 @@ class OwnValue:
 
     @property
     def handle(self) -> tf.Tensor:
-        """That of the variable which holds it."""
+        """The handle of the variable that holds it."""
         return self._variable.handle
 
     def read(self) -> tf.Tensor:
@@ -70,12 +71,12 @@ class OwnValue:
             self._variable.assign_add(value, read_value=False)
 
     def take_part_of(self, total: tf.Tensor) -> None:
-        """To be called on all ranks when a new sum was written."""
+        """Call it on all ranks when a new sum was written."""
         self.write(self._part(total))
 
-    def _part(self, total):
+    def _part(self, total: tf.Tensor) -> tf.Tensor:
         if total.dtype.is_integer:
-            # The parts of whole numbers are whole, and make the sum together.
+            # The parts of whole numbers are whole, and add up to the sum.
             size = tf.constant(self._world_size, total.dtype)
             rest = tf.math.floormod(total, size)
             more = tf.cast(tf.constant(self._rank, total.dtype) < rest, total.dtype)

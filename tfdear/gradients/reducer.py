@@ -2,17 +2,18 @@
 """Sums over ranks as ops: contributions go into the engine, sums come out, updates wait for them.
 
 [Note: Contribute, then read or defer]
-A reduction is one op that takes a place in the order of collectives (at once, in program order),
-one op per tensor that hands the rank's share to the engine (whenever the backward pass has it), and
-one op per tensor that yields the sum. The last are stateless: where every sum goes into an
-optimizer update, the updates are put off instead (`defer`), nobody reads the sums in the graph, and
-TensorFlow prunes those ops, so the step ends without waiting for the network.
+A reduction is one op that takes a ticket in the order of collectives (at once, in program order),
+one op per tensor that hands the rank's contribution to the engine (when the backward pass has it),
+and one op per tensor that yields the sum. The last are stateless: where every sum goes into an
+optimizer update, the updates are deferred instead (`defer`), nothing reads the sums in the graph,
+and TensorFlow prunes those ops, so the step ends without waiting for the network.
 """
 
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -21,24 +22,30 @@ from tfdear.base import names
 from tfdear.data import step_data
 from tfdear.engine import engine as engine_module
 from tfdear.engine import first_plan as first_plan_module
-from tfdear.engine import library as _ops
-from tfdear.engine import plan as engine_plan
-from tfdear.gradients import deferred_update, elementwise_update, sparse_rows, variable_names
-from tfdear.gradients import order as gradient_order
+from tfdear.engine import library, plan
+from tfdear.gradients import (
+    deferred_update,
+    elementwise_update,
+    order,
+    sparse_rows,
+    variable_names,
+)
+from tfdear.gradients import variable as variable_module
+from tfdear.gradients.sparse_rows import Gradient
 
 # The engine's DataType, by TensorFlow's.
 _DATA_TYPES = {tf.as_dtype(name): number for number, name in enumerate(names.DATA_TYPES)}
-# A layout stays for ever, and shapes may be other ones in every step: past so many, one serves all
-# shapes, whose sizes are then known at run time only.
-_MOST_EAGER_LAYOUTS = 256
+# A layout is never freed, and the shapes of eager calls may change in every step: beyond this
+# number, one layout serves all shapes, with sizes that are known at run time only.
+_MAX_EAGER_LAYOUTS = 256
 _NO_VARIABLE = -1
-# Of the optimizer whose gradients are being summed; None: there is none.
+# The momentum of the optimizer whose gradients are being summed; None: there is none.
 _momentum: contextvars.ContextVar[float | None] = contextvars.ContextVar("momentum", default=None)
 
 
 @contextlib.contextmanager
-def for_optimizer(momentum: float):
-    """Within it, sums are for an optimizer, which applies this momentum to them."""
+def for_optimizer(momentum: float) -> Iterator[None]:
+    """Within it, sums are for an optimizer that applies this momentum to them."""
     token = _momentum.set(momentum)
     try:
         yield
@@ -73,44 +80,45 @@ class Reducer:
         engine: engine_module.Engine,
         device: str,
         first_plan: first_plan_module.FirstPlan,
-        on_layout: Callable[[int, list[str], list[engine_plan.TensorSpec], list[int]], None]
-        | None = None,
+        on_layout: Callable[[int, list[str], list[plan.TensorSpec], list[int]], None] | None = None,
     ):
         self._engine = engine
         self._first_plan = first_plan
         self._on_layout = on_layout
         self.device = device
-        # Of each layout of a graph: its tensors, and what they are called.
-        self._tensors: dict[int, list[engine_plan.TensorSpec]] = {}
+        # The tensors of each layout of a graph, and their names.
+        self._tensors: dict[int, list[plan.TensorSpec]] = {}
         self._names: dict[int, list[str]] = {}
-        # Of each layout: the numbers of the variables whose gradients its tensors are.
+        # The numbers of the variables whose gradients the tensors of each layout are.
         self._variables: dict[int, list[int]] = {}
-        # Of eager calls, by lane: the members of a lane's group have made the same calls, so they
-        # run out of layouts at the same one.
-        self._eager_layouts: dict[names.Lane, dict[tuple, int]] = {}
-        # A resource without content: ops that take a place in the order of collectives share it,
-        # so automatic control dependencies keep them in program order.
+        # Layouts of eager calls, by lane: the ranks of a lane's group have made the same calls, so
+        # they all run out of layouts at the same call.
+        self._eager_layouts: dict[
+            names.Lane, dict[tuple[str, tuple[plan.TensorSpec, ...]], int]
+        ] = {}
+        # A resource without content: the ops that take tickets share it, so automatic control
+        # dependencies keep them in program order.
         with tf.init_scope(), tf.device(device):
             self._order = tf.Variable(0, trainable=False, name="tfdear_order")
 
     @property
-    def order(self):
+    def order(self) -> tf.Tensor:
         return self._order.handle
 
     def all_reduce(
         self,
-        values: Sequence[tf.Tensor | tf.IndexedSlices],
+        values: Sequence[Gradient],
         *,
         name: str,
         lane: names.Lane = names.Lane.CONTROL,
         active: tf.Tensor | None = None,
         weight: tf.Tensor | None = None,
-    ) -> list:
+    ) -> list[Gradient]:
         """Sums tensors over the ranks; gathers the rows of `tf.IndexedSlices`.
 
         Args:
             values: Tensors or `tf.IndexedSlices`, the same structure on all ranks.
-            name: What they are, in a word, for error messages.
+            name: What the values are, for error messages.
             lane: Where the reduction queues. One in the control lane whose sums are all deferred
                 moves to the gradients' lane.
             active: Scalar bool; where false, this rank contributes nothing.
@@ -122,7 +130,7 @@ class Reducer:
         """
         check_not_xla()
         values = [check_type(value) for value in values]
-        ops = _ops.load()
+        ops = library.load()
         with tf.device(self.device):
             if weight is None:
                 everything = tf.constant(1.0, tf.float64)
@@ -130,17 +138,17 @@ class Reducer:
             layout = self._layout(values, name, lane)
             with step_data.required(), step_data.read():
                 ticket = ops.dear_open_reduction(self.order, layout=layout)
-            # Last first: the order in which the backward pass yields gradients.
+            # The last one first: the order in which the backward pass yields gradients.
             for index in reversed(range(len(values))):
                 self._contribute(ops, ticket, index, values[index], weight)
             return [_reduced(ops, ticket, index, value) for index, value in enumerate(values)]
 
-    def _layout(self, values, name, lane) -> int:
+    def _layout(self, values: Sequence[Gradient], name: str, lane: engine_module.Lane) -> int:
         specs = tuple(_spec(value) for value in values)
         eager = tf.executing_eagerly()
         if eager:
             layouts = self._eager_layouts.setdefault(lane, {})
-            if (name, specs) not in layouts and len(layouts) >= _MOST_EAGER_LAYOUTS:
+            if (name, specs) not in layouts and len(layouts) >= _MAX_EAGER_LAYOUTS:
                 specs = tuple(dataclasses.replace(spec, count=-1, bytes=0) for spec in specs)
             if (name, specs) in layouts:
                 return layouts[name, specs]
@@ -156,32 +164,44 @@ class Reducer:
             self._tensors[layout] = list(specs)
         return layout
 
-    def _contribute(self, ops, ticket, index, value, weight) -> None:
+    def _contribute(
+        self,
+        ops: types.ModuleType,
+        ticket: tf.Tensor,
+        index: int,
+        value: Gradient,
+        weight: tf.Tensor,
+    ) -> None:
         if isinstance(value, tf.IndexedSlices):
             rows, indices = sparse_rows.unique(value.values, value.indices)
             op = ops.dear_contribute_rows(ticket, rows, indices, weight, index=index)
         else:
             op = ops.dear_contribute(ticket, value, weight, index=index)
         if not tf.executing_eagerly():
-            # Contributions happen whenever the backward pass has them; without this they would be
-            # chained to each other as ops with side effects.
+            # Contributions run when the backward pass has them; without this they would be chained
+            # to each other as ops with side effects.
             graph = _tf_private.ops.get_default_graph()
             manager = getattr(graph, "experimental_acd_manager", None)
             if manager is not None:
                 manager.run_independently(op)
 
-    def defer(self, variable, update, gradient) -> bool:
-        """Puts `update(variable, gradient)` off until the sum is there, if that is possible.
+    def defer(
+        self,
+        variable: variable_module.DearVariable,
+        update: deferred_update.Update,
+        gradient: Gradient,
+    ) -> bool:
+        """Defers `update(variable, gradient)` until the sum is there, if that is possible.
 
         Args:
             variable: The `DearVariable` to update.
             update: A callable of the variable and the gradient.
-            gradient: A sum that `all_reduce` returned, untouched since.
+            gradient: A sum that `all_reduce` returned, unchanged since.
 
         Returns:
-            False if the update must run in its place in the program: the gradient was changed
-            after the reduction, or comes from another graph, or the update uses something that
-            could change before it runs.
+            False if the update must run in program order: the gradient was changed after the
+            reduction, or comes from another graph, or the update uses something that could change
+            before it runs.
         """
         source = _reduced_op(gradient)
         if source is None:
@@ -195,7 +215,7 @@ class Reducer:
         graph.add_to_collection("tfdear_deferred_updates", traced)
         ticket = source.inputs[0]
         layout = ticket.op.get_attr("layout")
-        self._take_to_gradients(ticket, layout, source.get_attr("index"), variable)
+        self._move_to_gradients(ticket, layout, source.get_attr("index"), variable)
         norms = traced.norms
         if norms is not None:
             self._engine.request_norms(layout, source.get_attr("index"))
@@ -206,7 +226,7 @@ class Reducer:
             program = None
             if not sparse and norms is None:
                 program = elementwise_update.translate(traced.function, variable.shape)
-            _ops.load().dear_defer_update(
+            library.load().dear_defer_update(
                 ticket,
                 traced.captured,
                 [] if norms is None else [used.raw_handle for used in norms.variables],
@@ -224,15 +244,17 @@ class Reducer:
             )
         return True
 
-    def _take_to_gradients(self, ticket, layout: int, index: int, variable) -> None:
+    def _move_to_gradients(
+        self, ticket: tf.Tensor, layout: int, index: int, variable: variable_module.DearVariable
+    ) -> None:
         if layout not in self._names:
             count = len(self._tensors[layout])
             self._names[layout] = [f"tensor {number}" for number in range(count)]
             self._variables[layout] = [_NO_VARIABLE] * count
             self._engine.set_lane(layout, names.Lane.GRADIENTS)
-            plan = self._first_plan.encode(self._tensors[layout], names.Lane.GRADIENTS)
-            self._engine.set_plan(layout, plan)
-            gradient_order.contribute_gradients_first(
+            first = self._first_plan.encode(self._tensors[layout], names.Lane.GRADIENTS)
+            self._engine.set_plan(layout, first)
+            order.contribute_gradients_first(
                 user for user in ticket.consumers() if user.type == "DearContribute"
             )
             if self._on_layout is not None:
@@ -251,23 +273,23 @@ class Reducer:
         )
 
 
-def check_type(value):
+def check_type(value: tf.types.experimental.TensorLike | tf.IndexedSlices) -> Gradient:
     """Returns a tensor, or raises if its type cannot be summed over ranks."""
     value = value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
     if value.dtype not in _DATA_TYPES:
         supported = ", ".join(sorted(data_type.name for data_type in _DATA_TYPES))
         raise TypeError(
-            f"tensors of type {value.dtype.name} cannot be summed over ranks. Supported: "
+            f"Tensors of type {value.dtype.name} cannot be summed over ranks. Supported: "
             f"{supported}. Cast the tensor first. Received: {value}"
         )
     return value
 
 
-def _spec(value) -> engine_plan.TensorSpec:
+def _spec(value: Gradient) -> plan.TensorSpec:
     sparse = isinstance(value, tf.IndexedSlices)
-    # Of rows, how many there are is known at run time only: their number is small beside the table.
+    # The number of rows is known at run time only; it is small beside the table.
     count = None if sparse else value.shape.num_elements()
-    return engine_plan.TensorSpec(
+    return plan.TensorSpec(
         data_type=_DATA_TYPES[value.dtype],
         count=-1 if count is None else count,
         sparse=sparse,
@@ -275,7 +297,7 @@ def _spec(value) -> engine_plan.TensorSpec:
     )
 
 
-def _reduced(ops, ticket, index, value):
+def _reduced(ops: types.ModuleType, ticket: tf.Tensor, index: int, value: Gradient) -> Gradient:
     if not isinstance(value, tf.IndexedSlices):
         return ops.dear_reduced(ticket, T=value.dtype, index=index, shape=value.shape)
     shape = tf.TensorShape([None]).concatenate(value.values.shape[1:])
@@ -283,8 +305,8 @@ def _reduced(ops, ticket, index, value):
     return tf.IndexedSlices(rows, tf.cast(indices, value.indices.dtype), value.dense_shape)
 
 
-def _reduced_op(gradient):
-    """The op that yields the untouched sum, or None."""
+def _reduced_op(gradient: Gradient) -> tf.Operation | None:
+    """The op that yields the sum, or None if it was changed since."""
     tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
     if not isinstance(tensor, tf.Tensor) or tf.executing_eagerly():
         return None

@@ -1,7 +1,12 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Rows of sparse gradients (`tf.IndexedSlices`), of which several may have one index."""
+"""Rows of sparse gradients (`tf.IndexedSlices`), several of which may have the same index."""
+
+from typing import TypeAlias
 
 import tensorflow as tf
+
+# A gradient of any kind.
+Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
 
 
 def unique(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -1,61 +1,95 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """The variables of a distributed `DearStrategy`."""
 
+from __future__ import annotations
+
 import contextlib
 import enum
 import inspect
 import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, TypeAlias
 
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
 from tfdear.data import step_data
-from tfdear.engine import library as _ops
+from tfdear.engine import library
 from tfdear.gradients import deferred_update, forward_marks, own_value
 
+_TensorLike: TypeAlias = tf.types.experimental.TensorLike
 _state = threading.local()
 
 
 class Reconciliation(enum.Enum):
     """What becomes of values that ranks write into a variable inside `strategy.run`."""
 
-    # Nothing: every rank writes the same (step counters), or nobody outside an update writes.
+    # Nothing: every rank writes the same (step counters), or only updates write.
     NONE = "none"
-    # Every rank has its own value, and these are added up: metrics. See [Note: Own values].
+    # Every rank has its own value, and they are added up: metrics. See [Note: Own values].
     SUM = "sum"
     # The ranks' values are averaged: moving statistics of BatchNormalization.
     MEAN = "mean"
-    # What the ranks write is added up at once: counters of a script.
+    # The values that the ranks write are added up at once: counters of a script.
     SUM_OF_WRITES = "sum of writes"
-    # What rank 0 writes.
+    # The value that rank 0 writes.
     FIRST = "first"
 
 
 @contextlib.contextmanager
-def written_alike():
-    """Within it, variables are made whose writes are the same on all ranks: Keras's counters."""
-    previous = is_written_alike()
-    _state.alike = True
+def identical_writes() -> Iterator[None]:
+    """Within it, variables are created whose writes are the same on all ranks: Keras's counters."""
+    previous = are_writes_identical()
+    _state.identical_writes = True
     try:
         yield
     finally:
-        _state.alike = previous
+        _state.identical_writes = previous
 
 
-def is_written_alike() -> bool:
-    """Whether `written_alike` holds."""
-    return getattr(_state, "alike", False)
+def are_writes_identical() -> bool:
+    """Whether the caller is within `identical_writes`."""
+    return getattr(_state, "identical_writes", False)
 
 
 @contextlib.contextmanager
-def raw_handles():
-    """Within it, `handle` gives the bare handle: the caller has awaited the variable itself."""
+def raw_handles() -> Iterator[None]:
+    """Within it, `handle` is the bare handle: the caller has awaited the variable itself."""
     previous = getattr(_state, "raw", False)
     _state.raw = True
     try:
         yield
     finally:
         _state.raw = previous
+
+
+class ReconcilingContext(Protocol):
+    """Where writes concern the other ranks: a `DearReplicaContext`."""
+
+    def settle(self, variable: DearVariable) -> None:
+        """Adds up what the ranks wrote into a sum, before it is read."""
+
+    def read_own(self, own: own_value.OwnValue) -> tf.Tensor:
+        """The value of this rank alone."""
+
+    def assign(
+        self, variable: DearVariable, value: _TensorLike, read_value: bool
+    ) -> DearVariable | None:
+        """Writes a value."""
+
+    def assign_add(
+        self, variable: DearVariable, delta: _TensorLike, read_value: bool
+    ) -> DearVariable | None:
+        """Adds to the value."""
+
+    def write_part(
+        self,
+        variable: DearVariable,
+        method: str,
+        write: Callable[[], object],
+        arguments: Mapping[str, Any],
+    ) -> DearVariable | None:
+        """Writes some elements."""
 
 
 class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
@@ -66,15 +100,24 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
     pending on the variable. See "Deferred updates" in `custom_ops/README.md`.
 
     Args:
-        creation_path: Its path in the model where it was made.
+        creation_path: Its path in the model when it was created.
         number: The engine's number of the variable.
         owner: The variable whose update writes this one (an optimizer slot), or None.
         reconciliation: What becomes of values written inside `strategy.run`.
         **kwargs: As `tf.Variable`.
     """
 
-    def __init__(self, *args, creation_path, number, owner, reconciliation, **kwargs):
-        self._number = None  # No updates can be in flight while the variable is being made.
+    def __init__(
+        self,
+        *args: Any,
+        creation_path: str,
+        number: int,
+        owner: DearVariable | None,
+        reconciliation: Reconciliation,
+        **kwargs: Any,
+    ):
+        self._is_created = False  # No updates can be in flight while the variable is being created.
+        self.number = number
         self.creation_path = creation_path
         self.owner = owner
         self.reconciliation = reconciliation
@@ -86,42 +129,38 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
                 self.own = own_value.OwnValue(
                     super()._read_variable_op(), strategy.rank, strategy.world_size
                 )
-        self._number = number
+        self._is_created = True
 
     @property
-    def number(self) -> int:
-        return self._number
-
-    @property
-    def strategy(self):
-        """The `DearStrategy` that made the variable."""
+    def strategy(self) -> tf.distribute.Strategy:
+        """The `DearStrategy` that created the variable."""
         return self._distribute_strategy
 
     @property
-    def raw_handle(self):
+    def raw_handle(self) -> tf.Tensor:
         return self._bare_handle
 
     # TensorFlow's C++ takes this attribute of a variable that is an argument of an eager op, as in
-    # `tf.maximum(variable, 0)`, and reads the value past everything else here.
+    # `tf.maximum(variable, 0)`, and reads the value without anything else here.
     @property
-    def _handle(self):
-        if self._number is None or getattr(_state, "raw", False) or not tf.executing_eagerly():
+    def _handle(self) -> tf.Tensor:
+        if not self._is_created or getattr(_state, "raw", False) or not tf.executing_eagerly():
             return self._bare_handle
         context = _reconciling_context(self)
         if context is not None and self.own is not None:
-            if not own_value.are_sums_read():
+            if not own_value.is_reading_sums():
                 return self.own.handle
             context.settle(self)
         self.await_updates()
         return self._bare_handle
 
     @_handle.setter
-    def _handle(self, handle):
+    def _handle(self, handle: tf.Tensor) -> None:
         self._bare_handle = handle
 
     @property
-    def handle(self):
-        if self._number is None or getattr(_state, "raw", False):
+    def handle(self) -> tf.Tensor:
+        if not self._is_created or getattr(_state, "raw", False):
             return self._bare_handle
         trace = deferred_update.current_trace()
         if trace is not None:
@@ -135,54 +174,54 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         # A SavedModel is loaded where nothing is in flight.
         if not _tf_private.save_context.in_save_context():
             with step_data.required():
-                _ops.load().dear_await(handles=[self._bare_handle], variables=[self._number])
-            forward_marks.mark(self._number)
+                library.load().dear_await(handles=[self._bare_handle], variables=[self.number])
+            forward_marks.mark(self.number)
 
-    # Facts about the variable, not its value: no reason to wait.
+    # Properties that do not depend on the value: no reason to wait.
     @property
-    def device(self):
+    def device(self) -> str:
         return self._bare_handle.device
 
     @property
-    def graph(self):
+    def graph(self) -> tf.Graph:
         return self._bare_handle.graph
 
     @property
-    def op(self):
+    def op(self) -> tf.Operation:
         return self._bare_handle.op
 
-    def _read_variable_op(self, no_copy=False):
+    def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
         trace = deferred_update.current_trace()
         if trace is not None and not trace.owns(self):
             return trace.read_by_value(lambda: self._read_variable_op(no_copy))
-        if trace is None and self._number is not None and not getattr(_state, "raw", False):
+        if trace is None and self._is_created and not getattr(_state, "raw", False):
             replica_context = _reconciling_context(self)
             if replica_context is not None and self.own is not None:
-                if not own_value.are_sums_read():
-                    return replica_context.read_own(self)
+                if not own_value.is_reading_sums():
+                    return replica_context.read_own(self.own)
                 replica_context.settle(self)
             self.await_updates()
         with raw_handles():
             return super()._read_variable_op(no_copy)
 
-    def sparse_read(self, indices, name=None):
+    def sparse_read(self, indices: _TensorLike, name: str | None = None) -> tf.Tensor:
         if self._is_read_by_value():
             return tf.gather(self._read_variable_op(), indices, name=name)
         return super().sparse_read(indices, name)
 
-    def gather_nd(self, indices, name=None):
+    def gather_nd(self, indices: _TensorLike, name: str | None = None) -> tf.Tensor:
         if self._is_read_by_value():
             return tf.gather_nd(self._read_variable_op(), indices, name=name)
         return super().gather_nd(indices, name)
 
     def _is_read_by_value(self) -> bool:
-        # An update knows of what it needs as a whole; and a rank's own value is elsewhere.
+        # An update captures whole values; and a rank's own value is in another variable.
         trace = deferred_update.current_trace()
         if trace is not None:
             return not trace.owns(self)
         return self.own is not None and _reconciling_context(self) is not None
 
-    def write(self, method, *args, **kwargs):
+    def write(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Calls a writing method of the base class after the updates in flight."""
         trace = deferred_update.current_trace()
         if trace is not None:
@@ -197,21 +236,39 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         with raw_handles():
             return method(self, *args, **kwargs)
 
-    def assign(self, value, use_locking=None, name=None, read_value=True):
+    def assign(
+        self,
+        value: _TensorLike,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> DearVariable | tf.Operation | None:
         base = _tf_private.resource_variable_ops.ResourceVariable
         context = _reconciling_context(self)
         if context is not None:
             return context.assign(self, value, read_value)
         return self.write(base.assign, value, use_locking, name, read_value)
 
-    def assign_add(self, delta, use_locking=None, name=None, read_value=True):
+    def assign_add(
+        self,
+        delta: _TensorLike,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> DearVariable | tf.Operation | None:
         base = _tf_private.resource_variable_ops.ResourceVariable
         context = _reconciling_context(self)
         if context is not None:
             return context.assign_add(self, delta, read_value)
         return self.write(base.assign_add, delta, use_locking, name, read_value)
 
-    def assign_sub(self, delta, use_locking=None, name=None, read_value=True):
+    def assign_sub(
+        self,
+        delta: _TensorLike,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> DearVariable | tf.Operation | None:
         base = _tf_private.resource_variable_ops.ResourceVariable
         context = _reconciling_context(self)
         if context is not None:
@@ -220,7 +277,7 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         return self.write(base.assign_sub, delta, use_locking, name, read_value)
 
 
-def _reconciling_context(variable):
+def _reconciling_context(variable: DearVariable) -> ReconcilingContext | None:
     """The replica context in which a write to this variable concerns the other ranks, or None."""
     if variable.reconciliation is Reconciliation.NONE or getattr(_state, "raw", False):
         return None
@@ -230,11 +287,11 @@ def _reconciling_context(variable):
     return context if getattr(context, "reconciles", False) else None
 
 
-def _add_write_method(name):
+def _add_write_method(name: str) -> None:
     base = getattr(_tf_private.resource_variable_ops.ResourceVariable, name)
     signature = inspect.signature(base)
 
-    def method(self, *args, **kwargs):
+    def method(self: DearVariable, *args: Any, **kwargs: Any) -> Any:
         context = _reconciling_context(self)
         if context is None or name == "_restore_from_tensors":
             return self.write(base, *args, **kwargs)
@@ -246,7 +303,7 @@ def _add_write_method(name):
     setattr(DearVariable, name, method)
 
 
-# The other ways to write into a variable, into parts of it but for the last, a checkpoint's.
+# The other methods that write: into parts of the variable, except the last, which restores it.
 for _name in (
     "scatter_sub",
     "scatter_add",

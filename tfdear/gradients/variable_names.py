@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""What a variable is called, and how much of that is the same on all ranks."""
+"""Names of variables, and the part of a name that is the same on all ranks."""
 
 import functools
 import re
@@ -9,11 +9,11 @@ import keras
 _COUNTED = re.compile(r"(.+)_\d+")
 
 
-def path(name: str | None, initial_value) -> str:
-    """The path of the Keras variable that a variable is made for, or the given name.
+def path(name: str | None, initial_value: object) -> str:
+    """The path of the Keras variable that a variable is created for, or the given name.
 
     Args:
-        name: The name; Keras gives the last part of the path.
+        name: The given name; Keras gives the last part of the path.
         initial_value: The initial value. Keras's is a function that holds on to its variable.
     """
     for cell in getattr(initial_value, "__closure__", None) or ():
@@ -25,19 +25,19 @@ def path(name: str | None, initial_value) -> str:
 def comparable(variable_path: str) -> str:
     """A path in its model, without the numbers that Keras gave to layers.
 
-    They count the layers of a process in the order in which they were made, which may differ
-    between ranks whose models are the same.
+    Keras numbers the layers of a process in the order of creation, which may differ between ranks
+    whose models are the same.
     """
     return "/".join(_without_count(part) for part in _in_model(variable_path))
 
 
 def without_numbers(variable_path: str) -> str:
-    """A path in its model as all ranks know it, whatever they count."""
+    """A path in its model without any numbers."""
     return re.sub(r"_?\d+", "", "/".join(_in_model(variable_path)))
 
 
 def _in_model(variable_path: str) -> list[str]:
-    """The parts of a path without the model: scripts name models after dates and processes."""
+    """The parts of a path except the model's name, in which scripts put dates and processes."""
     parts = variable_path.split("/")
     return parts[1:] if len(parts) > 2 else parts
 
@@ -49,9 +49,9 @@ def _without_count(name: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _is_automatic(name: str) -> bool:
-    """Whether Keras calls layers of some class so."""
+    """Whether Keras gives this name to the layers of some class."""
     classes = list(keras.layers.Layer.__subclasses__())
-    for layer in classes:  # Grows meanwhile.
+    for layer in classes:  # The list grows in the loop.
         classes += layer.__subclasses__()
     return name in {_automatic_name(layer.__name__) for layer in classes}
 

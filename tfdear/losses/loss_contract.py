@@ -1,9 +1,9 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""How the losses, gradients and logs of a step are put together over the ranks.
+"""How the losses, gradients and logs of a step are combined over the ranks.
 
 [Note: One process is the reference]
 A step that Keras calls (`fit`, `evaluate`, the `*_on_batch` methods) is written for one process: it
-takes the mean over whatever rows it gets, by a loss object, a loss function or by hand. Each rank's
+takes the mean over the rows that it gets, by a loss object, a loss function or by hand. Each rank's
 loss is an estimate of the global batch's from the rank's rows, and their mean, weighted by the
 rows, is the loss of the global batch. So nothing is scaled in the step: gradients are weighted
 where they are reduced, by the rank's share of the step's examples, and so are the scalars that the
@@ -20,25 +20,29 @@ import contextlib
 import enum
 import threading
 import types
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar
 
 import tensorflow as tf
 
+from tfdear.data import examples as examples_module
 from tfdear.data import iterators
 from tfdear.losses import row_sums
 
+_Structure = TypeVar("_Structure")
 _state = threading.local()
 
 
 class Contract(enum.Enum):
-    """What the gradients of all ranks make together."""
+    """How the gradients of the ranks are combined."""
 
-    # Their mean, weighted by the ranks' examples.
+    # By their mean, weighted by the ranks' examples.
     MEAN = "mean"
-    # Their sum: each rank scaled its loss.
+    # By their sum: each rank scaled its loss.
     SUM = "sum"
 
 
-class _ScalesByItself(BaseException):
+class _OwnScaling(BaseException):
     """Ends the trace of a step that scales its loss after another one was left unscaled.
 
     Not an `Exception`, which a step may catch.
@@ -53,22 +57,22 @@ class KerasStep:
         is_own: Whether the model's class has its own step or its own way to take the loss.
     """
 
-    def __init__(self, function, is_own: bool = False):
+    def __init__(self, function: Callable[[Iterator[object]], object], is_own: bool = False):
         self._function = function
         self.is_own = is_own
         self.contract = Contract.MEAN
 
-    def __call__(self, iterator):
-        # A rank without rows computes on one of these, which is known only then.
-        iterators.look_at_first_batch(iterator)
+    def __call__(self, iterator: Iterator[object]) -> object:
+        # The row on which a rank without rows computes is known only after that.
+        iterators.compare_first_batch(iterator)
         batches = list(iterator) if isinstance(iterator, types.GeneratorType) else None
         try:
             return self._call(iterator if batches is None else iter(batches))
-        except _ScalesByItself:
+        except _OwnScaling:
             self.contract = Contract.SUM
             return self._call(iterator if batches is None else iter(batches))
 
-    def _call(self, iterator):
+    def _call(self, iterator: Iterator[object]) -> object:
         previous = current_step()
         _state.step = self
         try:
@@ -83,8 +87,31 @@ def current_step() -> KerasStep | None:
 
 
 def current_losses() -> "Losses | None":
-    """What knows about the losses of the step that is being traced or run, or None."""
+    """The losses of the step that is being traced or run, or None."""
     return getattr(tf.distribute.get_replica_context(), "losses", None)
+
+
+class StepContext(Protocol):
+    """What the losses of a step need of its replica context: a `DearReplicaContext`."""
+
+    examples: examples_module.Examples
+    # Operations that yield a value of this rank's own.
+    own_reads: set[tf.Operation]
+
+
+class Extended(Protocol):
+    """What the losses of a step need of its strategy: a `DearExtended`."""
+
+    elements: examples_module.Elements
+    reducer: examples_module.Reducer
+    weighs_examples: bool
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+
+    def warn_once(self, message: str) -> None:
+        """Logs a warning on rank 0, the first time it is given."""
 
 
 class Losses:
@@ -96,7 +123,7 @@ class Losses:
         arguments: Nested structure of what the step was given.
     """
 
-    def __init__(self, context, extended, arguments):
+    def __init__(self, context: StepContext, extended: Extended, arguments: object):
         self._context = context
         self._extended = extended
         self._step = current_step()
@@ -119,24 +146,24 @@ class Losses:
         return self._step is not None and self._step.contract is Contract.MEAN
 
     @property
-    def are_reduced(self) -> bool:
-        """Whether what is summed now are an optimizer's gradients."""
+    def is_reducing(self) -> bool:
+        """Whether the values that are being summed are an optimizer's gradients."""
         return self._reducing
 
     def weight(self) -> tf.Tensor:
         """How much of the global batch this rank's rows are: scalar float64, 0 without examples."""
         share = None
         if self._extended.weighs_examples:
-            share = self._context.share_of_examples()
+            share = self._context.examples.share()
         if share is not None:
             return tf.cast(share, tf.float64)
-        alike = tf.constant(1.0 / self._extended.world_size, tf.float64)
-        present = self._context.has_examples
-        return alike if present is None else tf.where(present, alike, tf.zeros_like(alike))
+        equal = tf.constant(1.0 / self._extended.world_size, tf.float64)
+        present = self._context.examples.present
+        return equal if present is None else tf.where(present, equal, tf.zeros_like(equal))
 
     # Called where Keras scales for `tf.distribute`.
 
-    def scale(self, value):
+    def scale(self, value: tf.Tensor) -> tf.Tensor:
         """A mean over this rank's rows, as the step's contract wants it."""
         if self.are_means:
             self._left_unscaled = True
@@ -144,13 +171,13 @@ class Losses:
         self._scaled = True
         return value * tf.cast(self.weight(), value.dtype)
 
-    def unscale(self, value):
+    def unscale(self, value: tf.Tensor) -> tf.Tensor:
         """The inverse of `scale`."""
         if self.are_means:
             return value
         return tf.math.divide_no_nan(value, tf.cast(self.weight(), value.dtype))
 
-    def scale_sum(self, value):
+    def scale_sum(self, value: tf.Tensor) -> tf.Tensor:
         """A sum over this rank's rows, as the step's contract wants it."""
         if not self.are_means:
             self._scaled = True
@@ -158,7 +185,7 @@ class Losses:
         self._left_unscaled = True
         return tf.math.divide_no_nan(value, tf.cast(self.weight(), value.dtype))
 
-    def weigh_part(self, value, rows):
+    def weigh_part(self, value: tf.Tensor, rows: tf.Tensor | int) -> tf.Tensor:
         """A mean over some rows, which may be of a part of the batch with a share of its own.
 
         Args:
@@ -173,12 +200,12 @@ class Losses:
         return value * tf.cast(tf.math.divide_no_nan(share, self.weight()), value.dtype)
 
     def note_single_value(self) -> None:
-        """To be called with a loss that comes to Keras as one value for all rows."""
+        """Call it with a loss that Keras gets as one value for all rows."""
         self._takes_single_values = True
 
-    def note_gradients(self, target, gradients) -> None:
-        """To be called with what a tape was asked, and what it answered."""
-        if not self.are_means:
+    def note_gradients(self, target: object, gradients: object) -> None:
+        """Call it with the target of a gradient tape and the gradients that it returned."""
+        if self._step is None or not self.are_means:
             return
         if not tf.executing_eagerly():
             self.row_sums.note_gradients(target, gradients)
@@ -186,14 +213,14 @@ class Losses:
             self._extended.warn_once(row_sums.EAGER_WARNING)
 
     def note_scaling(self) -> None:
-        """To be called where the step scales its loss, or asks by how much it must."""
+        """Call it where the step scales its loss, or asks for the factor."""
         self._scaled = True
-        if not self.are_means:
+        if self._step is None or not self.are_means:
             return
         if not self._left_unscaled:
             self._step.contract = Contract.SUM
         elif not tf.executing_eagerly():
-            raise _ScalesByItself
+            raise _OwnScaling
         else:
             raise ValueError(
                 "This step scales its loss by itself (`tf.nn.compute_average_loss`, "
@@ -204,7 +231,7 @@ class Losses:
 
     # Called where a step exchanges values with other ranks.
 
-    def across_ranks(self, collective, values):
+    def across_ranks(self, collective: Callable[[Any], Any], values: Any) -> Any:
         """Calls a collective through which gradients may flow from other ranks' losses.
 
         What flows back from a rank's loss weighs as much as the loss, on whichever rank it arrives;
@@ -222,11 +249,13 @@ class Losses:
         self._left_unscaled = True
         weight = self.weight()
 
-        def enter(value):
-            return tf.identity(value), lambda dy: tf.math.divide_no_nan(dy, _as(weight, dy))
+        def enter(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            return tf.identity(value), lambda dy: tf.math.divide_no_nan(dy, _cast_like(weight, dy))
 
-        def leave(value):
-            return tf.identity(value), lambda dy: tf.math.multiply_no_nan(dy, _as(weight, dy))
+        def leave(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            return tf.identity(value), lambda dy: tf.math.multiply_no_nan(
+                dy, _cast_like(weight, dy)
+            )
 
         results = collective(_map_floating(tf.custom_gradient(enter), values))
         return _map_floating(tf.custom_gradient(leave), results)
@@ -234,8 +263,8 @@ class Losses:
     # Called where gradients are reduced.
 
     @contextlib.contextmanager
-    def reducing_gradients(self):
-        """Within it, what is summed over the ranks are the gradients of an optimizer."""
+    def reducing_gradients(self) -> Iterator[None]:
+        """Within it, the values that are summed over the ranks are an optimizer's gradients."""
         self._reducing = True
         try:
             yield
@@ -243,7 +272,7 @@ class Losses:
             self._reducing = False
 
     @contextlib.contextmanager
-    def gradients_are_weighted(self):
+    def weighted_gradients(self) -> Iterator[None]:
         """Within it, gradients have been multiplied by `gradient_weight()` already."""
         self._weighted = True
         try:
@@ -252,7 +281,7 @@ class Losses:
             self._weighted = False
 
     def gradient_weight(self) -> tf.Tensor | None:
-        """By what this rank's gradients are multiplied before they are summed; None: nothing."""
+        """The factor of this rank's gradients in the sum, or None for a plain sum."""
         if self._weighted:
             return None
         if self.are_means:
@@ -271,7 +300,7 @@ class Losses:
 
     # Called where a step ends.
 
-    def make_global(self, outputs):
+    def make_global(self, outputs: _Structure) -> _Structure:
         """Replaces scalars that a step computed from its rows by their means over the ranks."""
         if self.are_means and self.row_sums.are_applied:
             self._extended.warn_once(row_sums.WARNING)
@@ -279,36 +308,36 @@ class Losses:
             return outputs
         flat = tf.nest.flatten(outputs)
         own = self._context.own_reads
-        places = [place for place, value in enumerate(flat) if _is_local_scalar(value, own)]
-        if not places:
+        indices = [index for index, value in enumerate(flat) if _is_local_scalar(value, own)]
+        if not indices:
             return outputs
         means = self._extended.reducer.all_reduce(
-            [flat[place] for place in places], name="logs", weight=self.weight()
+            [flat[index] for index in indices], name="logs", weight=self.weight()
         )
-        for place, mean in zip(places, means, strict=True):
-            flat[place] = mean
+        for index, mean in zip(indices, means, strict=True):
+            flat[index] = mean
         return tf.nest.pack_sequence_as(outputs, flat)
 
 
-def _as(weight, tensor):
+def _cast_like(weight: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
     return tf.cast(weight, tensor.dtype)
 
 
-def _map_floating(function, structure):
+def _map_floating(function: Callable[[tf.Tensor], tf.Tensor], structure: _Structure) -> _Structure:
     """Applies a function to the floating tensors of a structure."""
 
-    def apply(value):
+    def apply(value: object) -> object:
         is_floating = isinstance(value, tf.Tensor) and value.dtype.is_floating
         return function(value) if is_floating else value
 
     return tf.nest.map_structure(apply, structure)
 
 
-# Ops whose results are the same on all ranks; what they are made from need not be looked at.
+# Ops whose results are the same on all ranks, whatever their inputs.
 _SAME_ON_ALL_RANKS = ("DearReduced", "ReadVariableOp", "Const")
 
 
-def _is_local_scalar(value, own_reads) -> bool:
+def _is_local_scalar(value: object, own_reads: set[tf.Operation]) -> bool:
     """Whether a value is a floating scalar that may differ between ranks."""
     if not isinstance(value, tf.Tensor) or value.shape.rank != 0 or not value.dtype.is_floating:
         return False
@@ -328,7 +357,9 @@ def _is_local_scalar(value, own_reads) -> bool:
     return False
 
 
-def average_outside_of_run(extended, gradients):
+def average_outside_of_run(
+    extended: Extended, gradients: list[tf.Tensor | tf.IndexedSlices]
+) -> list[tf.Tensor | tf.IndexedSlices]:
     """The means over the ranks of gradients that no `strategy.run` computed.
 
     There every rank iterates over data of its own choice, all of it or a part of its own: the mean

@@ -3,18 +3,18 @@
 
 Gradients of a step that Keras calls are weighed as those of means ([Note: One process is the
 reference]); a loss object with `reduction="sum"` says what it is, a `tf.reduce_sum` does not. In a
-compiled step it can be seen: the graph is walked from the loss to the sum and on to the batch. What
-is not seen for certain is let pass, as a false warning is worse than none.
+compiled step it can be seen: the graph is walked from the loss to the sum and on to the batch. In
+doubt there is no warning, as a false one is worse than none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 WARNING = (
     "The loss of this step is a sum over the rows of the batch, made by hand (`tf.reduce_sum`, "
-    "`keras.ops.sum`, or a loss of several values). In `fit`, gradients are put together over the "
+    "`keras.ops.sum`, or a loss of several values). In `fit`, gradients are combined over the "
     "ranks as those of means, so the gradients of this sum come out too small, about by the number "
     'of ranks. Use a loss object of `keras.losses` with `reduction="sum"`, take the mean instead '
     "(`keras.ops.mean`), or divide by the number of rows."
@@ -28,7 +28,7 @@ EAGER_WARNING = (
     "each such sum is looked for, and warned of."
 )
 
-# What passes a factor or a term on; of a product or quotient, one side must be constant.
+# Ops that pass on a factor or a term; in a product or quotient, one side must be constant.
 _TERMS = {"Add", "AddV2", "AddN", "Sub", "Neg", "Identity", "Cast", "Squeeze"}
 _PRODUCTS = {"Mul", "RealDiv", "Div", "DivNoNan", "MulNoNan"}
 _ARITHMETIC = {
@@ -41,7 +41,7 @@ _ARITHMETIC = {
 }
 _CONSTANTS = {"Const", "ReadVariableOp", "VarHandleOp"}
 
-# Reductions, and what may put something else than the batch into the first dimension.
+# Reductions, and ops that may put something other than the batch into the first dimension.
 _REDUCTIONS = {"Sum", "Mean", "Prod", "Max", "Min", "All", "Any", "EuclideanNorm"}
 _UNCERTAIN = {
     "Transpose",
@@ -74,22 +74,22 @@ class RowSums:
         # Numbers of rows, None where it is known only when the step runs.
         self._rows = {value.shape[0] for value in arguments if value.shape.rank}
         self._alive = list(arguments)
-        self._gradients: list = []
+        self._gradients: list[tf.Tensor | tf.IndexedSlices] = []
         self.are_applied = False
 
-    def note_gradients(self, target, gradients) -> None:
-        """To be called with what a tape was asked, and what it answered."""
+    def note_gradients(self, target: object, gradients: object) -> None:
+        """Call it with the target of a gradient tape and the gradients that it returned."""
         losses = [loss for loss in tf.nest.flatten(target) if isinstance(loss, tf.Tensor)]
         if any(hasattr(loss, "op") and self._is_row_sum(loss) for loss in losses):
             self._gradients += [g for g in tf.nest.flatten(gradients) if g is not None]
 
-    def note_applied(self, gradients) -> None:
-        """To be called with what an optimizer is given."""
-        # By identity: whoever divides them before may well make them those of a mean.
+    def note_applied(self, gradients: Iterable[tf.Tensor | tf.IndexedSlices | None]) -> None:
+        """Call it with the gradients that an optimizer gets."""
+        # By identity: a step that divides them first may well make them those of a mean.
         given = {id(gradient) for gradient in gradients}
         self.are_applied |= any(id(gradient) in given for gradient in self._gradients)
 
-    def _is_row_sum(self, loss) -> bool:
+    def _is_row_sum(self, loss: tf.Tensor) -> bool:
         if loss.shape.rank is None or loss.shape.rank > 0:
             # A tape adds up a target of several values.
             return self._has_rows_of_the_batch(loss)
@@ -108,10 +108,10 @@ class RowSums:
             elif op.type in _PRODUCTS:
                 constants = [factor for factor in _factors(op) if _is_constant(factor[0])]
                 if not any(self._may_divide_by_count(*factor) for factor in constants):
-                    waiting.extend(_other_factors(op))
+                    waiting.extend(_variable_factors(op))
         return False
 
-    def _has_rows_of_the_batch(self, tensor) -> bool:
+    def _has_rows_of_the_batch(self, tensor: tf.Tensor) -> bool:
         """Whether a tensor's first dimension is certain to be the batch's."""
         waiting, seen, from_batch = [tensor], set(), False
         while waiting:
@@ -138,7 +138,7 @@ class RowSums:
             waiting.extend(op.inputs)
         return from_batch
 
-    def _may_divide_by_count(self, factor, is_divisor) -> bool:
+    def _may_divide_by_count(self, factor: tf.Tensor, is_divisor: bool) -> bool:
         if factor.shape.num_elements() != 1:
             return False
         if not _is_constant(factor):
@@ -156,13 +156,13 @@ def _is_multiple(value: float, rows: int) -> bool:
     return times > 0.5 and abs(times - round(times)) < 1e-5
 
 
-def _factors(op) -> list:
+def _factors(op: tf.Operation) -> list[tuple[tf.Tensor, bool]]:
     """The factors of a product or quotient, and whether it is divided by them."""
     first, second = op.inputs
     return [(first, False), (second, "Div" in op.type)]
 
 
-def _other_factors(op) -> list:
+def _variable_factors(op: tf.Operation) -> list[tf.Tensor]:
     """The factors that are no constants, if there is at most one and nothing is divided by it."""
     first, second = op.inputs
     if _is_constant(second):
@@ -170,7 +170,7 @@ def _other_factors(op) -> list:
     return [second] if op.type == "Mul" and _is_constant(first) else []
 
 
-def _is_constant(tensor) -> bool:
+def _is_constant(tensor: tf.Tensor) -> bool:
     """Whether a value is made of constants and variables only."""
     waiting, seen = [tensor.op], set()
     while waiting:
@@ -184,7 +184,7 @@ def _is_constant(tensor) -> bool:
     return True
 
 
-def _constant_value(tensor):
+def _constant_value(tensor: tf.Tensor) -> np.ndarray | float | None:
     """The value of constants, also of sums and products of them; None if it is not known.
 
     A variable counts as 1: it may be a weight or a scale of the loss, but is no number of rows.
@@ -202,7 +202,7 @@ def _constant_value(tensor):
         return calculate(*values)
 
 
-def _keeps_rows(op) -> bool:
+def _keeps_rows(op: tf.Operation) -> bool:
     if op.type in _REDUCTIONS:
         axes = tf.get_static_value(op.inputs[1])
         rank = op.inputs[0].shape.rank

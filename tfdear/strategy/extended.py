@@ -1,17 +1,20 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """`strategy.extended`: what Keras and `tf.distribute` call while a model is built and trained."""
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 import tensorflow as tf
 from absl import logging
 
 from tfdear._private import tensorflow as _tf_private
-from tfdear.data import empty_batch, first_batch, iterators
+from tfdear.data import empty_batch, first_batch, global_batches, iterators
 from tfdear.data import examples as examples_module
-from tfdear.data import global_batches as data
 from tfdear.gradients import collectives as collectives_module
-from tfdear.gradients import consistency, sparse_rows
-from tfdear.gradients import reducer as reductions
+from tfdear.gradients import consistency, reducer, sparse_rows
 from tfdear.gradients import variable as variable_module
+from tfdear.gradients.sparse_rows import Gradient
+from tfdear.job import job as job_module
 from tfdear.losses import loss_contract
 from tfdear.strategy import (
     hyperparameter_search,
@@ -20,6 +23,7 @@ from tfdear.strategy import (
     step_collectives,
     variable_creation,
 )
+from tfdear.strategy.ignored_options import Options
 
 
 class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
@@ -27,11 +31,11 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
 
     Args:
         strategy: The `DearStrategy`.
-        job: The `tfdear.job.job.Job` of this process.
+        job: That of this process.
         device: Full name of the local device.
     """
 
-    def __init__(self, strategy, job, device):
+    def __init__(self, strategy: tf.distribute.Strategy, job: job_module.Job, device: str):
         super().__init__(strategy)
         self._job = job
         self._device = device
@@ -44,7 +48,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         self._warnings: set[str] = set()
         self.weighs_examples = job.options.weighting == "examples"
         if job.world_size > 1:
-            self.reducer = reductions.Reducer(
+            self.reducer = reducer.Reducer(
                 job.engine,
                 device,
                 job.first_plan,
@@ -70,11 +74,11 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
 
     @property
     def world_size(self) -> int:
-        """Number of ranks; reading it says nothing about a step, as `num_replicas_in_sync` does."""
+        """Number of ranks; unlike `num_replicas_in_sync`, a step may read it without effect."""
         return self._job.world_size
 
     def warn_once(self, message: str) -> None:
-        """Logs a warning in the name of the package, on rank 0, the first time it is given."""
+        """Logs a warning on rank 0, the first time it is given."""
         if message not in self._warnings:
             self._warnings.add(message)
             if self._job.rank == 0:
@@ -82,17 +86,20 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
 
     @property
     def corrects_momentum(self) -> bool:
-        """Whether gradients are compressed in a way that allows for an optimizer's momentum."""
-        return self._job.compresses and self._job.options.compression.corrects_momentum
+        """Whether the compression of gradients corrects for an optimizer's momentum."""
+        compression = self._job.options.compression
+        return self._job.compresses and compression is not None and compression.corrects_momentum
 
     @property
     def is_distributed_dear(self) -> bool:
-        """Whether this strategy has other ranks to talk to."""
+        """Whether this strategy has several ranks."""
         return self._job.world_size > 1
 
     # Variables.
 
-    def _create_variable(self, next_creator, **kwargs):
+    def _create_variable(
+        self, next_creator: Callable[..., tf.Variable], **kwargs: Any
+    ) -> tf.Variable:
         owner = kwargs.pop("colocate_with", None)
         with tf.device(self._device):
             if not self.is_distributed_dear:
@@ -101,28 +108,30 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             return self._variable_creator.create(kwargs, owner, self._container_strategy())
 
     def variables(self) -> list[variable_module.DearVariable]:
-        """The variables of this strategy that are still in use, in the order of their making."""
+        """The variables of this strategy that are still in use, in the order of creation."""
         return self._variable_creator.variables()
 
-    def _validate_colocate_with_variable(self, colocate_with_variable):
+    def _validate_colocate_with_variable(self, colocate_with_variable: object) -> None:
         if not isinstance(colocate_with_variable, tf.Variable):
             raise ValueError(
-                "`colocate_vars_with` takes a variable of this strategy. Received: "
-                f"{colocate_with_variable!r}"
+                "`colocate_vars_with` must be a variable of this strategy. Received: "
+                f"colocate_vars_with={colocate_with_variable!r}"
             )
 
-    def read_var(self, replica_local_var):
+    def read_var(self, replica_local_var: tf.Variable) -> tf.Tensor:
         return tf.identity(replica_local_var)
 
-    def value_container(self, value):
+    def value_container(self, value: object) -> object:
         return value
 
     # Data.
 
-    def _experimental_distribute_dataset(self, dataset, options):
+    def _experimental_distribute_dataset(
+        self, dataset: tf.data.Dataset, options: tf.distribute.InputOptions | None
+    ) -> object:
         self._check_input_options(options)
         if self.is_distributed_dear:
-            dataset = data.distribute(
+            dataset = global_batches.distribute(
                 dataset, self._job.rank, self._job.world_size, self._gather_lists
             )
             comparison = getattr(dataset, first_batch.COMPARISON, None)
@@ -130,16 +139,20 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         return iterators.hand_out(dataset)
 
     def _gather_lists(self, integers: list[int]) -> list[list[int]]:
-        """Every rank's integers, of which ranks may have different numbers."""
+        """Gathers lists of integers, which may have different lengths, from all ranks."""
         own = tf.constant([len(integers), *integers], tf.int64)
         flat = self.collectives.all_gather(own).numpy().tolist()
-        lists = []
+        lists: list[list[int]] = []
         while flat:
             lists.append(flat[1 : flat[0] + 1])
             flat = flat[flat[0] + 1 :]
         return lists
 
-    def _distribute_datasets_from_function(self, dataset_fn, options):
+    def _distribute_datasets_from_function(
+        self,
+        dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
+        options: tf.distribute.InputOptions | None,
+    ) -> object:
         self._check_input_options(options)
         context = _tf_private.distribute_lib.InputContext(
             self._job.world_size, self._job.rank, self._job.world_size
@@ -147,32 +160,36 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         dataset = dataset_fn(context)
         if self.is_distributed_dear:
             self.elements.add(dataset.element_spec)
-            dataset = data.same_length(dataset, self._job.exchange_integers)
-            dataset = data.mark_distributed(dataset)
+            dataset = global_batches.same_length(dataset, self._job.exchange_integers)
+            dataset = global_batches.mark_distributed(dataset)
         return iterators.hand_out(dataset)
 
-    def _experimental_distribute_values_from_function(self, value_fn):
+    def _experimental_distribute_values_from_function(
+        self, value_fn: Callable[[tf.distribute.experimental.ValueContext], object]
+    ) -> object:
         context = _tf_private.distribute_lib.ValueContext(self._job.rank, self._job.world_size)
         return value_fn(context)
 
-    def _check_input_options(self, options):
+    def _check_input_options(self, options: tf.distribute.InputOptions | None) -> None:
         modes = _tf_private.distribute_lib.InputReplicationMode
         if options and options.experimental_replication_mode == modes.PER_REPLICA:
             raise ValueError(
                 "InputReplicationMode.PER_REPLICA is not supported by DearStrategy: a process has "
-                "one replica, so PER_WORKER (the default) is the same"
+                "one replica, so PER_WORKER (the default) is the same."
             )
         ignored_options.warn(options)
 
     # Steps.
 
-    def _call_for_each_replica(self, fn, args, kwargs):
+    def _call_for_each_replica(
+        self, fn: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> object:
         strategy = self._container_strategy()
         with tf.device(self._device):
             if not self.is_distributed_dear:
                 with _LocalReplicaContext(strategy, 0):
                     return fn(*args, **kwargs)
-            reductions.check_not_xla()
+            reducer.check_not_xla()
             count = self.number_of_examples((args, kwargs))
             examples = examples_module.Examples(count, self.reducer)
             if count is not None:
@@ -185,29 +202,32 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
                 context.finish()
             return outputs if count is None else empty_batch.cut(outputs, count)
 
-    def number_of_examples(self, arguments):
+    def number_of_examples(self, arguments: object) -> tf.Tensor | None:
         """This rank's number of examples in a step's arguments, or None if it is not known."""
         return examples_module.count(arguments, self.elements)
 
-    def _use_merge_call(self):
+    def _use_merge_call(self) -> bool:
         return False
 
-    def _replica_ctx_all_reduce(self, reduce_op, value, options=None):
+    def _replica_ctx_all_reduce(
+        self, reduce_op: tf.distribute.ReduceOp, value: object, options: Options | None = None
+    ) -> object:
         ignored_options.warn(options)  # Hints for TensorFlow's own collectives.
         if not self.is_distributed_dear:
             return value
-        reductions.check_not_xla()
-        context = tf.distribute.get_replica_context()
+        reducer.check_not_xla()
         losses = loss_contract.current_losses()
-        weight = losses.gradient_weight() if losses is not None and losses.are_reduced else None
+        weight = losses.gradient_weight() if losses is not None and losses.is_reducing else None
         if weight is not None:
             flat = tf.nest.flatten(value)
             means = self.reducer.all_reduce(flat, name="all_reduce", weight=weight)
             return tf.nest.pack_sequence_as(value, means)
-        active = getattr(context, "has_examples", None)
-        return self._reduce_flat(reduce_op, value, active)
+        examples = examples_module.current()
+        return self._reduce_flat(reduce_op, value, None if examples is None else examples.present)
 
-    def _reduce_flat(self, reduce_op, value, active=None):
+    def _reduce_flat(
+        self, reduce_op: tf.distribute.ReduceOp, value: object, active: tf.Tensor | None = None
+    ) -> object:
         flat = tf.nest.flatten(value)
         if reduce_op != _tf_private.reduce_util.ReduceOp.MEAN:
             sums = self.reducer.all_reduce(flat, name="all_reduce", active=active)
@@ -220,25 +240,32 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             sums = [_divide(total, count) for total in sums]
         return tf.nest.pack_sequence_as(value, sums)
 
-    def _replica_ctx_update(self, var, fn, args, kwargs, group):
-        return self._update(var, fn, args, kwargs, group)
-
-    def _update(self, var, fn, args, kwargs, group):
+    def _update(
+        self,
+        var: tf.Variable,
+        fn: Callable[..., object],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        group: bool,
+    ) -> object:
         if self._can_defer(var, args):
 
-            def update(variable, gradient):
+            def update(variable: tf.Variable, gradient: Gradient) -> None:
                 with _tf_private.distribute_lib.UpdateContext(self._device):
                     fn(variable, gradient, *args[1:], **kwargs)
 
             with tf.device(self._device):
                 if self.reducer.defer(var, update, args[0]):
                     return tf.no_op() if group else None
-        # For a rank alone too, so that results do not depend on the number of ranks.
+        # With one rank too, so that results do not depend on the number of ranks.
         if args and isinstance(args[0], tf.IndexedSlices):
             args = (sparse_rows.sum_duplicates(args[0]), *args[1:])
         return self._update_non_slot(var, fn, (var,) + tuple(args), kwargs, group)
 
-    def _can_defer(self, var, args):
+    # Called inside of `run`.
+    _replica_ctx_update = _update
+
+    def _can_defer(self, var: tf.Variable, args: Sequence[object]) -> bool:
         return (
             self.is_distributed_dear
             and isinstance(var, variable_module.DearVariable)
@@ -247,7 +274,14 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             and not tf.executing_eagerly()
         )
 
-    def _update_non_slot(self, colocate_with, fn, args, kwargs, group):
+    def _update_non_slot(
+        self,
+        colocate_with: object,
+        fn: Callable[..., object],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        group: bool,
+    ) -> object:
         del colocate_with
         context = tf.distribute.get_replica_context()
         updating = getattr(context, "updating", None)
@@ -261,7 +295,13 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
 
     # Values of all ranks, outside of `run`.
 
-    def _reduce_to(self, reduce_op, value, destinations, options):
+    def _reduce_to(
+        self,
+        reduce_op: tf.distribute.ReduceOp,
+        value: object,
+        destinations: object,
+        options: Options | None,
+    ) -> object:
         del destinations
         ignored_options.warn(options)
         if not self.is_distributed_dear:
@@ -269,99 +309,84 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         value = tf.nest.map_structure(tf.convert_to_tensor, value)
         return self._reduce_flat(reduce_op, value, empty_batch.counts(value))
 
-    def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
+    def _batch_reduce_to(
+        self,
+        reduce_op: tf.distribute.ReduceOp,
+        value_destination_pairs: Sequence[tuple[object, object]],
+        options: Options | None,
+    ) -> object:
         values = [value for value, _ in value_destination_pairs]
         return self._reduce_to(reduce_op, values, None, options)
 
-    def _gather_to_implementation(self, value, destinations, axis, options):
+    def _gather_to_implementation(
+        self, value: object, destinations: object, axis: int, options: Options | None
+    ) -> object:
         del destinations
         ignored_options.warn(options)
-        return self.gather(value, axis)
+        return self.step_collectives.gather(value, axis) if self.is_distributed_dear else value
 
-    def gather(self, value, axis):
-        """Concatenates along an axis the values of the ranks that have examples."""
-        if not self.is_distributed_dear:
-            return value
-        if isinstance(value, tf.RaggedTensor):
-            lengths = self.step_collectives.all_gather(value.row_lengths())
-            return tf.RaggedTensor.from_row_lengths(self.gather(value.values, 0), lengths)
-        value = tf.convert_to_tensor(value)
-        if value.shape.rank == 0:
-            return self.step_collectives.all_gather(value[tf.newaxis])
-        if value.shape.rank is not None and not -value.shape.rank <= axis < value.shape.rank:
-            raise ValueError(
-                f"`axis` must be a dimension of the tensor. Received: axis={axis}, {value.shape}"
-            )
-        if axis == 0:
-            return self.step_collectives.all_gather(value)
-        return tf.experimental.numpy.swapaxes(
-            self.step_collectives.all_gather(tf.experimental.numpy.swapaxes(value, 0, axis)),
-            0,
-            axis,
-        )
-
-    def _broadcast_to(self, tensor, destinations):
+    def _broadcast_to(self, tensor: tf.Tensor, destinations: object) -> tf.Tensor:
         del destinations
         return tensor
 
-    def _local_results(self, value):
+    def _local_results(self, value: object) -> tuple[object, ...]:
         return (value,)
 
-    # Facts.
+    # Properties that TensorFlow and Keras ask for.
 
-    def _in_multi_worker_mode(self):
+    def _in_multi_worker_mode(self) -> bool:
         # True would make Keras 3 take paths that work for TensorFlow's own strategies only.
         return False
 
-    def _get_local_replica_id(self, replica_id_in_sync_group):
+    def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
         return 0
 
-    def _get_replica_id_in_sync_group(self, local_replica_id):
+    def _get_replica_id_in_sync_group(self, local_replica_id: int) -> int:
         return self._job.rank
 
     @property
-    def _num_replicas_in_sync(self):
+    def _num_replicas_in_sync(self) -> int:
         return self._job.world_size
 
     @property
-    def worker_devices(self):
+    def worker_devices(self) -> tuple[str, ...]:
         return (self._device,)
 
     @property
-    def parameter_devices(self):
+    def parameter_devices(self) -> tuple[str, ...]:
         return (self._device,)
 
-    def non_slot_devices(self, var_list):
+    def non_slot_devices(self, var_list: Sequence[tf.Variable]) -> tuple[str, ...]:
         return (self._device,)
 
     @property
-    def experimental_should_init(self):
+    def experimental_should_init(self) -> bool:
         return True
 
     @property
-    def experimental_between_graph(self):
+    def experimental_between_graph(self) -> bool:
         return False
 
     @property
-    def should_checkpoint(self):
+    def should_checkpoint(self) -> bool:
         return self._is_chief
 
     @property
-    def should_save_summary(self):
+    def should_save_summary(self) -> bool:
         return self._is_chief
 
     @property
-    def _global_batch_size(self):
+    def _global_batch_size(self) -> bool:
         return True
 
 
 class _LocalReplicaContext(_tf_private.distribute_lib.ReplicaContext):
     @property
-    def devices(self):
+    def devices(self) -> tuple[str, ...]:
         return self._strategy.extended.worker_devices
 
 
-def _divide(total, count):
+def _divide(total: Gradient, count: int | tf.Tensor) -> Gradient:
     if isinstance(total, tf.IndexedSlices):
         return tf.IndexedSlices(_divide(total.values, count), total.indices, total.dense_shape)
     if total.dtype.is_integer:

@@ -14,7 +14,7 @@ def refuse(rank: int, world_size: int) -> None:
 
     Raises:
         keras_tuner.errors.FatalRuntimeError: A tuner builds a model of a job with several ranks.
-            Others it takes for a trial that failed, and goes on.
+            It takes any other error for a failed trial, and goes on.
     """
     if world_size == 1 or "keras_tuner" not in sys.modules:
         return

@@ -2,11 +2,18 @@
 """Says once, in a warning, that an option of `tf.distribute` has no effect under DearStrategy."""
 
 import os
-from typing import Any
+from typing import Any, TypeAlias
 
+import tensorflow as tf
 from absl import logging
 
-_INSTEAD = {
+Options: TypeAlias = (
+    tf.distribute.RunOptions
+    | tf.distribute.InputOptions
+    | tf.distribute.experimental.CommunicationOptions
+)
+
+_ALTERNATIVES = {
     "RunOptions": "They are for TPUs and shapes that XLA compiles.",
     "InputOptions": "A process has one device, the CPU, to which its data need not be copied.",
     "Options": (
@@ -17,11 +24,11 @@ _INSTEAD = {
 _warned: set[str] = set()
 
 
-def warn(options: Any) -> None:
+def warn(options: Options | None) -> None:
     """Warns, once for each kind, of options that differ from their defaults.
 
     Args:
-        options: A `tf.distribute.RunOptions`, `InputOptions` or `CommunicationOptions`, or None.
+        options: What a method of the strategy was given.
     """
     changed = [] if options is None else _changed(options)
     kind = type(options).__name__
@@ -31,11 +38,14 @@ def warn(options: Any) -> None:
     what = ", ".join(f"{name}={value!r}" for name, value in changed)
     name = "CommunicationOptions" if kind == "Options" else kind
     logging.warning(
-        "tfdear: %s has no effect under DearStrategy: %s. %s", name, what, _INSTEAD.get(kind, "")
+        "tfdear: %s has no effect under DearStrategy: %s. %s",
+        name,
+        what,
+        _ALTERNATIVES.get(kind, ""),
     )
 
 
-def _changed(options: Any) -> list[tuple[str, Any]]:
+def _changed(options: Options) -> list[tuple[str, Any]]:
     names = getattr(options, "_fields", None) or tuple(vars(options))
     default = type(options)()
     given = [(name, getattr(options, name)) for name in names]
@@ -51,7 +61,7 @@ def warn_of_records(*variables: str) -> None:
     for name in variables:
         if os.environ.get(name):
             logging.warning(
-                "tfdear: %s=%s has no effect: one process communicates with nobody, so nothing is "
+                "tfdear: %s=%s has no effect: one process does not communicate, so nothing is "
                 "recorded. Start several ranks: tfdear run -n 2 ...",
                 name,
                 os.environ[name],

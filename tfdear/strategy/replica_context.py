@@ -1,26 +1,31 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""What `strategy.run` calls its function in: one replica of the step, and its tie to the others.
+"""The replica context in which `strategy.run` calls its function.
 
 [Note: All ranks hold the same values]
 After a step every variable has the same value on all ranks, so a read, a checkpoint or an early
 stop never needs a collective. Trainable variables get the same sums of gradients. What a step
 writes into other variables is reconciled: metrics, of which every rank has its own value ([Note:
-Own values]), are added up before a result is taken of them, moving statistics are averaged when the
-step's function returns.
+Own values]), are added up before a result is computed from them; moving statistics are averaged
+when the step's function returns.
 """
 
 import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
-from tfdear.gradients import exact_mean
+from tfdear.data import examples as examples_module
+from tfdear.gradients import exact_mean, own_value
 from tfdear.gradients import variable as variable_module
 from tfdear.losses import loss_contract
 from tfdear.strategy import ignored_options
 
 _Reconciliation = variable_module.Reconciliation
+_Variable: TypeAlias = variable_module.DearVariable
+_TensorLike: TypeAlias = tf.types.experimental.TensorLike
 
 
 class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
@@ -29,57 +34,63 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
     Args:
         strategy: The `DearStrategy`.
         rank: This process's rank.
-        examples: The `tfdear.data.examples.Examples` of this rank in the step.
+        examples: Those of this rank in the step.
         arguments: Nested structure of what the step's function is given.
     """
 
-    def __init__(self, strategy, rank, examples, arguments):
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        rank: int,
+        examples: examples_module.Examples,
+        arguments: object,
+    ):
         super().__init__(strategy, replica_id_in_sync_group=rank)
         self._reducer = strategy.extended.reducer
         given = tf.nest.flatten(arguments)
         # A tensor of the step's data; see `step_data`.
         self.data = next((value for value in given if isinstance(value, tf.Tensor)), None)
-        self.data_in_graph = {}
+        self.data_in_graph: dict[tf.Graph, tf.Tensor] = {}
         self.examples = examples
         self._graph = _graph()
-        self._changed = {}  # Metrics: id -> variable, written and not yet added up.
-        self.own_reads = set()  # Operations that yield a value of this rank's own.
-        self._written = {}  # Statistics: id -> variable, written and not yet averaged.
+        # By id: metrics that were written and not yet added up, statistics not yet averaged.
+        self._changed: dict[int, _Variable] = {}
+        self._written: dict[int, _Variable] = {}
+        # Operations that yield a value of this rank's own.
+        self.own_reads: set[tf.Operation] = set()
         self._updating = False
         self.losses = loss_contract.Losses(self, strategy.extended, arguments)
 
     @property
-    def devices(self):
+    def devices(self) -> tuple[str, ...]:
         return self._strategy.extended.worker_devices
 
-    def all_reduce(self, reduce_op, value, options=None):
-        def collective(value):
+    def all_reduce(
+        self,
+        reduce_op: tf.distribute.ReduceOp | str,
+        value: Any,
+        options: ignored_options.Options | None = None,
+    ) -> Any:
+        def collective(value: object) -> Any:
             return super(DearReplicaContext, self).all_reduce(reduce_op, value, options)
 
         return self.losses.across_ranks(collective, value)
 
-    def all_gather(self, value, axis, options=None):
+    def all_gather(
+        self, value: Any, axis: int, options: ignored_options.Options | None = None
+    ) -> Any:
         ignored_options.warn(options)
         if any(isinstance(each, tf.IndexedSlices) for each in tf.nest.flatten(value)):
             raise NotImplementedError("all_gather does not support IndexedSlices")
-        gather = self._strategy.extended.gather
+        gather = self._strategy.extended.step_collectives.gather
         return tf.nest.map_structure(lambda each: gather(each, axis), value)
 
     @property
     def reconciles(self) -> bool:
         return not self._updating
 
-    @property
-    def has_examples(self) -> tf.Tensor | None:
-        """Scalar bool: whether this rank has examples in this step; None if unknown."""
-        return self.examples.present
-
-    def share_of_examples(self) -> tf.Tensor | None:
-        """This rank's share of the step's examples, scalar float64, or None if unknown."""
-        return self.examples.share()
-
     @contextlib.contextmanager
-    def updating(self):
+    def updating(self) -> Iterator[None]:
         """Within it, writes are an optimizer's: the same on all ranks."""
         previous = self._updating
         self._updating = True
@@ -88,19 +99,21 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         finally:
             self._updating = previous
 
-    def assign(self, variable, value, read_value):
-        alike = _is_same_on_all_ranks(value)
+    def assign(self, variable: _Variable, value: _TensorLike, read_value: bool) -> _Variable | None:
+        identical = _is_same_on_all_ranks(value)
         value = tf.convert_to_tensor(value, variable.dtype)
         if variable.reconciliation is _Reconciliation.SUM_OF_WRITES:
             _store(variable, self._total(value))
             return variable if read_value else None
         if variable.own is None:
             return self._write(variable, value, _local(variable), read_value)
-        # A reset is for a rank without examples, too.
-        variable.own.write(value if alike else self.examples.gate(value, variable.own.read()))
+        # A reset applies to a rank without examples, too.
+        variable.own.write(value if identical else self.examples.gate(value, variable.own.read()))
         return self._note_change(variable, read_value)
 
-    def assign_add(self, variable, delta, read_value):
+    def assign_add(
+        self, variable: _Variable, delta: _TensorLike, read_value: bool
+    ) -> _Variable | None:
         delta = tf.convert_to_tensor(delta, variable.dtype)
         if variable.own is not None:
             variable.own.add(self.examples.gate(delta))
@@ -111,21 +124,27 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         old = _local(variable)
         return self._write(variable, old + delta, old, read_value)
 
-    def read_own(self, variable):
+    def read_own(self, own: own_value.OwnValue) -> tf.Tensor:
         """This rank's own value of a metric's variable."""
-        value = variable.own.read()
+        value = own.read()
         if not tf.executing_eagerly():
             self.own_reads.add(value.op)
         return value
 
-    def write_part(self, variable, method, write, arguments):
+    def write_part(
+        self,
+        variable: _Variable,
+        method: str,
+        write: Callable[[], object],
+        arguments: Mapping[str, Any],
+    ) -> _Variable | None:
         """A write that touches some elements only.
 
         Args:
             variable: The `DearVariable`.
             method: Name of the variable's method.
             write: Calls it on this rank.
-            arguments: Those of the method, by name.
+            arguments: The arguments of the method, by name.
         """
         if variable.own is not None:
             raise NotImplementedError(
@@ -149,59 +168,61 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         write()
         return self._write(variable, _local(variable), old, read_value=True)
 
-    def _total(self, written):
+    def _total(self, written: tf.Tensor) -> tf.Tensor:
         written = self.examples.gate(written)
         return self._reducer.all_reduce([written], name="sum of writes")[0]
 
-    def _note_change(self, variable, read_value):
+    def _note_change(self, variable: _Variable, read_value: bool) -> _Variable | None:
         if _graph() is self._graph:
             self._changed[id(variable)] = variable
         else:  # A function that is traced here may be called again.
             self._add_up([variable])
         return variable if read_value else None
 
-    def _write(self, variable, value, old, read_value):
+    def _write(
+        self, variable: _Variable, value: tf.Tensor, old: tf.Tensor, read_value: bool
+    ) -> _Variable | None:
         value = self.examples.gate(value, old)
         if variable.reconciliation is _Reconciliation.FIRST:
             _store(variable, self._strategy.extended.collectives.broadcast(value))
         elif _graph() is not self._graph:
-            _store(variable, self._average([variable], [value])[0])
+            _store(variable, self._average([value])[0])
         else:
             _store(variable, value)
             self._written[id(variable)] = variable
         return variable if read_value else None
 
-    def settle(self, variable) -> None:
-        """Before a sum is read: adds up all metrics that were written, if this one was."""
+    def settle(self, variable: _Variable) -> None:
+        """Adds up all metrics that were written, if this one was; called before its sum is read."""
         if id(variable) not in self._changed:
             return
         changed = list(self._changed.values())
         self._changed.clear()
         # In the step's own graph, where they were written: a branch that reads may not be taken.
-        outside = tf.init_scope() if self._graph is None else self._graph.as_default()
-        with outside:
+        step_graph = tf.init_scope() if self._graph is None else self._graph.as_default()
+        with step_graph:
             self._add_up(changed)
 
-    def _add_up(self, changed) -> None:
-        own = [variable.own.read() for variable in changed]
+    def _add_up(self, changed: Sequence[_Variable]) -> None:
+        own = [variable.own.read() for variable in changed if variable.own is not None]
         for variable, total in zip(
             changed, self._reducer.all_reduce(own, name="metrics"), strict=True
         ):
             _store(variable, total)
 
     def finish(self) -> None:
-        """At the end of the step: reconciles what is left."""
+        """Reconciles what is left at the end of the step."""
         if self._changed:
             self.settle(next(iter(self._changed.values())))
         if self._written:
             written = list(self._written.values())
             self._written.clear()
             values = [_local(variable) for variable in written]
-            for variable, mean in zip(written, self._average(written, values), strict=True):
+            for variable, mean in zip(written, self._average(values), strict=True):
                 _store(variable, mean)
 
-    def _average(self, variables, values):
-        """See [Note: What all ranks write alike stays as it is]."""
+    def _average(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """See [Note: Means of equal values are exact]."""
         weight = tf.constant(1.0, tf.float64)
         if self.examples.count is not None:
             counted = self._strategy.extended.weighs_examples
@@ -211,29 +232,29 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         flat = [*tf.nest.flatten(terms), weight]
         *sums, total = self._reducer.all_reduce(flat, name="moving statistics")
         means = []
-        for value, sums_of_it in zip(values, tf.nest.pack_sequence_as(terms, sums), strict=True):
-            mean = exact_mean.mean(sums_of_it, total, value.dtype)
-            # A rank without examples has what all had before; so has everybody if there are none.
+        for value, parts in zip(values, tf.nest.pack_sequence_as(terms, sums), strict=True):
+            mean = exact_mean.mean(parts, total, value.dtype)
+            # If no rank has examples, all keep the value of before the step.
             means.append(tf.where(total > 0, mean, value))
         return means
 
 
-# The writes of parts whose sum over the ranks means something, and their sign.
+# The methods that add to some elements, and their sign: what the ranks add can be summed.
 _ADDITIONS = {"scatter_add": 1, "scatter_sub": -1, "scatter_nd_add": 1, "scatter_nd_sub": -1}
 
 
-def _is_same_on_all_ranks(value) -> bool:
+def _is_same_on_all_ranks(value: _TensorLike) -> bool:
     """Whether a value comes from the program and not from a rank's examples."""
     if isinstance(value, (int, float, np.ndarray, np.generic)):
         return True
     if isinstance(value, tf.Variable):
         return False
     if tf.executing_eagerly():
-        return not np.any(value)  # Nothing but a reset can be told from what was computed.
+        return not np.any(value)  # A reset is all that can be told from computed values.
     return tf.get_static_value(tf.convert_to_tensor(value)) is not None
 
 
-def _scattered(variable, arguments):
+def _scattered(variable: _Variable, arguments: Mapping[str, Any]) -> tf.Tensor:
     """What an addition adds to each element."""
     delta = arguments.get("sparse_delta")
     if delta is None:
@@ -244,18 +265,18 @@ def _scattered(variable, arguments):
     return tf.scatter_nd(indices, updates, tf.constant(variable.shape.as_list(), indices.dtype))
 
 
-def _graph():
+def _graph() -> tf.Graph | None:
     return None if tf.executing_eagerly() else _tf_private.ops.get_default_graph()
 
 
-def _local(variable):
+def _local(variable: _Variable) -> tf.Tensor:
     """The variable's value as this rank sees it now."""
     variable.await_updates()
     with variable_module.raw_handles():
         return tf.identity(variable.read_value())
 
 
-def _store(variable, value) -> None:
+def _store(variable: _Variable, value: tf.Tensor) -> None:
     variable.await_updates()
     with variable_module.raw_handles():
         variable.assign(value, read_value=False)

@@ -6,12 +6,18 @@ every collective, and contributes nothing: no rows to what is gathered, zeros to
 the backward pass too.
 """
 
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
 import tensorflow as tf
 
 from tfdear.data import examples as examples_module
 from tfdear.gradients import collectives as collectives_module
-from tfdear.gradients import reducer as reductions
+from tfdear.gradients import reducer as reducer_module
+from tfdear.gradients.sparse_rows import Gradient
 from tfdear.losses import loss_contract
+
+_TensorLike: TypeAlias = tf.types.experimental.TensorLike
 
 
 class StepCollectives:
@@ -19,83 +25,112 @@ class StepCollectives:
 
     Args:
         reducer: Sums tensors over the ranks.
-        collectives: Moves them.
-        places: This rank's number in each process group, by the group's name.
+        collectives: Gathers, scatters and exchanges them.
+        group_ranks: This rank's number in each process group, by the group's name.
     """
 
     def __init__(
         self,
-        reducer: reductions.Reducer,
+        reducer: reducer_module.Reducer,
         collectives: collectives_module.Collectives,
-        places: dict[str, int],
+        group_ranks: dict[str, int],
     ):
         self._reducer = reducer
         self._collectives = collectives
-        self._places = places
+        self._group_ranks = group_ranks
 
-    def all_reduce(self, values: list, group: str = "world") -> list:
+    def all_reduce(
+        self, values: Sequence[_TensorLike | tf.IndexedSlices], group: str = "world"
+    ) -> list[Gradient]:
         """The sums of tensors or `tf.IndexedSlices` over a group's ranks."""
         examples = _Contribution()
         if any(isinstance(value, tf.IndexedSlices) for value in values):
             return self._sum(values, group, examples)
 
         @tf.custom_gradient
-        def reduce(*values):
-            def gradient(*upstream):
+        def reduce(*values: tf.Tensor) -> tuple[list[Gradient], Callable[..., Any]]:
+            def gradient(*upstream: tf.Tensor) -> list[tf.Tensor]:
                 return self._sum_of_gradients(upstream, group, examples)
 
             return self._sum(values, group, examples), gradient
 
-        values = [reductions.check_type(value) for value in values]
-        return list(_across_ranks(lambda values: reduce(*values), values))
+        tensors = [reducer_module.check_type(value) for value in values]
+        return list(_across_ranks(lambda tensors: reduce(*tensors), tensors))
 
-    def all_gather(self, value: tf.Tensor, group: str = "world") -> tf.Tensor:
+    def all_gather(self, value: _TensorLike, group: str = "world") -> tf.Tensor:
         """The rows of all ranks of a group, in the order of the ranks."""
         examples = _Contribution()
 
         @tf.custom_gradient
-        def gather(rows):
-            def gradient(upstream):
+        def gather(rows: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            def gradient(upstream: tf.Tensor) -> tf.Tensor:
                 (total,) = self._sum_of_gradients([upstream], group, examples)
-                mine = tf.shape(rows, tf.int64)[0]
-                numbers = self._collectives.all_gather(mine[tf.newaxis], group)
-                begin = tf.reduce_sum(numbers[: self._places[group]])
-                return total[begin : begin + mine]
+                count = tf.shape(rows, tf.int64)[0]
+                counts = self._collectives.all_gather(count[tf.newaxis], group)
+                start = tf.reduce_sum(counts[: self._group_ranks[group]])
+                return total[start : start + count]
 
             return self._collectives.all_gather(rows, group), gradient
 
         return _across_ranks(gather, examples.rows(tf.convert_to_tensor(value)))
 
-    def reduce_scatter(self, value: tf.Tensor, group: str = "world") -> tf.Tensor:
+    def gather(
+        self, value: _TensorLike | tf.RaggedTensor, axis: int
+    ) -> tf.Tensor | tf.RaggedTensor:
+        """The values of the ranks that have examples, concatenated along an axis."""
+        if isinstance(value, tf.RaggedTensor):
+            lengths = self.all_gather(value.row_lengths())
+            return tf.RaggedTensor.from_row_lengths(self.gather(value.values, 0), lengths)
+        value = tf.convert_to_tensor(value)
+        if value.shape.rank == 0:
+            return self.all_gather(value[tf.newaxis])
+        if value.shape.rank is not None and not -value.shape.rank <= axis < value.shape.rank:
+            raise ValueError(
+                "`axis` must be a dimension of the tensor. Received: "
+                f"axis={axis}, shape={value.shape}"
+            )
+        if axis == 0:
+            return self.all_gather(value)
+        swapaxes = tf.experimental.numpy.swapaxes
+        return swapaxes(self.all_gather(swapaxes(value, 0, axis)), 0, axis)
+
+    def reduce_scatter(self, value: _TensorLike, group: str = "world") -> tf.Tensor:
         """This rank's rows of the sum over a group's ranks."""
         examples = _Contribution()
 
         @tf.custom_gradient
-        def scatter(value):
-            def gradient(upstream):
+        def scatter(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            def gradient(upstream: tf.Tensor) -> tf.Tensor:
                 return self._collectives.all_gather(examples.gate(upstream), group)
 
             return self._collectives.reduce_scatter(value, group), gradient
 
-        return _across_ranks(scatter, examples.gate(reductions.check_type(value)))
+        return _across_ranks(scatter, examples.gate(reducer_module.check_type(value)))
 
-    def all_to_all(self, value: tf.Tensor, splits, group: str = "world"):
+    def all_to_all(
+        self, value: _TensorLike, splits: _TensorLike, group: str = "world"
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """The rows that a group's ranks have for this one, and how many came from each."""
         examples = _Contribution()
         splits = examples.gate(tf.cast(splits, tf.int64))
 
         @tf.custom_gradient
-        def exchange(rows):
+        def exchange(rows: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], Callable[..., Any]]:
             received, counts = self._collectives.all_to_all(rows, splits, group)
 
-            def gradient(upstream, _):
+            def gradient(upstream: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
                 return self._collectives.all_to_all(examples.gate(upstream), counts, group)[0]
 
             return (received, counts), gradient
 
         return _across_ranks(exchange, examples.rows(tf.convert_to_tensor(value)))
 
-    def _sum(self, values, group, examples):
+    def _sum(
+        self,
+        values: Sequence[_TensorLike | tf.IndexedSlices],
+        group: str,
+        examples: "_Contribution",
+    ) -> list[Gradient]:
         return self._reducer.all_reduce(
             values,
             name=f"all_reduce in {group}",
@@ -103,29 +138,31 @@ class StepCollectives:
             active=examples.present,
         )
 
-    def _sum_of_gradients(self, upstream, group, examples):
+    def _sum_of_gradients(
+        self, upstream: Sequence[tf.Tensor], group: str, examples: "_Contribution"
+    ) -> list[tf.Tensor]:
         return [examples.gate(total) for total in self._sum(upstream, group, examples)]
 
 
-def _across_ranks(collective, values):
+def _across_ranks(collective: Callable[[Any], Any], values: Any) -> Any:
     losses = loss_contract.current_losses()
     return collective(values) if losses is None else losses.across_ranks(collective, values)
 
 
 class _Contribution:
-    """What this rank has to contribute where a collective is called: its values, or nothing."""
+    """What this rank contributes to a collective: its values or, without examples, nothing."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._examples = examples_module.current()
 
     @property
-    def present(self):
+    def present(self) -> tf.Tensor | None:
         return None if self._examples is None else self._examples.present
 
-    def gate(self, value):
+    def gate(self, value: tf.Tensor) -> tf.Tensor:
         return value if self._examples is None else self._examples.gate(value)
 
-    def rows(self, value):
+    def rows(self, value: tf.Tensor) -> tf.Tensor:
         if self.present is None or not value.shape.rank:
             return value
         return value[: tf.where(self.present, tf.shape(value)[0], 0)]

@@ -2,6 +2,8 @@
 """`DearStrategy`: data-parallel training whose communication hides behind computation."""
 
 import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -9,27 +11,25 @@ from absl import logging
 
 from tfdear.compression import compressor as compressor_module
 from tfdear.data import empty_batch
-from tfdear.engine import event_reader
-from tfdear.engine import events as event_record
-from tfdear.engine import library as _ops
+from tfdear.engine import event_reader, library
+from tfdear.engine import events as events_module
 from tfdear.fusion import planner as planner_module
 from tfdear.gradients import collectives as collectives_module
-from tfdear.integrations.keras import residuals as residual_files
-from tfdear.integrations.keras import seams as keras_seams
+from tfdear.integrations.keras import residuals, seams
 from tfdear.job import job as job_module
 from tfdear.job import options as options_module
-from tfdear.job import recorder as timeline_recorder
-from tfdear.job import report as strategy_statistics
+from tfdear.job import recorder, report
 from tfdear.losses import loss_contract
 from tfdear.strategy import extended as extended_module
 from tfdear.strategy import ignored_options, unused_devices
 
 
+# A MirroredStrategy to isinstance checks only (tf_keras has some): none of its code is used.
 class DearStrategy(tf.distribute.MirroredStrategy):
     """Trains one model on several processes, with gradients exchanged behind computation.
 
     Use it in place of `tf.distribute.MultiWorkerMirroredStrategy`: create it before any other
-    TensorFlow object, build and compile the model in its `scope()`, and call `fit` with data sets
+    TensorFlow object, build and compile the model in its `scope()`, and call `fit` with datasets
     of the global batch size. Every process runs the same script; started alone, a process trains
     by itself. Gradients are reduce-scattered while the backward pass runs and all-gathered while
     the next forward pass runs; each variable's optimizer update happens as soon as its gradient is
@@ -53,34 +53,34 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         barrier: Whether "dear" gathers nothing before everything is reduced, as in the paper.
             Defaults to False.
         fusion: How gradients are fused into buckets, a planner of `tfdear.fusion`. Defaults to
-            `tfdear.fusion.Planned()`; the first steps, which it is measured in, have buckets of 25
+            `tfdear.fusion.Planned()`; the first steps, in which it measures, have buckets of 25
             MiB.
         collective: How gradients are summed: "ring" (every rank sums its shard), "tree" (one rank
             sums a bucket, the ranks in turns), "hierarchical" (in shards within each node, then
             each shard between the nodes) or "torus2d" (the same along rows and columns of a grid,
-            in rings). The last two need as many ranks on every node. Defaults to "ring".
-        compression: How gradients are compressed between nodes, a compression of
+            in rings). The last two need the same number of ranks on every node. Defaults to "ring".
+        compression: How gradients are compressed between nodes, a compressor of
             `tfdear.compression`. Defaults to None: they are not.
         weighting: "examples": a mean loss is the mean over the global batch, however its examples
-            are spread over the ranks; "replica": all ranks count alike, as in TensorFlow's own
+            are spread over the ranks; "replica": all ranks weigh the same, as in TensorFlow's own
             strategies. Defaults to "examples".
         timeout: Seconds any collective may take before every rank raises. Defaults to 300.
         init_timeout: Seconds within which all ranks must have started. Defaults to 300.
         heartbeat: Seconds of silence after which a rank counts as lost. Defaults to 10.
-        cleanup_timeout: Seconds for which the script may clean up when the job was given up: a rank
-            whose main thread does not move for so long is ended, with code 70. Writing a Keras
+        cleanup_timeout: Seconds for which the script may clean up after the job was aborted: a rank
+            whose main thread does not move for that long is ended, with code 70. Writing a Keras
             file or a `tf.train.Checkpoint` is waited for. Defaults to 60.
         shared_memory: Whether ranks of one node exchange data through shared memory, where all of
             them can; else by Gloo. Sums are the same bit for bit. Defaults to True.
-        connections: TCP connections to each peer, between which the data of gradients take turns;
-            for networks that give one connection less than the link has, such as those of clouds
-            and bundles of links. Equal on all ranks. Sums are the same bit for bit. Defaults to 1.
+        connections: TCP connections to each peer, over which the data of gradients are spread; for
+            networks that give one connection less than the link has, such as those of clouds and
+            bundles of links. Equal on all ranks. Sums are the same bit for bit. Defaults to 1.
         shared_seeds: Whether all ranks draw the same dropout masks. Defaults to False.
         log_per_rank: Whether `TensorBoard` and `CSVLogger` write on every rank, each into a folder
             `rank_0`, `rank_1`, ... beside where they would write. Defaults to False: rank 0 alone.
         check_every: Steps after which variables are compared over the ranks again: steps of `fit`,
             and calls of `run` from Python (not those in a loop inside a `tf.function`). They always
-            are when `fit`, `evaluate` and a script's own loop begin. Defaults to 0: only then.
+            are when `fit`, `evaluate` and a script's own loop start. Defaults to 0: only then.
 
     Raises:
         TypeError: There is no such argument.
@@ -103,11 +103,9 @@ class DearStrategy(tf.distribute.MirroredStrategy):
     ```
     """
 
-    # A MirroredStrategy to isinstance checks only (tf_keras has some): none of its code is used.
-
     def __init__(
         self,
-        cluster_resolver=None,
+        cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
         *,
         backend: str | None = None,
         schedule: str | None = None,
@@ -125,7 +123,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         shared_seeds: bool | None = None,
         log_per_rank: bool | None = None,
         check_every: int | None = None,
-        **unknown,
+        **unknown: object,
     ):
         options = options_module.resolve(
             {
@@ -148,18 +146,20 @@ class DearStrategy(tf.distribute.MirroredStrategy):
                 **unknown,  # Refused, with a hint.
             }
         )
-        _ops.load()
-        keras_seams.verify()  # Before the ranks meet.
+        library.load()
+        seams.verify()  # Before the ranks meet.
         self._job = job_module.Job(options, cluster_resolver)
         if self._job.rank > 0:
             # All ranks would show the same progress bars and summaries.
             keras.config.disable_interactive_logging()
         unused_devices.warn(self._job.rank, tf.config.get_visible_devices())
         self._events = event_reader.EventReader()
-        self._statistics = strategy_statistics.StrategyStatistics(self._job)
-        keras_seams.install(self._job.world_size)
+        self._statistics = report.StrategyStatistics(self._job)
+        seams.install(self._job.world_size)
         device = tf.config.list_logical_devices("CPU")[0].name
-        self._graph_functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        self._graph_functions: weakref.WeakKeyDictionary[
+            tf.types.experimental.PolymorphicFunction, tf.types.experimental.PolymorphicFunction
+        ] = weakref.WeakKeyDictionary()
         extended = extended_module.DearExtended(self, self._job, device)
         tf.distribute.Strategy.__init__(self, extended)
         timeline_file = options_module.timeline_file()
@@ -168,16 +168,16 @@ class DearStrategy(tf.distribute.MirroredStrategy):
                 options_module.TIMELINE_VARIABLE, options_module.TRACE_VARIABLE
             )
         elif timeline_file:
-            self._timeline = timeline_recorder.TimelineRecorder(
+            self._timeline = recorder.TimelineRecorder(
                 self._job, timeline_file, self._gather_integers
             )
 
     def _gather_integers(self, values: list[int]) -> list[list[int]]:
-        """Everybody's values, in the order of the ranks."""
+        """The values of all ranks, in the order of the ranks."""
         with tf.init_scope():
             return self.all_gather(tf.constant([values], tf.int64)).numpy().tolist()
 
-    # This process's place in the job.
+    # This process in the job.
 
     @property
     def rank(self) -> int:
@@ -223,8 +223,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         return self._job.world_size
 
     @property
-    def cluster_resolver(self):
-        """This process's place in the job, as a `tf.distribute.cluster_resolver.ClusterResolver`.
+    def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
+        """This process and its job, as a `tf.distribute.cluster_resolver.ClusterResolver`.
 
         Use it in scripts written for `tf.distribute.MultiWorkerMirroredStrategy`, which ask for
         `task_type`, `task_id` and `cluster_spec()`. It is the resolver that was passed in, else one
@@ -236,7 +236,13 @@ class DearStrategy(tf.distribute.MirroredStrategy):
 
     # Steps.
 
-    def run(self, fn, args=(), kwargs=None, options=None):
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        options: tf.distribute.RunOptions | None = None,
+    ) -> Any:
         """Calls `fn` on this rank's part of a step; see `tf.distribute.Strategy.run`."""
         ignored_options.warn(options)
         if self.world_size > 1 and loss_contract.current_step() is None:
@@ -252,7 +258,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
 
                 # Shapes stay as they are: `fn` may need to know its batch size.
                 @tf.function(autograph=False)
-                def run_in_graph(args, kwargs):
+                def run_in_graph(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
                     return run(reference(), args, kwargs)
 
                 self._graph_functions[fn] = run_in_graph
@@ -266,8 +272,9 @@ class DearStrategy(tf.distribute.MirroredStrategy):
     def set_density(self, density: float | None) -> None:
         """Switches compression on, off or to another density, from the next step on.
 
-        Use it between two steps, on all ranks alike; `tfdear.callbacks.CompressionSchedule` does
-        it at the begin of epochs. When it is switched off, the next step sends what was held back.
+        Use it between two steps, with the same density on all ranks;
+        `tfdear.callbacks.CompressionSchedule` does it at the start of epochs. When compression is
+        switched off, the next step sends what was held back.
 
         Args:
             density: Fraction of the elements to send, above 0 and at most 1. None: all, dense.
@@ -287,7 +294,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         elif density < 1 and self.num_nodes > 1:
             logging.warning(
                 "tfdear: density %g has no effect: by the costs that were measured at the start, "
-                "no size of bucket gained by %s(density=%g). Start with the density that is to "
+                "buckets of no size gained from %s(density=%g). Start with the density that is to "
                 "be used, or say with `dense_below` from how many bytes buckets are compressed.",
                 density,
                 type(self._job.options.compression).__name__,
@@ -309,9 +316,9 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         checkpoint.write(f"checkpoints/rank_{strategy.rank}")
         ```
         """
-        return residual_files.CompressionState(self._job)
+        return residuals.CompressionState(self._job)
 
-    def broadcast_variables(self, variables, root: int = 0) -> None:
+    def broadcast_variables(self, variables: object, root: int = 0) -> None:
         """Gives all ranks the values that one rank's variables have.
 
         Use it on all ranks after weights were loaded or assigned on one of them, or where `fit`
@@ -353,7 +360,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
 
     # Measurement.
 
-    def events(self) -> list[event_record.Event]:
+    def events(self) -> list[events_module.Event]:
         """Takes the engine's latest events (at most 131072), oldest first.
 
         Use it to check or draw a schedule; `statistics()` sums them up. A call returns what
@@ -391,7 +398,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
 
     # Collectives.
 
-    def all_reduce(self, value, group: str = "world"):
+    def all_reduce(self, value: Any, group: str = "world") -> Any:
         """Sums tensors over the ranks of a group.
 
         Use it for values of your own, outside or inside `run`. All ranks must call it, with the
@@ -409,7 +416,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             TypeError: A tensor's type cannot be summed.
             tf.errors.InvalidArgumentError: Ranks called different collectives.
         """
-        collectives_module.lane(group)  # A wrong name is one for a rank alone, too.
+        collectives_module.lane(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return value
         sums = self.extended.step_collectives.all_reduce(tf.nest.flatten(value), group)
@@ -425,7 +432,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         Returns:
             Rows [rank * n // size, (rank + 1) * n // size) of the sum.
         """
-        collectives_module.lane(group)  # A wrong name is one for a rank alone, too.
+        collectives_module.lane(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return tf.convert_to_tensor(value)
         return self.extended.step_collectives.reduce_scatter(value, group)
@@ -437,12 +444,14 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             value: A tensor; ranks may have different numbers of rows.
             group: "world", "intra_node" or "inter_node". Defaults to "world".
         """
-        collectives_module.lane(group)  # A wrong name is one for a rank alone, too.
+        collectives_module.lane(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return tf.convert_to_tensor(value)
         return self.extended.step_collectives.all_gather(value, group)
 
-    def all_to_all(self, value: tf.Tensor, splits, group: str = "world"):
+    def all_to_all(
+        self, value: tf.Tensor, splits: tf.types.experimental.TensorLike, group: str = "world"
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Sends `splits[r]` consecutive rows to every rank r.
 
         Args:
@@ -453,7 +462,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         Returns:
             The rows received, in the order of the ranks, and how many came from each.
         """
-        collectives_module.lane(group)  # A wrong name is one for a rank alone, too.
+        collectives_module.lane(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return tf.convert_to_tensor(value), tf.cast(splits, tf.int64)
         return self.extended.step_collectives.all_to_all(value, splits, group)
@@ -466,13 +475,13 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             root: The rank in the group whose tensor it is. Defaults to 0.
             group: "world", "intra_node" or "inter_node". Defaults to "world".
         """
-        collectives_module.lane(group)  # A wrong name is one for a rank alone, too.
+        collectives_module.lane(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return tf.convert_to_tensor(value)
         return self.extended.collectives.broadcast(value, root, group)
 
     def barrier(self, group: str = "world") -> None:
-        """Returns when every rank has come here.
+        """Returns when every rank has called it.
 
         Args:
             group: "world", "intra_node" or "inter_node". Defaults to "world".

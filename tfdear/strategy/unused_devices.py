@@ -3,22 +3,23 @@
 
 from collections.abc import Sequence
 
+import tensorflow as tf
 from absl import logging
 
 
-def warn(rank: int, devices: Sequence) -> None:
+def warn(rank: int, devices: Sequence[tf.config.PhysicalDevice]) -> None:
     """Warns on rank 0 if TensorFlow sees accelerators.
 
     Args:
         rank: Number of this process.
         devices: What `tf.config.get_visible_devices()` returns.
     """
-    message = in_words(devices)
+    message = warning_text(devices)
     if message and rank == 0:
         logging.warning("tfdear: %s", message)
 
 
-def in_words(devices: Sequence) -> str | None:
+def warning_text(devices: Sequence[tf.config.PhysicalDevice]) -> str | None:
     """The warning for a list of devices, None if there are CPUs only."""
     unused = [device for device in devices if device.device_type != "CPU"]
     if not unused:

@@ -1,7 +1,8 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Variables of a strategy: alike on all ranks when they are made, each with its reconciliation."""
+"""Creates the variables of a strategy, with the same initial values on all ranks."""
 
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -19,13 +20,13 @@ _SEED_STRIDE = 1_000_003
 
 
 class VariableCreator:
-    """Makes the variables of one strategy, and knows those that are still in use.
+    """Creates the variables of one strategy, and knows those that are still in use.
 
     Args:
         engine: The started engine.
-        collectives: Of the strategy.
-        seed_offset: By how many strides the states of seed generators differ from rank 0's. None:
-            not at all.
+        collectives: The collectives of the strategy.
+        seed_offset: Number of strides by which the states of seed generators differ from rank 0's;
+            None: they are the same.
     """
 
     def __init__(
@@ -37,16 +38,18 @@ class VariableCreator:
         self._engine = engine
         self._collectives = collectives
         self._seed_offset = seed_offset
-        self._variables: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+        self._variables: weakref.WeakValueDictionary[int, variable_module.DearVariable] = (
+            weakref.WeakValueDictionary()
+        )
 
     def variables(self) -> list[variable_module.DearVariable]:
-        """The variables that are still in use, in the order of their making."""
+        """The variables that are still in use, in the order of creation."""
         return [variable for _, variable in sorted(self._variables.items())]
 
     def create(
-        self, given: dict[str, Any], owner: Any, strategy: tf.distribute.Strategy
+        self, given: Mapping[str, Any], owner: object, strategy: tf.distribute.Strategy
     ) -> variable_module.DearVariable:
-        """Makes a variable.
+        """Creates a variable with the reconciliation that its arguments ask for.
 
         Args:
             given: The arguments of `tf.Variable`.
@@ -77,7 +80,7 @@ class VariableCreator:
             creation_path=path,
             number=number,
             owner=owner,
-            # An optimizer's slots are written by updates, alike on all ranks.
+            # Updates write the same into an optimizer's slots on all ranks.
             reconciliation=(
                 _Reconciliation.NONE
                 if owner is not None
@@ -89,8 +92,14 @@ class VariableCreator:
         self._variables[number] = variable
         return variable
 
-    def _initial_value(self, initial_value, dtype, path, owner):
-        """Rank 0's initial value, so that ranks need not draw the same random numbers."""
+    def _initial_value(
+        self,
+        initial_value: Any,
+        dtype: tf.DType | None,
+        path: str,
+        owner: variable_module.DearVariable | None,
+    ) -> Any:
+        """Rank 0's initial value, as ranks may draw different random numbers."""
         if isinstance(initial_value, _tf_private.trackable.CheckpointInitialValueCallable):
             return initial_value  # Every rank reads the same checkpoint.
         with tf.init_scope():
@@ -100,8 +109,9 @@ class VariableCreator:
             value = tf.convert_to_tensor(value, dtype)
             if value.dtype in (tf.string, tf.variant, tf.resource):
                 return value
-            # Ranks that make variables in different order must not get each other's values. A
-            # slot's name has its owner's whole path in it, of which the model's name may differ.
+            # Ranks that create variables in different orders must not get each other's values. A
+            # slot's name holds the path of its owner, which includes the name of the model: that
+            # may differ between ranks.
             label = "" if owner is not None else variable_names.without_numbers(path)
             value = self._collectives.broadcast(value, name=label)
             if "seed_generator_state" in path and self._seed_offset is not None:
@@ -111,12 +121,12 @@ class VariableCreator:
             return value
 
 
-def _reconciliation(arguments, initial_value):
+def _reconciliation(arguments: Mapping[str, Any], initial_value: object) -> _Reconciliation:
     synchronization = arguments.get("synchronization")
     aggregation = arguments.get("aggregation", tf.VariableAggregation.NONE)
     if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
-        alike = variable_module.is_written_alike()
-        return _Reconciliation.NONE if alike else _Reconciliation.FIRST
+        identical = variable_module.are_writes_identical()
+        return _Reconciliation.NONE if identical else _Reconciliation.FIRST
     if synchronization == tf.VariableSynchronization.ON_READ:
         mean = aggregation == tf.VariableAggregation.MEAN
         return _Reconciliation.MEAN if mean else _Reconciliation.SUM

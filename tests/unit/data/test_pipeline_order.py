@@ -89,7 +89,9 @@ def rows(dataset):
 @pytest.mark.parametrize("name", UNORDERED)
 def test_an_order_that_may_change_is_forced_into_one(name, files):
     with pytest.warns(UserWarning, match="put into one order"):
-        orders = [rows(pipeline_order.in_one_order(UNORDERED[name](files))[0]) for _ in range(2)]
+        orders = [
+            rows(pipeline_order.make_deterministic(UNORDERED[name](files))[0]) for _ in range(2)
+        ]
     assert orders[0] == orders[1]
     assert sorted(orders[0]) == list(range(COUNT))
 
@@ -109,7 +111,7 @@ def test_a_lookup_table_and_tensors_of_several_kinds_survive(files):
         deterministic=False,
     )
     with pytest.warns(UserWarning, match="put into one order"):
-        ordered, _ = pipeline_order.in_one_order(unordered.batch(7))
+        ordered, _ = pipeline_order.make_deterministic(unordered.batch(7))
     assert ordered.element_spec == unordered.batch(7).element_spec
     numbers = []
     for features, number in ordered:
@@ -151,7 +153,7 @@ def test_an_order_with_the_seed_that_ranks_share_is_kept(name, files):
         tf.random.set_seed(None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert pipeline_order.in_one_order(dataset)[0] is dataset
+        assert pipeline_order.make_deterministic(dataset)[0] is dataset
 
 
 def test_what_draws_numbers_element_by_element_is_known():

@@ -94,7 +94,7 @@ def test_different_leading_dimensions_are_warned_about(caplog):
     rows = examples.count((CLASS_WEIGHTS, tf.zeros([0, 3]), tf.zeros([0])), elements())
     assert int(rows) == 0
     (message,) = warnings_of(caplog)
-    assert "[10, 0, 0]" in message and "as the distributed data set yields it" in message
+    assert "[10, 0, 0]" in message and "as the distributed dataset yields it" in message
 
 
 def test_different_leading_dimensions_in_a_graph_are_warned_about(capfd):

@@ -91,7 +91,7 @@ def test_a_folder_that_stays_away_is_an_error(tmp_path, monkeypatch):
         return (tmp_path / "missing").read_text()
 
     with pytest.raises(FileNotFoundError, match="missing"):
-        keras_files._again_if_removed(read, None)
+        keras_files._retry_on_removal(read, None)
     assert 1 < len(calls) < 200
 
 
@@ -113,7 +113,7 @@ def test_a_missing_folder_of_residuals_is_one_that_was_removed(tmp_path, monkeyp
         calls.append(self)
         residual_files.write(None, folder / "latest.weights.h5")
 
-    keras_files._again_if_removed(back_up, None)
+    keras_files._retry_on_removal(back_up, None)
     assert len(calls) == 2 and len(list(folder.iterdir())) == 1
 
 

@@ -21,12 +21,12 @@ def warnings(monkeypatch):
 
 
 def test_nothing_is_said_of_a_cpu():
-    assert unused_devices.in_words([]) is None
-    assert unused_devices.in_words([CPU]) is None
+    assert unused_devices.warning_text([]) is None
+    assert unused_devices.warning_text([CPU]) is None
 
 
 def test_it_says_what_is_seen_and_what_to_do():
-    message = unused_devices.in_words([CPU, *GPUS])
+    message = unused_devices.warning_text([CPU, *GPUS])
     assert message.startswith(
         "TensorFlow sees GPU:0, GPU:1, but this build of tfdear trains on the"
     )

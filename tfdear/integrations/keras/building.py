@@ -1,11 +1,13 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Models are built from a specification, and what belongs to them is made in the scope.
+"""Models are built from a specification, and their metrics and optimizers created in the scope.
 
-Under a strategy Keras builds a model from a first batch that it then throws away. That runs the
-input pipeline once more and moves the state of every shuffle, so that the epochs differ from those
-of a run without a strategy; and it fails for a model without `call`. Shapes and types are all that
+Under a strategy Keras builds a model from a first batch that it then discards. That runs the input
+pipeline once more and advances the state of every shuffle, so that the epochs differ from those of
+a run without a strategy; and it fails for a model without `call`. Shapes and types are all that
 building needs, with one process too.
 """
+
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -19,19 +21,21 @@ SEAMS = seams.Seams()
 
 
 @BUILDING.wrap(_keras_private.MAYBE_SYMBOLIC_BUILD)
-def _build_from_specification(original, model, iterator=None, data_batch=None):
+def _build_from_specification(
+    original: seams.Original, model: keras.Model, iterator: Any = None, data_batch: object = None
+) -> object:
     strategy = model._distribute_strategy
     if not getattr(getattr(strategy, "extended", None), "is_dear", False):
         return original(model, iterator=iterator, data_batch=data_batch)
     made_by = getattr(model.optimizer, "_distribution_strategy", strategy)
     if made_by is not strategy and not strategy.extended.is_distributed_dear:
-        # Compiled with an optimizer from outside of the scope, which works under no strategy. One
-        # process needs none.
+        # Compiled with an optimizer from outside of the scope, which works only without a strategy.
+        # One process does not need it.
         model._distribute_strategy = None
         return None
     if type(model).call is keras.Model.call:
-        # A model that only has a `train_step`, such as a GAN: its parts are built already, and
-        # its optimizers make their variables when the step is traced, as without a strategy.
+        # A model that only has a `train_step`, such as a GAN: its parts are built already, and its
+        # optimizers create their variables when the step is traced, as without a strategy.
         return None
     if iterator is None:
         return original(model, data_batch=data_batch)
@@ -47,9 +51,11 @@ def _build_from_specification(original, model, iterator=None, data_batch=None):
 
 
 @SEAMS.wrap(_keras_private.COMPILE)
-def _compile_in_scope(original, model, *args, **kwargs):
-    # A model made in the scope belongs to its strategy; so do the metrics and the optimizer that
-    # `compile` makes, wherever it is called.
+def _compile_in_scope(
+    original: seams.Original, model: keras.Model, *args: Any, **kwargs: Any
+) -> object:
+    # A model created in the scope belongs to its strategy; so do the metrics and the optimizer that
+    # `compile` creates, wherever it is called.
     strategy = lookup.dear_strategy(getattr(model, "_distribute_strategy", None))
     if strategy is None or tf.distribute.in_cross_replica_context():
         return original(model, *args, **kwargs)

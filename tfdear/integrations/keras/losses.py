@@ -1,6 +1,8 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Losses and their gradients; see [Note: One process is the reference]."""
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -14,7 +16,7 @@ SEAMS = seams.Seams()
 
 
 @SEAMS.wrap(_keras_private.SCALE_LOSS)
-def _scale_loss(original, value):
+def _scale_loss(original: seams.Original, value: tf.Tensor) -> tf.Tensor:
     # Keras scales a mean loss by 1 / replicas for the sum over replicas.
     losses = loss_contract.current_losses()
     if losses is not None:
@@ -24,7 +26,7 @@ def _scale_loss(original, value):
 
 
 @SEAMS.wrap(_keras_private.UNSCALE_LOSS)
-def _unscale_loss(original, value):
+def _unscale_loss(original: seams.Original, value: tf.Tensor) -> tf.Tensor:
     losses = loss_contract.current_losses()
     if losses is not None:
         return losses.unscale(value)
@@ -32,7 +34,12 @@ def _unscale_loss(original, value):
 
 
 @SEAMS.wrap(_keras_private.REDUCE_VALUES)
-def _reduce_values(original, values, sample_weight=None, reduction="sum_over_batch_size"):
+def _reduce_values(
+    original: seams.Original,
+    values: tf.Tensor,
+    sample_weight: tf.Tensor | None = None,
+    reduction: str | None = "sum_over_batch_size",
+) -> tf.Tensor:
     losses = loss_contract.current_losses()
     loss = original(values, sample_weight, reduction)
     if losses is None:
@@ -47,7 +54,9 @@ def _reduce_values(original, values, sample_weight=None, reduction="sum_over_bat
 
 
 @SEAMS.wrap(_keras_private.AGGREGATE_ADDITIONAL_LOSS)
-def _aggregate_additional_loss(original, model, loss):
+def _aggregate_additional_loss(
+    original: seams.Original, model: keras.Model, loss: tf.Tensor
+) -> tf.Tensor:
     losses = loss_contract.current_losses()
     if losses is None or len(loss.shape) == 0:
         if losses is not None and _adds_single_values(model):
@@ -58,8 +67,13 @@ def _aggregate_additional_loss(original, model, loss):
 
 
 @SEAMS.wrap(_keras_private.UPDATE_MEAN)
-def _update_mean(original, metric, values, sample_weight=None):
-    # A loss that was averaged by hand comes to a metric as one value for all rows of the rank.
+def _update_mean(
+    original: seams.Original,
+    metric: keras.metrics.Mean,
+    values: tf.types.experimental.TensorLike,
+    sample_weight: tf.types.experimental.TensorLike | None = None,
+) -> object:
+    # A metric gets a loss that was averaged by hand as one value for all rows of the rank.
     losses = loss_contract.current_losses()
     one_value = sample_weight is None and keras.ops.ndim(values) == 0
     if losses is not None and one_value:
@@ -67,15 +81,15 @@ def _update_mean(original, metric, values, sample_weight=None):
     return original(metric, values, sample_weight)
 
 
-def _adds_single_values(model) -> bool:
+def _adds_single_values(model: keras.Model) -> bool:
     # A regularizer's loss is a single value, too, but has nothing to do with rows.
     single = sum(len(loss.shape) == 0 for loss in model.losses)
     return single > sum(variable.regularizer is not None for variable in model.trainable_variables)
 
 
 @SEAMS.wrap(_tf_private.COMPUTE_AVERAGE_LOSS)
-def _compute_average_loss(original, *args, **kwargs):
-    # It need not ask for the number of replicas if it is told the size of the global batch.
+def _compute_average_loss(original: seams.Original, *args: Any, **kwargs: Any) -> tf.Tensor:
+    # With the size of the global batch it does not ask for the number of replicas.
     losses = loss_contract.current_losses()
     if losses is not None:
         losses.note_scaling()
@@ -83,7 +97,15 @@ def _compute_average_loss(original, *args, **kwargs):
 
 
 @SEAMS.wrap(_tf_private.GRADIENT)
-def _look_for_sums(original, tape, target, sources, output_gradients=None, *args, **kwargs):
+def _look_for_sums(
+    original: seams.Original,
+    tape: tf.GradientTape,
+    target: object,
+    sources: object,
+    output_gradients: object = None,
+    *args: Any,
+    **kwargs: Any,
+) -> object:
     gradients = original(tape, target, sources, output_gradients, *args, **kwargs)
     losses = loss_contract.current_losses()
     if losses is not None and output_gradients is None:

@@ -1,26 +1,35 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Optimizers: reductions of gradients, loss scaling, accumulation."""
+"""Optimizers: reduction of gradients, loss scaling, accumulation."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 
 from tfdear._private import keras as _keras_private
 from tfdear._private import seams
-from tfdear.gradients import reducer as reductions
+from tfdear.gradients import reducer
+from tfdear.gradients.sparse_rows import Gradient
 from tfdear.integrations.keras import lookup
 from tfdear.losses import loss_contract
+
+_Optimizer: TypeAlias = keras.optimizers.Optimizer
+_Pair: TypeAlias = tuple[Gradient | None, tf.Variable]
 
 SEAMS = seams.Seams()
 
 
 @SEAMS.wrap(_keras_private.ALL_REDUCE_SUM_GRADIENTS)
-def _all_reduce(original, optimizer, grads_and_vars):
+def _all_reduce(
+    original: seams.Original, optimizer: _Optimizer, grads_and_vars: Iterable[_Pair]
+) -> list[_Pair]:
     losses = loss_contract.current_losses()
     if losses is not None:
         grads_and_vars = list(grads_and_vars)
         _complete_shapes(grads_and_vars)
         _warn_of_compression(optimizer, grads_and_vars)
-        with losses.reducing_gradients(), reductions.for_optimizer(_momentum_of(optimizer)):
+        with losses.reducing_gradients(), reducer.for_optimizer(_momentum_of(optimizer)):
             return original(optimizer, grads_and_vars)
     pairs = original(optimizer, grads_and_vars)
     extended = next(filter(None, (lookup.extended_of(variable) for _, variable in pairs)), None)
@@ -33,25 +42,25 @@ def _all_reduce(original, optimizer, grads_and_vars):
     ]
 
 
-def _complete_shapes(grads_and_vars) -> None:
-    # Of a kernel that is applied to more than two dimensions TensorFlow does not know the shape of
-    # the gradient. Tensors of unknown size travel alone, and are not compressed.
+def _complete_shapes(grads_and_vars: Sequence[_Pair]) -> None:
+    # The gradient of a kernel that is applied to more than two dimensions has no known shape in
+    # TensorFlow. Tensors of unknown size travel alone, and are not compressed.
     for gradient, variable in grads_and_vars:
         if isinstance(gradient, tf.Tensor) and not gradient.shape.is_fully_defined():
             gradient.set_shape(variable.shape)
 
 
-def _momentum_of(optimizer) -> float:
+def _momentum_of(optimizer: _Optimizer) -> float:
     """The factor `u` of an optimizer that computes `velocity = u * velocity + sum`, else 0."""
     return float(optimizer.momentum) if _is_plain_sgd(optimizer) and optimizer.momentum < 1 else 0.0
 
 
-def _is_plain_sgd(optimizer) -> bool:
+def _is_plain_sgd(optimizer: _Optimizer) -> bool:
     # A subclass may do something else.
     return type(optimizer) is keras.optimizers.SGD and not optimizer.nesterov
 
 
-def _warn_of_compression(optimizer, grads_and_vars) -> None:
+def _warn_of_compression(optimizer: _Optimizer, grads_and_vars: Sequence[_Pair]) -> None:
     extended = next(
         filter(None, (lookup.extended_of(variable) for _, variable in grads_and_vars)), None
     )
@@ -60,18 +69,20 @@ def _warn_of_compression(optimizer, grads_and_vars) -> None:
     extended.warn_once(
         f"the gradients of {type(optimizer).__name__} are compressed without momentum correction, "
         "which is for keras.optimizers.SGD without `nesterov`. Other optimizers learn worse from "
-        "gradients that come late: take that one, or compare with a training without compression."
+        "gradients that come late: use that one, or compare with a training without compression."
     )
 
 
 @SEAMS.wrap(_keras_private.CHECK_FINITE)
-def _agree_on_overflow(original, optimizer, grads):
+def _agree_on_overflow(
+    original: seams.Original, optimizer: _Optimizer, grads: Sequence[Gradient | None]
+) -> tf.Tensor:
     # The loss scale optimizer looks for overflows in this replica's gradients, before the
     # reduction. With an overflow on one rank only, ranks would take different branches, one of
     # which holds the reduction.
     finite = original(optimizer, grads)
     if (losses := loss_contract.current_losses()) is not None:
-        losses.row_sums.note_applied(grads)  # Divided by the scale, they are other tensors.
+        losses.row_sums.note_applied(grads)  # Before the division by the scale makes new tensors.
     strategy = lookup.dear_strategy()
     context = tf.distribute.get_replica_context()
     if strategy is None or context is None:
@@ -84,8 +95,10 @@ def _agree_on_overflow(original, optimizer, grads):
 
 
 @SEAMS.wrap(_keras_private.HANDLE_FINITE_GRADS, _keras_private.HANDLE_NON_FINITE_GRADS)
-def _change_loss_scale(original, optimizer, *args, **kwargs):
-    # The scale is the same on all ranks: not a value to average.
+def _change_loss_scale(
+    original: seams.Original, optimizer: _Optimizer, *args: Any, **kwargs: Any
+) -> object:
+    # The scale is the same on all ranks, and must not be averaged.
     context = tf.distribute.get_replica_context()
     if lookup.dear_strategy() is None or context is None:
         return original(optimizer, *args, **kwargs)
@@ -94,10 +107,15 @@ def _change_loss_scale(original, optimizer, *args, **kwargs):
 
 
 @SEAMS.wrap(_keras_private.APPLY)
-def _accumulate_all_gradients(original, optimizer, grads, trainable_variables=None):
-    # With gradient accumulation the reduction moves sums over several batches: a rank without
-    # examples in the last one still has those of the others. What a batch without examples adds is
-    # taken out where it comes in.
+def _accumulate_all_gradients(
+    original: seams.Original,
+    optimizer: _Optimizer,
+    grads: Iterable[Gradient | None],
+    trainable_variables: Sequence[keras.Variable] | None = None,
+) -> object:
+    # With gradient accumulation the reduction sums gradients of several batches: a rank without
+    # examples in the last one still has those of the others. So gradients of a batch without
+    # examples are set to zero before they are accumulated.
     losses = loss_contract.current_losses()
     if losses is None:
         return original(optimizer, grads, trainable_variables)
@@ -111,11 +129,11 @@ def _accumulate_all_gradients(original, optimizer, grads, trainable_variables=No
         gradient if gradient is None else examples.gate(_scaled(gradient, weight))
         for gradient in grads
     ]
-    with examples.disregarded(), losses.gradients_are_weighted():
+    with examples.ignored(), losses.weighted_gradients():
         return original(optimizer, grads, trainable_variables)
 
 
-def _scaled(gradient, weight):
+def _scaled(gradient: Gradient, weight: tf.Tensor | None) -> Gradient:
     if weight is None:
         return gradient
     if isinstance(gradient, tf.IndexedSlices):

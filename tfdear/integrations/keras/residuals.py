@@ -4,10 +4,11 @@
 [Note: Files of residuals]
 All ranks write the same checkpoint to one path, but each holds back gradients of its own. So each
 writes a file beside the checkpoint, before the checkpoint is renamed into place; its name has the
-rank and the optimizer's step. Who loads a checkpoint takes the file of the checkpoint's step. The
-files of the step before are kept, because a job may end when some ranks have written and the
-checkpoint is not there yet. If any rank lacks its file, all ranks start with nothing held back:
-sums stay right, but the training is not the uninterrupted one bit for bit, and a warning says so.
+rank and the optimizer's step. A rank that loads a checkpoint reads the file of the checkpoint's
+step. The files of the previous step are kept, because a job may end when some ranks have written
+theirs and the checkpoint is not there yet. If any rank lacks its file, all ranks start with nothing
+held back: sums stay right, but the training is not the uninterrupted one bit for bit, and a warning
+says so.
 """
 
 import contextlib
@@ -17,15 +18,17 @@ import os
 import pathlib
 import warnings
 
+import keras
 import tensorflow as tf
 
 from tfdear import errors
+from tfdear.job import job as job_module
 
 _FORMAT = 1
 _KEPT = 2
 
 
-def write(model, target: pathlib.Path) -> None:
+def write(model: keras.Model, target: pathlib.Path) -> None:
     """Writes this rank's file for a checkpoint that is about to appear at `target`."""
     job = _compressing_job(model)
     if job is None:
@@ -42,8 +45,8 @@ def write(model, target: pathlib.Path) -> None:
             writer.write(json.dumps(header).encode())
             writer.write(state)
     except tf.errors.NotFoundError as error:
-        # As Python's own files say it, with the number that a retry looks for: a folder of backups
-        # may go while another rank writes.
+        # The error of Python's own files, with the number that a retry checks: another rank may
+        # remove a folder of backups while this one writes.
         raise FileNotFoundError(errno.ENOENT, str(error), str(own)) from error
     os.replace(own, path)
     steps = {_step_of(file): file for file in _files(job, target)}
@@ -52,8 +55,8 @@ def write(model, target: pathlib.Path) -> None:
             steps[old].unlink(missing_ok=True)
 
 
-def read(model, source: pathlib.Path) -> None:
-    """Takes up what was held back when the checkpoint at `source`, just loaded, was written."""
+def read(model: keras.Model, source: pathlib.Path) -> None:
+    """Restores what was held back when the checkpoint at `source`, just loaded, was written."""
     job = _compressing_job(model)
     if job is None:
         return
@@ -63,7 +66,7 @@ def read(model, source: pathlib.Path) -> None:
         job.engine.load_compression(_read(job, _path(job, source, _step(model))))
     except (OSError, ValueError, errors.TfdearError, tf.errors.OpError) as error:
         problem = f"rank {job.rank}: {error}"
-    # Together or not at all: what some ranks hold back belongs to what the others do.
+    # On all ranks or on none: what the ranks hold back belongs together.
     problems = [text for text in job.exchange(problem) if text]
     if problems:
         job.engine.load_compression(b"")
@@ -71,7 +74,7 @@ def read(model, source: pathlib.Path) -> None:
             f"Weights were loaded from {str(source)!r}, but not what compression held back when "
             "they were saved; every rank starts with nothing held back. Gradients of about "
             "1 / density steps are lost. Keep the files '.*.residual' beside a checkpoint, and "
-            f"load it with as many ranks per node. Received: {'; '.join(problems)}",
+            f"load it with the same number of ranks per node. Received: {'; '.join(problems)}",
             stacklevel=2,
         )
 
@@ -83,7 +86,7 @@ class CompressionState(tf.train.experimental.PythonState):
         job: The strategy's job.
     """
 
-    def __init__(self, job):
+    def __init__(self, job: job_module.Job):
         super().__init__()
         self._job = job
 
@@ -95,13 +98,13 @@ class CompressionState(tf.train.experimental.PythonState):
         return self._job.engine.save_compression()
 
     def deserialize(self, string_value: bytes) -> None:
-        """Takes up the state of a checkpoint."""
+        """Restores the state from a checkpoint."""
         if self._job.compresses:
             self._job.engine.synchronize(self._job.options.timeout)
             self._job.engine.load_compression(string_value)
 
 
-def _read(job, path: pathlib.Path) -> bytes:
+def _read(job: job_module.Job, path: pathlib.Path) -> bytes:
     if not path.exists():
         others = sorted(_step_of(file) for file in path.parent.glob(_pattern(job, path)))
         raise ValueError(
@@ -120,29 +123,29 @@ def _read(job, path: pathlib.Path) -> bytes:
     return records[1]
 
 
-def _compressing_job(model):
-    """The job, if it holds something back."""
+def _compressing_job(model: keras.Model) -> job_module.Job | None:
+    """The job of a model, if its compression holds something back."""
     job = getattr(getattr(model, "distribute_strategy", None), "_job", None)
     if job is None or not job.compresses or not job.options.compression.error_feedback:
         return None
     return job
 
 
-def _step(model) -> int:
+def _step(model: keras.Model) -> int:
     iterations = getattr(getattr(model, "optimizer", None), "iterations", None)
     return 0 if iterations is None else int(iterations)
 
 
-def _path(job, target: pathlib.Path, step: int) -> pathlib.Path:
+def _path(job: job_module.Job, target: pathlib.Path, step: int) -> pathlib.Path:
     name = f".{target.name}.rank{job.rank}of{job.world_size}.step{step}.residual"
     return target.with_name(name)
 
 
-def _files(job, target: pathlib.Path) -> list[pathlib.Path]:
+def _files(job: job_module.Job, target: pathlib.Path) -> list[pathlib.Path]:
     return list(target.parent.glob(_pattern(job, _path(job, target, 0))))
 
 
-def _pattern(job, path: pathlib.Path) -> str:
+def _pattern(job: job_module.Job, path: pathlib.Path) -> str:
     stem = path.name[: path.name.rindex(".step")]
     return "".join(f"[{c}]" if c in "*?[" else c for c in stem) + ".step*.residual"
 

@@ -1,5 +1,10 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Takes awaits and marks out of SavedModels, which must load where tfdear is not installed."""
+"""Removes awaits and marks from SavedModels, which must load where tfdear is not installed."""
+
+from collections.abc import Iterator, Mapping, MutableSequence
+from typing import Any
+
+import tensorflow as tf
 
 from tfdear._private import seams
 from tfdear._private import tensorflow as _tf_private
@@ -8,7 +13,7 @@ _OPS = ("DearAwait", "DearForwardMark")
 SEAMS = seams.Seams()
 
 
-def remove_awaits(nodes) -> None:
+def remove_awaits(nodes: MutableSequence[tf.compat.v1.NodeDef]) -> None:
     """Removes awaits and marks from a graph; what ran after them runs after their predecessors.
 
     Args:
@@ -22,14 +27,14 @@ def remove_awaits(nodes) -> None:
     if not predecessors:
         return
 
-    def before(name, seen):
-        # Awaits may be chained to each other: follow to what is kept.
+    def kept_predecessors(name: str, seen: set[str]) -> Iterator[str]:
+        # Awaits may be chained to each other: follow them to what is kept.
         for predecessor in predecessors[name]:
             if predecessor in seen:
                 continue
             seen.add(predecessor)
             if predecessor[1:] in predecessors:
-                yield from before(predecessor[1:], seen)
+                yield from kept_predecessors(predecessor[1:], seen)
             else:
                 yield predecessor
 
@@ -41,7 +46,7 @@ def remove_awaits(nodes) -> None:
         present = set(inputs)
         for name in node.input:
             if _awaits(name, predecessors):
-                added = [new for new in before(name[1:], set()) if new not in present]
+                added = [new for new in kept_predecessors(name[1:], set()) if new not in present]
                 inputs.extend(added)
                 present.update(added)
         del node.input[:]
@@ -51,11 +56,11 @@ def remove_awaits(nodes) -> None:
     nodes.extend(kept)
 
 
-def _awaits(name, predecessors) -> bool:
+def _awaits(name: str, predecessors: Mapping[str, object]) -> bool:
     return name.startswith("^") and name[1:] in predecessors
 
 
-def _clean(meta_graph) -> None:
+def _clean(meta_graph: tf.compat.v1.MetaGraphDef) -> None:
     remove_awaits(meta_graph.graph_def.node)
     for function in meta_graph.graph_def.library.function:
         names = {node.name for node in function.node_def if node.op in _OPS}
@@ -69,7 +74,13 @@ def _clean(meta_graph) -> None:
 
 
 @SEAMS.wrap(_tf_private.BUILD_META_GRAPH)
-def _build_clean_meta_graph(original, obj, signatures, options, meta_graph_def=None):
+def _build_clean_meta_graph(
+    original: seams.Original,
+    obj: object,
+    signatures: object,
+    options: tf.saved_model.SaveOptions,
+    meta_graph_def: tf.compat.v1.MetaGraphDef | None = None,
+) -> tuple[Any, ...]:
     result = original(obj, signatures, options, meta_graph_def)
     for part in result:
         if hasattr(part, "meta_info_def"):

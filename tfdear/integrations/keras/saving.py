@@ -3,9 +3,9 @@
 
 Logs are written by rank 0, or by every rank in a folder of its own.
 
-All ranks hold the same values, so a file that several of them write is the same whoever was last,
-provided that nobody ever sees half of it: each rank writes a file of its own beside the target and
-renames it.
+All ranks hold the same values, so a file that several of them write is the same whichever comes
+last, provided that no reader sees half of it: each rank writes a file of its own beside the target
+and renames it.
 """
 
 import contextlib
@@ -14,52 +14,78 @@ import os
 import pathlib
 import shutil
 import time
+from typing import Any, TypeAlias
 
 import keras
+import tensorflow as tf
 
 from tfdear._private import keras as _keras_private
 from tfdear._private import seams
-from tfdear.integrations.keras import residuals as residual_files
+from tfdear.integrations.keras import residuals
 
 _ATTEMPTS = 5
-# Ranks that work in one folder interrupt each other, with every file that one removes; a folder
-# that is missing for longer is missing.
+# Ranks that work in one folder interrupt each other with every file that one of them removes. What
+# is missing for longer than this is really missing.
 _INTERRUPTED_SECONDS = 10.0
 _PAUSE_SECONDS = 0.002
 
 # Keras's callbacks that write logs, and where they keep the path.
 _LOGS = {keras.callbacks.TensorBoard: "log_dir", keras.callbacks.CSVLogger: "filename"}
 
+_Path: TypeAlias = str | os.PathLike[str]
+
 SEAMS = seams.Seams()
 
-# Folders and sharded weights are written in place: only what is one file is renamed.
+# Folders and sharded weights are written in place: only single files are renamed.
 
 
 @SEAMS.wrap(_keras_private.SAVE_MODEL)
-def _save_model(save, model, filepath, weights_format="h5", zipped=True):
+def _save_model(
+    save: seams.Original,
+    model: keras.Model,
+    filepath: _Path,
+    weights_format: str = "h5",
+    zipped: bool = True,
+) -> object:
     return _save_and_rename(save, zipped, model, filepath, weights_format, zipped)
 
 
 @SEAMS.wrap(_keras_private.SAVE_WEIGHTS)
-def _save_weights(save, model, filepath, max_shard_size=None, *args, **kwargs):
+def _save_weights(
+    save: seams.Original,
+    model: keras.Model,
+    filepath: _Path,
+    max_shard_size: float | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> object:
     return _save_and_rename(
         save, not max_shard_size, model, filepath, max_shard_size, *args, **kwargs
     )
 
 
 @SEAMS.wrap(_keras_private.SAVE_HDF5)
-def _save_hdf5(save, model, filepath, *args, **kwargs):
+def _save_hdf5(
+    save: seams.Original, model: keras.Model, filepath: _Path, *args: Any, **kwargs: Any
+) -> object:
     return _save_and_rename(save, True, model, filepath, *args, **kwargs)
 
 
-def _save_and_rename(save, one_file, model, filepath, *args, **kwargs):
+def _save_and_rename(
+    save: seams.Original,
+    one_file: bool,
+    model: keras.Model,
+    filepath: _Path,
+    *args: Any,
+    **kwargs: Any,
+) -> object:
     if not _is_shared_path(model, filepath) or not one_file:
         return save(model, filepath, *args, **kwargs)
     target = pathlib.Path(filepath)
     own = target.with_name(f".rank{model.distribute_strategy.rank}.{target.name}")
     try:
         result = save(model, str(own), *args, **kwargs)
-        residual_files.write(model, target)
+        residuals.write(model, target)
         os.replace(own, target)
     except BaseException:
         own.unlink(missing_ok=True)  # Half a file, beside others of its name.
@@ -68,20 +94,22 @@ def _save_and_rename(save, one_file, model, filepath, *args, **kwargs):
 
 
 @SEAMS.wrap(_keras_private.LOAD_MODEL, _keras_private.LOAD_WEIGHTS)
-def _load_with_residual(load, *args, **kwargs):
-    # Takes up what compression held back when the file was saved.
+def _load_with_residual(load: seams.Original, *args: Any, **kwargs: Any) -> object:
+    # Restores what compression held back when the file was saved.
     loaded = load(*args, **kwargs)
     # `load_model(filepath)` or `load_weights_only(model, filepath)`.
     given = [*args, kwargs.get("model"), kwargs.get("filepath")]
     model = next((m for m in [loaded, *given] if isinstance(m, keras.Model)), None)
     filepath = next((p for p in given if isinstance(p, (str, os.PathLike))), None)
     if model is not None and filepath is not None and _is_shared_path(model, filepath):
-        residual_files.read(model, pathlib.Path(filepath))
+        residuals.read(model, pathlib.Path(filepath))
     return loaded
 
 
 @SEAMS.wrap(_keras_private.EXPORT_SAVED_MODEL)
-def _export_and_rename(save, model, filepath, *args, **kwargs):
+def _export_and_rename(
+    save: seams.Original, model: keras.Model, filepath: _Path, *args: Any, **kwargs: Any
+) -> object:
     # As `_save_and_rename`, for the folder of a SavedModel.
     if not _is_shared_path(model, filepath):
         return save(model, filepath, *args, **kwargs)
@@ -105,24 +133,26 @@ def _export_and_rename(save, model, filepath, *args, **kwargs):
     return result
 
 
-def _is_distributed_dear(strategy) -> bool:
+def _is_distributed_dear(strategy: tf.distribute.Strategy | None) -> bool:
     return getattr(getattr(strategy, "extended", None), "is_distributed_dear", False)
 
 
-def _is_shared_path(model, filepath) -> bool:
+def _is_shared_path(model: keras.Model, filepath: object) -> bool:
     is_dear = _is_distributed_dear(getattr(model, "distribute_strategy", None))
     return is_dear and isinstance(filepath, (str, os.PathLike)) and "://" not in str(filepath)
 
 
 @SEAMS.wrap(_keras_private.SET_MODEL)
-def _set_model(set_model, callbacks, model):
-    """Logs are the same on all ranks: the callbacks that write them work on rank 0 alone.
+def _set_model(
+    set_model: seams.Original, callbacks: keras.callbacks.CallbackList, model: keras.Model
+) -> object:
+    """Removes the callbacks that write logs from all ranks except rank 0: logs are the same.
 
-    Or, with `log_per_rank`, on all of them, each in a folder of its own. Classes derived from them
-    stay: they may do what all ranks must do, and choose their own paths.
+    With `log_per_rank` all ranks keep them, each with a folder of its own. Derived classes stay on
+    all ranks: they may do what all ranks must do, and choose their own paths.
     """
     strategy = getattr(model, "distribute_strategy", None)
-    if _is_distributed_dear(strategy):
+    if strategy is not None and _is_distributed_dear(strategy):
         per_rank = strategy._job.options.log_per_rank
         for callback in list(callbacks.callbacks):
             attribute = _LOGS.get(type(callback))
@@ -146,14 +176,16 @@ def _own_folder(path: pathlib.Path, attribute: str, rank: int) -> pathlib.Path:
 
 
 @SEAMS.wrap(_keras_private.MAKE_FOLDERS)
-def _make_folders(makedirs, path):
-    # Callbacks of all ranks find at the same time that a folder is missing, and make it.
+def _make_folders(makedirs: seams.Original, path: _Path) -> None:
+    # Callbacks of all ranks find at the same time that a folder is missing, and create it.
     with contextlib.suppress(FileExistsError):
         makedirs(path)
 
 
 @SEAMS.wrap(_keras_private.BACK_UP, _keras_private.REMOVE_BACKUP)
-def _again_if_removed(method, callback, *args, **kwargs):
+def _retry_on_removal(
+    method: seams.Original, callback: keras.callbacks.Callback, *args: Any, **kwargs: Any
+) -> object:
     # Every rank backs up into one folder and removes it when training ends, while another may still
     # be writing its last backup.
     end = time.monotonic() + _INTERRUPTED_SECONDS
@@ -161,7 +193,7 @@ def _again_if_removed(method, callback, *args, **kwargs):
         try:
             return method(callback, *args, **kwargs)
         except OSError as error:
-            # HDF5 gives no number when a file goes between its making and its first look at it.
+            # HDF5 gives no number when a file is removed just after it was created.
             vanished = error.errno is None and "retrieve stat info" in str(error)
             interrupted = vanished or error.errno in (errno.ENOENT, errno.ENOTEMPTY)
             if not interrupted or time.monotonic() > end:

@@ -1,9 +1,9 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """All functions of Keras and TensorFlow that are wrapped.
 
-Keras meets a strategy through `tf.distribute`'s interface but for these functions, which know only
+Keras uses a strategy through `tf.distribute`'s interface except in these functions, which know only
 the strategies that TensorFlow ships. Each is wrapped in a job of several ranks ([Note: Seams]), and
-behaves as before under any other strategy. A process alone wraps only how models are built.
+behaves as before under any other strategy. With one process only the building of models is wrapped.
 """
 
 import keras

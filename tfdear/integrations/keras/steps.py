@@ -1,9 +1,11 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Functions of a step: what they write to metrics, and whose variables they may use.
+"""The functions of steps, what they write to metrics, and which variables they may use.
 
-What a step writes to a metric is the rank's own, and results are those of all ranks; see
-[Note: Own values].
+A step writes a rank's own value of a metric, and results are those of all ranks; see [Note: Own
+values].
 """
+
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -19,24 +21,26 @@ SEAMS = seams.Seams()
 
 
 @SEAMS.wrap(_keras_private.METRIC_INIT)
-def _take_results_of_sums(original, metric, *args, **kwargs):
+def _take_results_of_sums(
+    original: seams.Original, metric: keras.metrics.Metric, *args: Any, **kwargs: Any
+) -> None:
     original(metric, *args, **kwargs)
     for kind in type(metric).__mro__:
         if issubclass(kind, keras.metrics.Metric) and callable(vars(kind).get("result")):
             seams.replace(kind, "result", _result_of_sums)
 
 
-def _result_of_sums(original, *args, **kwargs):
-    with own_value.sums_are_read():
+def _result_of_sums(original: seams.Original, *args: Any, **kwargs: Any) -> object:
+    with own_value.reading_sums():
         return original(*args, **kwargs)
 
 
-# Keras's methods that make the functions of a step, and where they leave them.
+# Keras's methods that make the functions of a step, and the attributes that hold these.
 _FUNCTIONS = {"make_train_function": "train_function", "make_test_function": "test_function"}
 
 
 @SEAMS.wrap(_keras_private.MAKE_TRAIN_FUNCTION, _keras_private.MAKE_TEST_FUNCTION)
-def _make_step(original, model, *args, **kwargs):
+def _make_step(original: seams.Original, model: keras.Model, *args: Any, **kwargs: Any) -> object:
     result = original(model, *args, **kwargs)
     function = getattr(model, attribute := _FUNCTIONS[original.__name__])
     if lookup.dear_strategy(model.distribute_strategy) is not None and not isinstance(
@@ -46,7 +50,7 @@ def _make_step(original, model, *args, **kwargs):
     return result
 
 
-def _is_own_step(model) -> bool:
+def _is_own_step(model: keras.Model) -> bool:
     kind = type(model)
     return (
         kind.train_step is not keras.Model.train_step
@@ -59,13 +63,15 @@ def _is_own_step(model) -> bool:
     _keras_private.MAKE_TEST_FUNCTION,
     _keras_private.MAKE_PREDICT_FUNCTION,
 )
-def _require_variables_of_the_scope(original, model, *args, **kwargs):
-    # A variable from outside the scope would stay this rank's own: ranks would drift apart, and
+def _require_variables_of_the_scope(
+    original: seams.Original, model: keras.Model, *args: Any, **kwargs: Any
+) -> object:
+    # A variable from outside the scope would be a rank's own: ranks would drift apart, and
     # callbacks that look at a metric would decide differently on each.
     if lookup.dear_strategy(model.distribute_strategy) is not None:
         optimizer = getattr(model, "optimizer", None)
-        # What training writes. Constants, such as what `Normalization.adapt` found, may be from
-        # anywhere.
+        # The variables that training writes. Constants, such as what `Normalization.adapt` found,
+        # may come from anywhere.
         variables = [*model.trainable_variables, *model.metrics_variables]
         variables += optimizer.variables if optimizer is not None else []
         for variable in variables:
