@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import runpy
+import shutil
 import socket
 import sys
 from collections.abc import Iterable, Mapping
@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import tfdear
+from tfdear import _build_check, extras
 from tfdear.launch_plan import available_cores
 
-PACKAGES = ("tensorflow", "keras", "numpy", "psutil", "scikit-optimize")
+PACKAGES = ("tensorflow", "keras", "numpy", "scikit-optimize")
 # Those that gRPC reads, in small letters only.
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 NO_PROXIES = ("no_grpc_proxy", "no_proxy")
-_OPTIONAL_PACKAGES = ("tf-keras", "tensorflow-text", "tf-models-official")
+_OPTIONAL_PACKAGES = ("matplotlib", "psutil", "tf-keras", "tensorflow-text", "tf-models-official")
 # What the project knows of; a build says in BACKENDS which of them it has.
 _BACKENDS = ("gloo", "nccl", "mpi")
 _VARIABLES = ("TF_CONFIG", "CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE", "MASTER_ADDR")
@@ -40,7 +41,7 @@ def describe_build() -> str:
     """What the custom-op library was built with, and which backends it has."""
     info = build_info()
     if not info:
-        return "There is no build: _build_info.py is missing beside the package's modules."
+        return "There is no library for the installed TensorFlow; the checks below say more."
     rows = [(name.lower(), str(value)) for name, value in info.items()]
     rows += [(f"backend {name}", text) for name, text in backends(info).items()]
     return _table(rows)
@@ -48,16 +49,16 @@ def describe_build() -> str:
 
 def describe_machine() -> str:
     """Operating system, cores and memory."""
-    import psutil  # Here, so that the other facts are told where it is missing.
-
-    memory = psutil.virtual_memory()
-    shared = psutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
+    with open("/proc/meminfo") as file:
+        kibibytes = {line.split(":")[0]: int(line.split()[1]) for line in file}
+    available, total = kibibytes["MemAvailable"] / 2**20, kibibytes["MemTotal"] / 2**20
+    shared = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
     return _table(
         [
             ("node", socket.gethostname()),
             ("system", platform.platform()),
             ("cores", f"{available_cores()} usable of {os.cpu_count()}"),
-            ("memory", f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free"),
+            ("memory", f"{available:.1f} of {total:.1f} GiB free"),
             ("/dev/shm", f"{shared / 2**30:.1f} GiB free"),
         ]
     )
@@ -65,7 +66,8 @@ def describe_machine() -> str:
 
 def describe_interfaces() -> str:
     """Network interfaces that have an address, with their state."""
-    import psutil
+    with extras.required("doctor"):  # Here, so that the other facts are told where it is missing.
+        import psutil
 
     states = psutil.net_if_stats()
     rows = []
@@ -101,11 +103,9 @@ def version(package: str) -> str | None:
 
 
 def build_info() -> dict[str, Any]:
-    """The constants of the generated module `_build_info`, read without loading TensorFlow."""
-    path = Path(tfdear.__file__).with_name("_build_info.py")
-    if not path.exists():
-        return {}
-    return {name: value for name, value in runpy.run_path(str(path)).items() if name.isupper()}
+    """What the library for the installed TensorFlow was built with; empty if there is none."""
+    installed = _build_check.installed_tensorflow()
+    return {} if installed is None else _build_check.build_info(installed)
 
 
 def backends(info: Mapping[str, object]) -> dict[str, str]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfdear import timeline
+from tfdear import extras, timeline
 
 _MILLISECONDS = 1e-3
 # Okabe and Ito's colours, which people with any colour vision can tell apart.
@@ -67,7 +67,8 @@ def draw(
         ValueError: The trace has no such step.
         ModuleNotFoundError: matplotlib is not installed.
     """
-    import matplotlib
+    with extras.required("plot"):
+        import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
