@@ -24,7 +24,7 @@ Where Gloo is in a folder of its own, name that folder in LD_LIBRARY_PATH."""
 _NOT_LOADABLE = """TensorFlow {running} cannot load {path},
 which was built against TensorFlow {built} with Gloo {gloo}:
     {error}
-Another installation has changed underneath, or the library was built on another system. {rebuild}"""
+Another installation has changed underneath, or the library comes from another system. {rebuild}"""
 
 _CUDA_NOT_LOADABLE = """TensorFlow {running} cannot load the kernels for GPUs in {path}:
     {error}
