@@ -34,8 +34,8 @@ NVCC_FLAGS = -x cu -std=c++17 -O3 -I. -Xcompiler -Wall $(foreach a,$(CUDA_ARCHIT
     -gencode arch=compute_$(a),code=sm_$(a)) -gencode \
     arch=compute_$(lastword $(CUDA_ARCHITECTURES)),code=compute_$(lastword $(CUDA_ARCHITECTURES))
 
-.PHONY: install environment system system-tests system-fuzz train test test-cc test-python test-long lint locks \
-    format sanitize fuzz cuda cuda-ops nvcc clean help
+.PHONY: install environment system system-tests system-fuzz dist train test test-cc test-python \
+    test-long lint locks format sanitize fuzz cuda cuda-ops nvcc clean help
 
 install: system $(DEPENDENCIES)  ## set everything up: system packages, environment, library, package
 	$(BAZEL) build //...
@@ -63,9 +63,10 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(DEPENDENCIES): setup.cfg | $(VENV)/bin/python
-	mkdir -p $(@D) && rm -f $(@D)/dependencies-*
+	mkdir -p $(@D) && rm -f $(@D)/dependencies-* $(PACKAGE)
 	$(VENV)/bin/python -c 'import configparser; c = configparser.ConfigParser(); c.read("setup.cfg"); \
-	    print("setuptools>=70.1", c["options"]["install_requires"], sep="\n")' > $(@D)/requirements.txt
+	    extras = c["options.extras_require"]; print("setuptools>=70.1", c["options"]["install_requires"], \
+	    *map(extras.get, ("doctor", "examples", "plot")), sep="\n")' > $(@D)/requirements.txt
 	$(PIP) install -q "tensorflow~=$(TF).0" "keras~=$(KERAS).0" -r $(@D)/requirements.txt
 	touch $@
 
@@ -80,6 +81,9 @@ $(TOOLS): setup.cfg | $(VENV)/bin/python
 	    print(c["options.extras_require"]["dev"])' > $(@D)/tools.txt
 	$(PIP) install -q -r $(@D)/tools.txt
 	touch $@
+
+dist: system $(TOOLS)  ## build the source distribution and the wheel
+	$(VENV)/bin/python -m build
 
 train: install  ## train a small network on two workers
 	$(VENV)/bin/tfdear run -n 2 examples/digits.py
@@ -161,7 +165,7 @@ build/top_k_standalone_test: custom_ops/kernels/cuda/top_k_standalone_test.cu.cc
 
 clean:  ## remove the environment and everything built
 	-$(BAZEL) clean
-	rm -rf $(VENV) build dist tfdear.egg-info tfdear/_tfdear_*.so tfdear/_build_info.py
+	rm -rf $(VENV) build dist tfdear.egg-info tfdear/_libraries tfdear/_tfdear_*.so
 
 help:
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST)

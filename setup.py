@@ -1,28 +1,33 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Builds the custom-op library with Bazel; everything else is in setup.cfg."""
+"""Builds the custom-op library with Bazel; everything else is in setup.cfg.
+
+[Note: one library for each TensorFlow] The library works only with the minor version of TensorFlow
+whose headers it was compiled with. pip cannot choose a wheel by what is installed, so the wheel
+holds a library for each minor version, and `tfdear/engine/build_check.py` takes the one that fits. Where
+TensorFlow is installed already, as in a developer's environment, only that one is built for, and
+the wheel requires it.
+"""
 
 from __future__ import annotations
 
+import configparser
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 
 from setuptools import Distribution, Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
-
-try:
-    from setuptools.command.bdist_wheel import bdist_wheel
-except ImportError:  # setuptools before 70.1, in a build without isolation
-    from wheel.bdist_wheel import bdist_wheel
 
 ROOT = pathlib.Path(__file__).resolve().parent
 LIBRARY = "_tfdear_ops.so"
 BUILD_INFO = "_build_info.py"
 TARGETS = ["//custom_ops:_tfdear_ops.so", "//custom_ops:build_info"]
-# What a build needs when the environment has no TensorFlow yet, as in setup.cfg.
-TENSORFLOW_REQUIREMENT = "tensorflow>=2.20,<2.22"
+# An unpacked source distribution lies in a temporary folder: Bazel's cache and server end with it.
+UNPACKED = (ROOT / "PKG-INFO").exists()
 
 MISSING = """
 tfdear's custom-op library cannot be built; missing on this machine:
@@ -34,26 +39,82 @@ the folder that TFDEAR_GLOO_ROOT names. Then run the same command again.
 """
 
 
-def target_environment() -> dict[str, str]:
-    """Returns the environment in which `sys.executable` sees what is installed beside it.
+def declared_requirements() -> list[str]:
+    """Returns what setup.cfg says that tfdear needs."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    return config["options"]["install_requires"].split()
+
+
+def supported_minors() -> list[str]:
+    """Returns the minor versions of TensorFlow that setup.cfg allows, such as ["2.20", "2.21"]."""
+    pattern = r"tensorflow>=2\.(\d+),<2\.(\d+)"
+    (bounds,) = filter(None, (re.fullmatch(pattern, name) for name in declared_requirements()))
+    return [f"2.{number}" for number in range(*map(int, bounds.groups()))]
+
+
+def requirements(minors: list[str]) -> list[str]:
+    """Returns what a wheel needs that has libraries for these minor versions of TensorFlow."""
+    if minors == supported_minors():
+        return declared_requirements()
+    others = [name for name in declared_requirements() if not name.startswith("tensorflow>=")]
+    return [*(f"tensorflow=={minor}.*" for minor in minors), *others]
+
+
+def environment() -> dict[str, str]:
+    """Returns variables with which a Python sees what is installed beside it.
 
     During an isolated build pip hides the environment it installs into behind PYTHONPATH.
     """
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
-def tensorflow_version(environment: dict[str, str]) -> str:
-    """Returns the version of TensorFlow that `sys.executable` finds, "" if there is none."""
+def tensorflow_version(python: str | os.PathLike) -> str:
+    """Returns the version of TensorFlow that an interpreter finds, "" if there is none."""
     code = "import importlib.metadata as m; print(m.version('tensorflow'))"
     answer = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
+        [python, "-c", code],
+        env=environment(),
         cwd="/",
         capture_output=True,
         text=True,
         timeout=60,
     )
     return answer.stdout.strip() if answer.returncode == 0 else ""
+
+
+def minor_of(version: str) -> str:
+    """Returns "2.21" for "2.21.0"."""
+    return ".".join(version.split(".")[:2])
+
+
+def minors_to_build() -> list[str]:
+    """Returns the installed TensorFlow's minor version; where there is none, all supported ones."""
+    installed = tensorflow_version(sys.executable)
+    return [minor_of(installed)] if installed else supported_minors()
+
+
+def python_with(minor: str) -> str:
+    """Returns an interpreter that has this TensorFlow: this one, or that of a new environment."""
+    if minor_of(tensorflow_version(sys.executable)) == minor:
+        return sys.executable
+    folder = ROOT / "build" / f"tensorflow-{minor}"
+    python = str(folder / "bin/python")
+    if not (folder / "bin/python").exists() or not tensorflow_version(python):
+        call([sys.executable, "-m", "venv", "--clear", str(folder)])
+        pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--no-compile"]
+        call([*pip, f"tensorflow=={minor}.*"])
+    return python
+
+
+def call(command: list[str], output: int | None = None, **variables: str) -> str:
+    """Runs a command in the source tree and returns what it printed, if `output` is a pipe."""
+    result = subprocess.run(
+        command, cwd=ROOT, env=environment() | variables, stdout=output, text=True
+    )
+    if result.returncode != 0:
+        raise SystemExit(f"`{' '.join(command)}` failed with exit code {result.returncode}.")
+    return (result.stdout or "").strip()
 
 
 def find_bazel() -> str | None:
@@ -78,51 +139,45 @@ def require_system_packages() -> None:
         raise SystemExit(MISSING.format(missing=what, packages=packages))
 
 
-def build_requirements() -> list[str]:
-    """Returns what pip must fetch for an isolated build, beside setuptools.
+class OpLibrary(Extension):
+    """The library for one minor version of TensorFlow, in a folder of its own."""
 
-    The library must be built against the TensorFlow that will load it. One that is installed
-    already is that one; only where there is none is the newest fetched for the build, which is the
-    one that pip installs afterwards.
-    """
-    if tensorflow_version(target_environment()):
-        return []
-    # Before the download rather than after it.
-    require_system_packages()
-    return [TENSORFLOW_REQUIREMENT]
+    def __init__(self, minor: str):
+        folder = f"tensorflow_{minor.replace('.', '_')}"
+        super().__init__(f"tfdear._libraries.{folder}._tfdear_ops", sources=[])
+        self.minor = minor
 
 
 class BazelBuild(build_ext):
-    """Lets Bazel build the library, and puts it and `_build_info.py` beside the Python files."""
+    """Lets Bazel build the libraries, and puts each, with its `_build_info.py`, into its folder."""
 
     def get_ext_filename(self, fullname: str) -> str:
         """The library is loaded by TensorFlow, not by Python: no interpreter tag in its name."""
         return os.path.join(*fullname.split(".")) + ".so"
 
-    def build_extension(self, extension: Extension) -> None:
-        """Calls Bazel, then copies what it made."""
+    def run(self) -> None:
+        """Builds all of them."""
+        # Before downloads rather than after them.
         require_system_packages()
-        environment = target_environment()
-        version = tensorflow_version(environment)
-        if not version:
-            # An isolated build into an environment without TensorFlow: use the one that pip
-            # fetched for this build (see `build_requirements`).
-            environment = dict(os.environ)
-            version = tensorflow_version(environment)
-        if not version:
-            raise SystemExit(
-                f"{sys.executable} has no TensorFlow to build against.\n"
-                f'Run: {sys.executable} -m pip install "{TENSORFLOW_REQUIREMENT}"'
-            )
-        # Where a plain `bazel build` looks by itself nothing is said, so that both share one cache.
-        if pathlib.Path(sys.executable).parent != ROOT / ".venv/bin":
-            environment["TFDEAR_PYTHON"] = sys.executable
+        try:
+            super().run()
+        finally:
+            if UNPACKED:
+                self._call_bazel({}, "shutdown")
 
-        outputs = self._bazel(environment)
+    def build_extension(self, extension: OpLibrary) -> None:
+        """Calls Bazel, then copies what it made."""
+        python = python_with(extension.minor)
+        # Where a plain `bazel build` looks by itself nothing is said, so that both share one cache.
+        in_tree = pathlib.Path(python).parent == ROOT / ".venv/bin"
+        variables = {} if in_tree else {"TFDEAR_PYTHON": python}
+
+        outputs = self._bazel(variables)
+        version = tensorflow_version(python)
         if f'TENSORFLOW_VERSION = "{version}"' not in (outputs / BUILD_INFO).read_text():
             # Another TensorFlow went into the same environment since Bazel looked.
-            self._call_bazel(environment, "sync", "--configure")
-            outputs = self._bazel(environment)
+            self._call_bazel(variables, "sync", "--configure")
+            outputs = self._bazel(variables)
 
         library = pathlib.Path(self.get_ext_fullpath(extension.name))
         library.parent.mkdir(parents=True, exist_ok=True)
@@ -130,24 +185,24 @@ class BazelBuild(build_ext):
         replace(outputs / BUILD_INFO, library.with_name(BUILD_INFO))
 
     def copy_extensions_to_source(self) -> None:
-        """Puts both files into the source tree, for editable installations."""
+        """Puts the files into the source tree, for editable installations."""
         for extension in self.extensions:
-            built = pathlib.Path(self.build_lib, self.get_ext_filename(extension.name))
+            relative = pathlib.Path(self.get_ext_filename(extension.name)).parent
+            (ROOT / relative).mkdir(parents=True, exist_ok=True)
             for name in (LIBRARY, BUILD_INFO):
-                replace(built.with_name(name), ROOT / "tfdear" / name)
+                replace(pathlib.Path(self.build_lib, relative, name), ROOT / relative / name)
 
-    def _bazel(self, environment: dict[str, str]) -> pathlib.Path:
+    def _bazel(self, variables: dict[str, str]) -> pathlib.Path:
         """Builds, and returns the folder that holds the outputs."""
-        self._call_bazel(environment, "build", *TARGETS)
-        return pathlib.Path(self._call_bazel(environment, "info", "bazel-bin"), "custom_ops")
+        self._call_bazel(variables, "build", *TARGETS)
+        return pathlib.Path(self._call_bazel(variables, "info", "bazel-bin"), "custom_ops")
 
-    def _call_bazel(self, environment: dict[str, str], command: str, *arguments: str) -> str:
-        line = [find_bazel(), command, "--color=no", "--curses=no", *arguments]
+    def _call_bazel(self, variables: dict[str, str], command: str, *arguments: str) -> str:
+        cache = [f"--output_base={ROOT / 'build/bazel'}"] if UNPACKED else []
+        options = ["--color=no", "--curses=no"]
         output = subprocess.PIPE if command == "info" else None
-        result = subprocess.run(line, cwd=ROOT, env=environment, stdout=output, text=True)
-        if result.returncode != 0:
-            raise SystemExit(f"`{' '.join(line)}` failed with exit code {result.returncode}.")
-        return (result.stdout or "").strip()
+        line = [find_bazel(), *cache, command, *options, *arguments]
+        return call(line, output, **variables)
 
 
 def replace(source: pathlib.Path, target: pathlib.Path) -> None:
@@ -165,6 +220,11 @@ class Wheel(bdist_wheel):
         """Drops the interpreter from the tag."""
         return "py3", "none", super().get_tag()[2]
 
+    def run(self) -> None:
+        """Forgets what an earlier build left, which would go into the wheel, too."""
+        shutil.rmtree(self.get_finalized_command("build").build_lib, ignore_errors=True)
+        super().run()
+
 
 class BinaryDistribution(Distribution):
     """A distribution that holds machine code."""
@@ -174,9 +234,10 @@ class BinaryDistribution(Distribution):
         return True
 
 
+MINORS = minors_to_build()
 setup(
     distclass=BinaryDistribution,
-    ext_modules=[Extension("tfdear._tfdear_ops", sources=[])],
+    ext_modules=[OpLibrary(minor) for minor in MINORS],
     cmdclass={"build_ext": BazelBuild, "bdist_wheel": Wheel},
-    setup_requires=build_requirements(),
+    install_requires=requirements(MINORS),
 )

@@ -5,6 +5,7 @@
     python examples/digits.py               # one process
     TF_CONFIG=... python examples/digits.py # one of several workers, started by hand
 
+It needs scikit-learn: `pip install "tfdear[examples]"`.
 An ordinary Keras script but for three places: the strategy is made first, the model is built in its
 scope, and only rank 0 prints.
 """

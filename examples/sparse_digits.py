@@ -5,7 +5,8 @@
 
 Between nodes only the largest hundredth of the gradients travels (`tfdear.compression.MSTopK`);
 what stays behind is added to the next step's gradients. One strategy trains both networks: a
-callback says from which epoch on gradients are compressed.
+callback says from which epoch on gradients are compressed. It needs scikit-learn and matplotlib:
+`pip install "tfdear[examples]"`.
 """
 
 import argparse

@@ -10,15 +10,17 @@ if TYPE_CHECKING:
     from tfdear import (
         callbacks,
         compression,
+        cost_model,
         fusion,
         ops,
         optimizers,
         parallel_tensor_operator,
+        schedules,
         simulator,
+        trace,
     )
     from tfdear.errors import TfdearError
-    from tfdear.planning import cost_model, schedules, trace
-    from tfdear.strategy.strategy import DearStrategy
+    from tfdear.strategy import DearStrategy
 
 __version__ = "0.1.0"
 __all__ = [

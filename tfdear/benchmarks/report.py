@@ -9,8 +9,7 @@ import os
 import platform
 from typing import Any
 
-import psutil
-
+_CPU_TIMES = "/proc/stat"
 # Payload of a full TCP segment in an Ethernet frame as the token bucket counts it: no link with
 # 1500-byte packets carries more.
 PAYLOAD_SHARE = 1448 / 1514
@@ -50,16 +49,18 @@ class StolenTime:
     """How much of the cores' time since then a virtual machine has lost to others."""
 
     def __init__(self) -> None:
-        self._start = psutil.cpu_times()
+        self._start = self._ticks()
 
     def share(self) -> float:
         """From 0, as always on a physical machine, to 1."""
-        spent = {
-            field: end - getattr(self._start, field)
-            for field, end in psutil.cpu_times()._asdict().items()
-            if not field.startswith("guest")  # It is part of the user's time.
-        }
-        return spent.get("steal", 0.0) / max(sum(spent.values()), 1e-9)
+        spent = [end - start for start, end in zip(self._start, self._ticks(), strict=True)]
+        return spent[-1] / max(sum(spent), 1)
+
+    @staticmethod
+    def _ticks() -> list[int]:
+        """User, nice, system, idle, iowait, irq, softirq, steal; guests are part of the first."""
+        with open(_CPU_TIMES) as file:
+            return [int(number) for number in file.readline().split()[1:9]]
 
 
 def size(nbytes: float) -> str:

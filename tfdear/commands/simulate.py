@@ -106,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: an urgent transfer interrupts another at no cost)",
     )
     parser.add_argument("--json", metavar="FILE", help="write the results")
-    parser.add_argument("--plot", metavar="FILE", help="draw the efficiencies (needs matplotlib)")
+    parser.add_argument("--plot", metavar="FILE", help="draw the efficiencies (needs tfdear[plot])")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from tfdear.base import extras
 from tfdear.planning.trace import Trace
 from tfdear.simulator import Network, Result
 
@@ -32,17 +33,13 @@ def draw(
         bounds: What `bounds` returned, by number of workers.
 
     Raises:
-        ImportError: Matplotlib is not installed.
+        ModuleNotFoundError: matplotlib is not installed.
     """
-    try:
+    with extras.required("plot"):
         import matplotlib.artist
         import matplotlib.ticker
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "A plot needs matplotlib, which is not installed; run: pip install matplotlib"
-        ) from error
 
     schedules = list(dict.fromkeys(result.schedule for result in results))
     planners = list(dict.fromkeys(result.planner for result in results))

@@ -62,11 +62,9 @@ def _run(options: argparse.Namespace) -> int:
             drawing.draw(
                 trace, options.output, num_steps=options.steps, first_step=options.first_step
             )
-    except ModuleNotFoundError as error:
-        return _refuse(f"a picture needs {error.name}, which is not installed: pip install it.")
     except OSError as error:
         return _refuse(f"{error.filename}: {(error.strerror or str(error)).lower()}.")
-    except ValueError as error:
+    except (ModuleNotFoundError, ValueError) as error:
         return _refuse(str(error))
     return 0
 

@@ -1,31 +1,30 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Finds and loads the custom-op library, and refuses one built for another TensorFlow."""
+"""Loads the custom-op library for the TensorFlow that runs."""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import pathlib
+import re
 import types
 
 import tensorflow as tf
 
 from tfdear.engine import build_check as _build_check
 
-_LIBRARY = "_tfdear_ops.so"
-# Kernels for GPUs of ops in the library above. Optional: `make cuda-ops` builds it.
+# Kernels for GPUs of ops in the library. Optional: `make cuda-ops` builds it.
 _CUDA_LIBRARY = "_tfdear_cuda_ops.so"
 
-_MISSING = """tfdear's custom-op library is not built: there is no {path}.
-It is made by Bazel from the source tree of tfdear, and installed with the package. {rebuild}
-If this is the source tree and the package is installed elsewhere, start Python in another
-folder."""
+_SYSTEM_LIBRARY_MISSING = """tfdear's custom-op library needs {missing}, which this machine lacks:
+    {error}
+It comes with Gloo 0.5. On Debian or Ubuntu, as root:
+    apt-get update && apt-get install -y --no-install-recommends libgloo0
+Where Gloo is in a folder of its own, name that folder in LD_LIBRARY_PATH."""
 
 _NOT_LOADABLE = """TensorFlow {running} cannot load {path},
 which was built against TensorFlow {built} with Gloo {gloo}:
     {error}
-If a shared library is named above, install it (Gloo is libgloo0 on Debian and Ubuntu). Otherwise
-another installation has changed underneath. {rebuild}"""
+Another installation has changed underneath, or the library comes from another system. {rebuild}"""
 
 _CUDA_NOT_LOADABLE = """TensorFlow {running} cannot load the kernels for GPUs in {path}:
     {error}
@@ -38,32 +37,15 @@ def library_path() -> pathlib.Path:
     """Returns where the custom-op library is.
 
     For callers that open it by themselves, such as `ctypes.CDLL` for the engine's C functions. Call
-    `load()` first: it checks that the library fits.
+    `load()` first: it checks that the library can be loaded.
 
     Returns:
-        The absolute path of the library beside this module.
+        The absolute path of the library for the TensorFlow that runs.
 
     Raises:
-        ImportError: The library is not built.
+        ImportError: There is none for it.
     """
-    return _require(_LIBRARY)
-
-
-def build_info() -> types.ModuleType:
-    """Returns what the library was built with, as a module of constants.
-
-    Use it to report versions and flags; it loads nothing.
-
-    Returns:
-        The module `tfdear._build_info`: TENSORFLOW_VERSION, TENSORFLOW_COMPILER,
-        TENSORFLOW_COMPILE_FLAGS, GLOO_VERSION, COMPILER, COMPILE_FLAGS and BACKENDS.
-
-    Raises:
-        ImportError: The library is not built.
-    """
-    library_path()
-    _require("_build_info.py")
-    return importlib.import_module("tfdear._build_info")
+    return _build_check.library_path(tf.__version__)
 
 
 @functools.lru_cache(maxsize=1)
@@ -77,24 +59,12 @@ def load() -> types.ModuleType:
         ImportError: The library is missing, was built against another minor version of TensorFlow
             than the one installed, or cannot be loaded. The message has the command that mends it.
     """
-    built = build_info()
-    # Before loading: with another minor the loader stops at some mangled symbol, or, worse, does
-    # not, and the kernels see objects of another layout.
-    _build_check.check_tensorflow(built.TENSORFLOW_VERSION, tf.__version__)
     path = library_path()
     try:
         ops = tf.load_op_library(str(path))
     except tf.errors.NotFoundError as error:
-        message = _NOT_LOADABLE.format(
-            running=tf.__version__,
-            path=path,
-            built=built.TENSORFLOW_VERSION,
-            gloo=built.GLOO_VERSION,
-            error=error.message,
-            rebuild=_build_check.how_to_rebuild(tf.__version__),
-        )
-        raise ImportError(message) from error
-    cuda_path = path.with_name(_CUDA_LIBRARY)
+        raise ImportError(_not_loadable(path, error.message)) from error
+    cuda_path = pathlib.Path(__file__).resolve().parents[1] / _CUDA_LIBRARY
     if cuda_path.exists():
         try:
             tf.load_library(str(cuda_path))
@@ -106,11 +76,17 @@ def load() -> types.ModuleType:
     return ops
 
 
-def _require(name: str) -> pathlib.Path:
-    """Returns the path of a built file; it lies beside this module or nowhere."""
-    path = pathlib.Path(__file__).resolve().parents[1] / name
-    if not path.exists():
-        raise ImportError(
-            _MISSING.format(path=path, rebuild=_build_check.how_to_rebuild(tf.__version__))
-        )
-    return path
+def _not_loadable(path: pathlib.Path, error: str) -> str:
+    """Why the library cannot be loaded, given what the dynamic linker says."""
+    missing = re.match(r"(\S+): cannot open shared object file", error)
+    if missing:
+        return _SYSTEM_LIBRARY_MISSING.format(missing=missing[1], error=error)
+    info = _build_check.build_info(tf.__version__)
+    return _NOT_LOADABLE.format(
+        running=tf.__version__,
+        path=path,
+        built=info["TENSORFLOW_VERSION"],
+        gloo=info["GLOO_VERSION"],
+        error=error,
+        rebuild=_build_check.how_to_rebuild(tf.__version__),
+    )

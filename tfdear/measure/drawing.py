@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfdear.base import names
+from tfdear.base import extras, names
 from tfdear.base.names import STEP_KINDS, Group, Operation, WireFormat
 from tfdear.measure import timeline
 
@@ -88,7 +88,8 @@ def draw(
         ValueError: The trace has no such step.
         ModuleNotFoundError: matplotlib is not installed.
     """
-    import matplotlib
+    with extras.required("plot"):
+        import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot

@@ -17,7 +17,12 @@ import tensorflow as tf
 import tfdear
 
 INSTALLED = pathlib.Path(tfdear.__file__).parent
-FILES = ("engine/library.py", "engine/build_check.py", "_build_info.py", "_tfdear_ops.so")
+FILES = ("engine/library.py", "engine/build_check.py")
+LIBRARIES = pathlib.Path("_libraries")
+MINOR = ".".join(tf.__version__.split(".")[:2])
+FOLDER = LIBRARIES / f"tensorflow_{MINOR.replace('.', '_')}"
+LIBRARY = FOLDER / "_tfdear_ops.so"
+BUILD_INFO = FOLDER / "_build_info.py"
 
 
 @pytest.fixture
@@ -30,6 +35,7 @@ def package(tmp_path):
     (folder / "engine/__init__.py").touch()
     for name in FILES:
         shutil.copyfile(INSTALLED / name, folder / name)
+    shutil.copytree(INSTALLED / FOLDER, folder / FOLDER)
     return folder
 
 
@@ -48,11 +54,14 @@ def run(package, code):
 
 
 def set_built_version(package, version):
-    path = package / "_build_info.py"
+    """Makes the library one for another version of TensorFlow."""
+    path = package / BUILD_INFO
     line = f'TENSORFLOW_VERSION = "{version}"'
     text, count = re.subn(r"^TENSORFLOW_VERSION = .*$", line, path.read_text(), flags=re.MULTILINE)
     assert count == 1
     path.write_text(text)
+    numbers = version.split(".")[:2]
+    path.parent.rename(package / LIBRARIES / f"tensorflow_{'_'.join(numbers)}")
 
 
 @pytest.mark.smoke
@@ -64,11 +73,32 @@ assert module is library.load()
 assert any(name.startswith("dear_") for name in dir(module)), dir(module)
 ctypes.CDLL(str(library.library_path())).tfdear_synchronize
 print(library.library_path())
-print(library.build_info().TENSORFLOW_VERSION)
 """
     returncode, stdout, stderr = run(package, code)
     assert returncode == 0, stderr
-    assert stdout.split() == [str(package.resolve() / "_tfdear_ops.so"), tf.__version__]
+    assert stdout.strip() == str(package.resolve() / LIBRARY)
+
+
+@pytest.mark.smoke
+def test_of_several_libraries_the_one_that_fits_is_loaded(package):
+    for minor in ("2_4", "2_99", "3_0"):
+        other = package / LIBRARIES / f"tensorflow_{minor}"
+        shutil.copytree(package / FOLDER, other)
+        (other / "_tfdear_ops.so").write_bytes(b"not a library")
+    code = "from tfdear.engine import build_check; build_check.check_installed(); library.load()"
+    returncode, stdout, stderr = run(package, f"{code}; print(library.library_path())")
+    assert returncode == 0, stderr
+    assert stdout.strip() == str(package.resolve() / LIBRARY)
+
+
+def test_all_that_do_not_fit_are_named(package):
+    shutil.copytree(package / FOLDER, package / LIBRARIES / "tensorflow_2_100")
+    set_built_version(package, "2.99.1")
+    returncode, _, stderr = run(package, "library.load()")
+    assert returncode == 1
+    message = stderr[stderr.index("ImportError:") :]
+    assert "built against TensorFlow 2.99 and 2.100" in message
+    assert f'{sys.executable} -m pip install "tensorflow==2.100.*"' in message
 
 
 @pytest.mark.smoke
@@ -88,7 +118,7 @@ def test_what_needs_the_library_is_refused_with_both_versions_named(package, nam
     assert result.stdout == f"{tfdear.__version__}\n"
     assert result.returncode == 1
     message = result.stderr[result.stderr.index("ImportError:") :]
-    assert "built against TensorFlow 2.4.1" in message
+    assert "built against TensorFlow 2.4" in message
     assert tf.__version__ in message
     assert "make install TF=" in message
 
@@ -99,20 +129,19 @@ def test_another_minor_version_is_refused_in_words(package):
     returncode, _, stderr = run(package, "library.load()")
     assert returncode == 1
     message = stderr[stderr.index("ImportError:") :]
-    minor = ".".join(tf.__version__.split(".")[:2])
-    assert "built against TensorFlow 2.4.1" in message
+    assert "built against TensorFlow 2.4" in message
     assert tf.__version__ in message
-    assert f"make install TF={minor}" in message
+    assert f"make install TF={MINOR}" in message
     assert f"{sys.executable} -m pip install --force-reinstall --no-deps ." in message
 
 
 def test_another_patch_version_loads(package):
-    set_built_version(package, ".".join([*tf.__version__.split(".")[:2], "99"]))
+    set_built_version(package, f"{MINOR}.99")
     returncode, _, stderr = run(package, "library.load()")
     assert returncode == 0, stderr
 
 
-@pytest.mark.parametrize("name", ["_tfdear_ops.so", "_build_info.py"])
+@pytest.mark.parametrize("name", [LIBRARY, BUILD_INFO], ids=lambda path: path.name)
 def test_a_missing_file_tells_how_to_build(package, name):
     (package / name).unlink()
     returncode, _, stderr = run(package, "library.load()")
@@ -123,12 +152,25 @@ def test_a_missing_file_tells_how_to_build(package, name):
 
 
 def test_a_file_that_is_no_library_is_an_import_error(package):
-    (package / "_tfdear_ops.so").write_bytes(b"not a library")
+    (package / LIBRARY).write_bytes(b"not a library")
     returncode, _, stderr = run(package, "library.load()")
     assert returncode == 1
     message = stderr[stderr.index("ImportError:") :]
     assert "cannot load" in message
     assert "make install" in message
+
+
+def test_a_missing_system_library_is_named_with_the_command_that_installs_it(package):
+    path = package / LIBRARY
+    needed = path.read_bytes()
+    assert needed.count(b"libgloo.so.0\0") == 1
+    path.write_bytes(needed.replace(b"libgloo.so.0\0", b"libgl__.so.0\0"))
+    returncode, _, stderr = run(package, "library.load()")
+    assert returncode == 1
+    message = stderr[stderr.index("ImportError:") :]
+    assert "needs libgl__.so.0, which this machine lacks" in message
+    assert "apt-get install -y --no-install-recommends libgloo0" in message
+    assert "make install" not in message
 
 
 def test_kernels_for_gpus_of_another_build_are_named(package):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import runpy
+import shutil
 import socket
 import sys
 from collections.abc import Mapping
@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import tfdear
+from tfdear.base import extras
 from tfdear.benchmarks.table import table
+from tfdear.engine import build_check
 from tfdear.launch.plan import available_cores
 
-PACKAGES = ("tensorflow", "keras", "numpy", "psutil", "scikit-optimize")
+PACKAGES = ("tensorflow", "keras", "numpy", "scikit-optimize")
 # Those that gRPC reads; it ignores them in capital letters.
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 NO_PROXIES = ("no_grpc_proxy", "no_proxy")
-_OPTIONAL_PACKAGES = ("tf-keras", "tensorflow-text", "tf-models-official")
+_OPTIONAL_PACKAGES = ("matplotlib", "psutil", "tf-keras", "tensorflow-text", "tf-models-official")
 # All backends of the project; BACKENDS lists those of a build.
 _BACKENDS = ("gloo", "nccl", "mpi")
 _VARIABLES = ("TF_CONFIG", "CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE", "MASTER_ADDR")
@@ -41,7 +43,7 @@ def describe_build() -> str:
     """What the custom-op library was built with, and which backends it has."""
     info = build_info()
     if not info:
-        return "There is no build: _build_info.py is missing from the package's folder."
+        return "There is no library for the installed TensorFlow; the checks below say more."
     rows = [(name.lower(), str(value)) for name, value in info.items()]
     rows += [(f"backend {name}", text) for name, text in backends(info).items()]
     return table(rows, num_left=2)
@@ -49,15 +51,15 @@ def describe_build() -> str:
 
 def describe_machine() -> str:
     """Operating system, cores and memory."""
-    import psutil  # Imported here: the other sections are printed where it is missing.
-
-    memory = psutil.virtual_memory()
-    shared = psutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
+    with open("/proc/meminfo") as file:
+        kibibytes = {line.split(":")[0]: int(line.split()[1]) for line in file}
+    available, total = kibibytes["MemAvailable"] / 2**20, kibibytes["MemTotal"] / 2**20
+    shared = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
     rows = [
         ("node", socket.gethostname()),
         ("system", platform.platform()),
         ("cores", f"{available_cores()} usable of {os.cpu_count()}"),
-        ("memory", f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free"),
+        ("memory", f"{available:.1f} of {total:.1f} GiB free"),
         ("/dev/shm", f"{shared / 2**30:.1f} GiB free"),
     ]
     return table(rows, num_left=2)
@@ -65,7 +67,8 @@ def describe_machine() -> str:
 
 def describe_interfaces() -> str:
     """Network interfaces that have an address, with their state."""
-    import psutil
+    with extras.required("doctor"):  # Here, so that the other facts are told where it is missing.
+        import psutil
 
     states = psutil.net_if_stats()
     rows = []
@@ -101,11 +104,9 @@ def version(package: str) -> str | None:
 
 
 def build_info() -> dict[str, Any]:
-    """The constants of the generated module `_build_info`, read without loading TensorFlow."""
-    path = Path(tfdear.__file__).with_name("_build_info.py")
-    if not path.exists():
-        return {}
-    return {name: value for name, value in runpy.run_path(str(path)).items() if name.isupper()}
+    """What the library for the installed TensorFlow was built with; empty if there is none."""
+    installed = build_check.installed_tensorflow()
+    return {} if installed is None else build_check.build_info(installed)
 
 
 def backends(info: Mapping[str, object]) -> dict[str, str]:
