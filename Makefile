@@ -103,7 +103,7 @@ test-long: install system-tests $(TOOLS)  ## run the sweeps that take too long f
 	$(VENV)/bin/python -m pytest -m long $(PYTEST_ARGS)
 
 docs: $(DOCS_TOOLS)  ## build the documentation, with the API reference, into build/docs
-	$(VENV)/bin/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
 	@# Readers must not depend on other servers, nor be seen by them.
 	@! grep -rEn '(<script[^>]*src|<img[^>]*src|<link[^>]*href)="?(https?:)?//' --include='*.html' build/docs
 	@echo "Open build/docs/index.html"

@@ -23,7 +23,7 @@ _FENCE = re.compile(r"^```(.*)$")
 _OPENING = re.compile(r'^(bash|dockerfile|json|python|text|yaml)(?: title="([^"/]+)")?$')
 _NOT_RUN = re.compile(r"^<!-- not run: (.+) -->$")
 _NEEDS_ROOT = "<!-- needs root -->"
-_ASSIGNMENT = re.compile(r"^[A-Z_]+=")
+_ASSIGNMENT = re.compile(r"^[A-Za-z_]+=")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -136,5 +136,3 @@ def test_custom_loop(start):
     assert float(epochs[-1][1]) < float(epochs[0][1])
     assert float(epochs[-1][2]) >= ACCURACY
     assert float(epochs[-1][4]) >= ACCURACY
-
-
