@@ -20,6 +20,7 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 # One stamp per pair of versions: another TF=... installs that version into the same environment.
 DEPENDENCIES := $(VENV)/.tfdear/dependencies-tf$(TF)-keras$(KERAS)
 TOOLS := $(VENV)/.tfdear/tools
+DOCS_TOOLS := $(VENV)/.tfdear/docs-tools
 PACKAGE := $(VENV)/.tfdear/package
 BAZEL ?= $(shell command -v bazel || command -v bazelisk || echo bazel)
 # Where a plain `bazel` looks by itself nothing is said, so that both share one cache.
@@ -34,7 +35,7 @@ NVCC_FLAGS = -x cu -std=c++17 -O3 -I. -Xcompiler -Wall $(foreach a,$(CUDA_ARCHIT
     -gencode arch=compute_$(a),code=sm_$(a)) -gencode \
     arch=compute_$(lastword $(CUDA_ARCHITECTURES)),code=compute_$(lastword $(CUDA_ARCHITECTURES))
 
-.PHONY: install environment system system-tests system-fuzz dist train test test-cc test-python \
+.PHONY: install docs environment system system-tests system-fuzz dist train test test-cc test-python \
     test-long lint locks format sanitize fuzz cuda cuda-ops nvcc clean help
 
 install: system $(DEPENDENCIES)  ## set everything up: system packages, environment, library, package
@@ -85,6 +86,13 @@ $(TOOLS): setup.cfg | $(VENV)/bin/python
 dist: system $(TOOLS)  ## build the source distribution and the wheel
 	$(VENV)/bin/python -m build
 
+$(DOCS_TOOLS): setup.cfg | $(VENV)/bin/python
+	mkdir -p $(@D)
+	$(VENV)/bin/python -c 'import configparser; c = configparser.ConfigParser(); c.read("setup.cfg"); \
+	    print(c["options.extras_require"]["docs"])' > $(@D)/docs-tools.txt
+	$(PIP) install -q -r $(@D)/docs-tools.txt
+	touch $@
+
 train: install  ## train a small network on two workers
 	$(VENV)/bin/tfdear run -n 2 examples/digits.py
 
@@ -99,6 +107,12 @@ test-python: install system-tests $(TOOLS)
 
 test-long: install system-tests $(TOOLS)  ## run the sweeps that take too long for every change
 	$(VENV)/bin/python -m pytest -m long $(PYTEST_ARGS)
+
+docs: $(DOCS_TOOLS)  ## build the documentation, with the API reference, into build/docs
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
+	@# Readers must not depend on other servers, nor be seen by them.
+	@! grep -rEn '(<script[^>]*src|<img[^>]*src|<link[^>]*href)="?(https?:)?//' --include='*.html' build/docs
+	@echo "Open build/docs/index.html"
 
 lint: $(DEPENDENCIES) $(TOOLS)  ## check format, style and types
 	$(VENV)/bin/clang-format --dry-run -Werror $(CC_FILES)

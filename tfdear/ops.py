@@ -41,8 +41,9 @@ def mstopk(
         name: A name for the operation.
 
     Returns:
-        `values` and `indices`, vectors of `k` elements: the selected elements, in the type of `x`,
-        and their indices (int32) in `tf.reshape(x, [-1])`, in ascending order, all different.
+        `values` and `indices`, vectors of `k` elements. The values are the selected elements, in
+        the type of `x`; the indices (int32) are their positions in `tf.reshape(x, [-1])`, in
+        ascending order, all different.
 
     Raises:
         ValueError: `samplings` is not positive, or `k` is out of range when a graph is made.
@@ -85,8 +86,9 @@ def mstopk_with_feedback(
         name: A name for the operation.
 
     Returns:
-        `values`, `indices`, as of `mstopk`, and `new_residual`: `x + residual`, with 0 where an
-        element was selected. NaNs and infinities are selected first, and so do not stay in it.
+        `values` and `indices`, as of `mstopk`, and `new_residual`, which is `x + residual` with 0
+        where an element was selected. NaNs and infinities are selected first, and so do not stay in
+        it.
 
     Raises:
         ValueError: `k` is out of range when a graph is made.

@@ -204,6 +204,7 @@ def bounds(trace: Trace, costs: cost_model.CommunicationCosts) -> dict[str, floa
         costs: The network.
 
     Returns:
+        Three times, by name.
         "all_reduce": communication under the backward pass only (equation 8); "dear_barrier":
         the published DeAR (equation 7, and the denominator of equation 6); "dear": without its
         barrier, the longer of computation and communication.

@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""The examples, and the snippets of README.md, started as a user starts them."""
+"""The examples, started as a user starts them."""
 
 import contextlib
 import json
@@ -136,14 +136,3 @@ def test_custom_loop(start):
     assert float(epochs[-1][1]) < float(epochs[0][1])
     assert float(epochs[-1][2]) >= ACCURACY
     assert float(epochs[-1][4]) >= ACCURACY
-
-
-def test_snippets_of_the_readme(start, tmp_path):
-    # In order, in one script: later snippets use the strategy and the model of the first.
-    snippets = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-    assert len(snippets) >= 2
-    script = tmp_path / "snippets.py"
-    script.write_text("\n".join(snippets) + "\nprint('rank', strategy.rank, 'ran them all')\n")
-    text = output_of(start("-m", "tfdear", "run", "-n", "2", str(script)))
-    for rank in range(2):
-        assert f"rank {rank} ran them all" in text

@@ -375,7 +375,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         to gain. All values are this rank's.
 
         Returns:
-            A dict. Sums over the time since the last call: `steps`, seconds of `reduce_scatter`,
+            A dictionary.
+            Sums over the time since the last call: `steps`, seconds of `reduce_scatter`,
             `all_gather`, `all_reduce`, `sparse_gather`, `reduce`, `broadcast`, `update`,
             `communication` and its `exposed` part; `overlap` (fraction hidden; None without
             communication), `bytes` (payload of the gradients), `compressed_bytes` (what this rank
