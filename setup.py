@@ -3,9 +3,9 @@
 
 [Note: one library for each TensorFlow] The library works only with the minor version of TensorFlow
 whose headers it was compiled with. pip cannot choose a wheel by what is installed, so the wheel
-holds a library for each minor version, and `tfdear/engine/build_check.py` takes the one that fits. Where
-TensorFlow is installed already, as in a developer's environment, only that one is built for, and
-the wheel requires it.
+holds a library for each minor version, and `tfdear/engine/build_check.py` takes the one that fits.
+Where TensorFlow is installed already, as in a developer's environment, only that one is built for,
+and the wheel requires it.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 
 [Note: Life of a plan]
 Every layout of gradients starts with buckets of a fixed size, in the order of the variables
-(`first_plan`). After
-the first steps rank 0 knows in which order and at which times gradients become ready, lets the
-planner cut buckets, fixes the order of their collectives and proposes the result; all ranks adopt
-it at their next agreement (`custom_ops/engine/engine.cc`, [Note: agreement on plans]). A planner
-that searches gets the mean step time of every trial and names the next, until it is done; then the
-step time is watched, and a drift begins a new search. Nothing of this waits, and nothing retraces.
+(`first_plan`). After the first steps rank 0 knows in which order and at which times gradients
+become ready, lets the planner cut buckets, fixes the order of their collectives and proposes the
+result; all ranks adopt it at their next agreement (`custom_ops/engine/engine_agreement.cc`, [Note:
+agreement on plans]). A planner that searches gets the mean step time of every trial and names the
+next, until it is done; then the step time is watched, and a drift begins a new search. Nothing of
+this waits, and nothing retraces.
 """
 
 import copy

@@ -3,6 +3,7 @@
 
 import pytest
 
+from tfdear.base import names
 from tfdear.engine import plan as engine_plan
 from tfdear.job import topology
 
@@ -43,7 +44,7 @@ def test_a_torus_is_as_square_as_it_can_be():
         assert not any(world_size % n == 0 and n * n <= world_size for n in better)
 
 
-@pytest.mark.parametrize("collective", topology.COLLECTIVES)
+@pytest.mark.parametrize("collective", names.COLLECTIVES_IN_LEVELS)
 def test_nodes_of_different_sizes_are_refused(collective):
     with pytest.raises(ValueError, match="node 0 has 2, node 1 has 1, node 2 has 2"):
         topology.make_grid(collective, [0, 0, 1, 2, 2])
