@@ -109,6 +109,7 @@ def test_blocks_run(page, tmp_path):
     for name in ("benchmarks", "examples"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "train.py").write_text(quick_start().code)
+    printed = ""
     with contextlib.ExitStack() as stack:
         for block in blocks:
             print(block)
@@ -121,7 +122,7 @@ def test_blocks_run(page, tmp_path):
             else:
                 if "tfdear netlab up" in block.code:
                     stack.callback(subprocess.run, ["tfdear", "netlab", "down"], check=False)
-                run(["bash", "-euo", "pipefail", "-c", block.code], tmp_path)
+                printed += run(["bash", "-euo", "pipefail", "-c", block.code], tmp_path)
     fragments = [b for b in blocks if b.language == "python" and not (b.title or b.reason)]
     if fragments:
         (tmp_path / "fragments.py").write_text(script_of(fragments))
@@ -129,16 +130,11 @@ def test_blocks_run(page, tmp_path):
         text = run(command, tmp_path)
         for rank in range(2):
             assert f"rank {rank} ran them all" in text
-
-
-def test_both_ways_to_start_the_quick_start_print_one_loss(tmp_path):
-    (tmp_path / "train.py").write_text(quick_start().code)
-    losses = []
-    for command in (["-m", "tfdear", "run", "-n", "2", "train.py"], ["train.py"]):
-        text = run([sys.executable, *command], tmp_path)
-        losses += re.findall(r"^\d ranks, loss (\d\.\d+)$", text, re.MULTILINE)
-    assert len(losses) == 2
-    assert float(losses[0]) == pytest.approx(float(losses[1]), abs=1e-4)
+    if page == QUICK_START:
+        # With the launcher, in one process, on two nodes (its log is a file), with TF_CONFIG.
+        losses = [float(x) for x in re.findall(r"^\d ranks, loss (\S+)$", printed, re.MULTILINE)]
+        assert len(losses) == 4
+        assert losses == pytest.approx([losses[0]] * 4, abs=1e-4)
 
 
 def test_most_blocks_run():
@@ -152,7 +148,7 @@ def test_most_blocks_run():
         print(f"    {block}: {block.reason}")
     assert len(not_run) <= MOST_NOT_RUN
     assert all(len(block.reason.split()) >= 3 for block in not_run), "give a reason"
-    assert len(code) - len(not_run) >= 40
+    assert len(code) - len(not_run) >= 35
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
