@@ -18,7 +18,7 @@ import yaml
 from documentation import DOCS, PAGES, README, ROOT
 
 import tfdear
-from tfdear import cluster
+from tfdear.rendezvous import cluster
 
 # Only ends a job that hangs.
 DEADLINE = 240.0

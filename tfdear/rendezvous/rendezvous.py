@@ -111,8 +111,8 @@ class Rendezvous:
                 came = self._ask(self.store.directory, path, deadline=deadline)
                 if came.keys() >= {str(rank) for rank in range(self.world_size)}:
                     values = [came[str(rank)] for rank in range(self.world_size)]
-                    published = json.dumps(values)
-                    self._ask(self.store.insert, f"{path}-all", published, deadline=deadline)
+                    text = json.dumps(values)
+                    self._ask(self.store.insert, f"{path}-all", text, deadline=deadline)
                     return values
             else:
                 published = self._ask(self.store.try_get, f"{path}-all", deadline=deadline)

@@ -236,7 +236,7 @@ def test_the_command_refuses_what_makes_no_sense(arguments, message, capsys):
 
 def test_planning_and_simulating_load_no_tensorflow():
     code = (
-        "import sys; from tfdear import fusion, simulate_command, simulator; "
+        "import sys; from tfdear import fusion, simulator; from tfdear.commands import simulate; "
         "simulator.simulate(simulator.load('resnet-50'), simulator.Network(), [4], "
         "{'': fusion.Bayesian()}); "
         "sys.exit('tensorflow' in sys.modules)"
