@@ -21,6 +21,7 @@ _COLOUR_OF_OPERATION = {
     Operation.ALL_REDUCE: "#CC79A7",
 }
 _SPARSE_COLOUR = "#F0E442"
+_OTHER_COLOUR = "#000000"
 # In the order of the legend: of one group dense phases come first.
 _PHASES = sorted(
     STEP_KINDS,
@@ -34,7 +35,7 @@ _COLOURS = {
     "forward": "#56B4E9",
     "backward": "#0072B2",
     **{
-        kind.name: _COLOUR_OF_OPERATION[kind.operation]
+        kind.name: _COLOUR_OF_OPERATION.get(kind.operation, _OTHER_COLOUR)
         if kind.wire_format == WireFormat.DENSE
         else _SPARSE_COLOUR
         for kind in _PHASES
