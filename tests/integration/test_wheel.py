@@ -75,7 +75,7 @@ def test_the_wheel_holds_the_package_and_one_library(wheel):
     assert {name for name in modules if "_libraries" not in name} == {
         name for name in names if name.endswith(".py") and "_libraries" not in name
     }
-    assert {"tfdear/py.typed", "tfdear/traces/resnet-50.json"} <= set(names)
+    assert {"tfdear/py.typed", "tfdear/planning/traces/resnet-50.json"} <= set(names)
     # It has no library for another one.
     assert f"Requires-Dist: tensorflow=={MINOR}.*" in required
     always = [line for line in required if line.startswith("Requires-Dist") and ";" not in line]
