@@ -121,7 +121,8 @@ def test_blocks_run(page, tmp_path):
                 print("    was not run: nobody but root can")
             else:
                 if "tfdear netlab up" in block.code:
-                    stack.callback(subprocess.run, ["tfdear", "netlab", "down"], check=False)
+                    down = [sys.executable, "-m", "tfdear", "netlab", "down"]
+                    stack.callback(subprocess.run, down, check=False)
                 printed += run(["bash", "-euo", "pipefail", "-c", block.code], tmp_path)
     fragments = [b for b in blocks if b.language == "python" and not (b.title or b.reason)]
     if fragments:
