@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "custom_ops/engine/base/data_type.h"
+#include "custom_ops/engine/base/enum_name.h"
 #include "custom_ops/engine/base/status.h"
 #include "custom_ops/engine/base/step_kind.h"
 #include "custom_ops/engine/compression/sparse_exchange.h"
@@ -13,62 +14,23 @@
 namespace tfdear {
 namespace {
 
-constexpr char kUnknown[] = "unknown";
+constexpr const char* kLaneNames[] = {"gradients",  "control",         "intra_node",
+                                      "inter_node", "gradients_intra", "gradients_inter"};
+constexpr const char* kTransportNames[] = {"gloo", "shared_memory"};
+constexpr const char* kExchangeNames[] = {"all_gather", "reduce"};
+constexpr const char* kValueFormatNames[] = {"float32", "bfloat16"};
 
-const char* Name(LaneKind lane) {
-  switch (lane) {
-    case LaneKind::kGradients:
-      return "gradients";
-    case LaneKind::kControl:
-      return "control";
-    case LaneKind::kIntraNode:
-      return "intra_node";
-    case LaneKind::kInterNode:
-      return "inter_node";
-    case LaneKind::kGradientsIntra:
-      return "gradients_intra";
-    case LaneKind::kGradientsInter:
-      return "gradients_inter";
-  }
-  return kUnknown;
-}
-
-const char* Name(Transport transport) {
-  switch (transport) {
-    case Transport::kGloo:
-      return "gloo";
-    case Transport::kSharedMemory:
-      return "shared_memory";
-  }
-  return kUnknown;
-}
-
-const char* Name(ExchangeKind kind) {
-  switch (kind) {
-    case ExchangeKind::kAllGather:
-      return "all_gather";
-    case ExchangeKind::kReduce:
-      return "reduce";
-  }
-  return kUnknown;
-}
-
-const char* Name(ValueFormat format) {
-  switch (format) {
-    case ValueFormat::kFloat32:
-      return "float32";
-    case ValueFormat::kBFloat16:
-      return "bfloat16";
-  }
-  return kUnknown;
-}
+const char* Name(LaneKind lane) { return NameIn(kLaneNames, lane); }
+const char* Name(Transport transport) { return NameIn(kTransportNames, transport); }
+const char* Name(ExchangeKind kind) { return NameIn(kExchangeNames, kind); }
+const char* Name(ValueFormat format) { return NameIn(kValueFormatNames, format); }
 
 // The line of an enumeration, whose Name() knows no further than its last enumerator.
 template <typename Enum>
 std::string LineOf(std::string word) {
   for (int number = 0;; ++number) {
     std::string name = Name(static_cast<Enum>(number));
-    if (name == kUnknown) return word + "\n";
+    if (name == kUnknownName) return word + "\n";
     std::replace(name.begin(), name.end(), ' ', '_');
     word += " " + name;
   }
@@ -77,10 +39,9 @@ std::string LineOf(std::string word) {
 // What a kind of step is made of goes with its name.
 std::string LineOfStepKinds() {
   std::string line = "step_kind";
-  for (int number = 0; number < kNumStepKinds; ++number) {
-    const StepKind kind = StepKindOf(number);
-    line += std::string(" ") + Name(kind) + "=" + Name(kind.operation) + "/" + Name(kind.group) +
-            "/" + Name(kind.wire_format);
+  for (const auto& [kind, name] : kStepKinds) {
+    line += std::string(" ") + name + "=" + Name(kind.operation) + "/" + Name(kind.group) + "/" +
+            Name(kind.wire_format);
   }
   return line + "\n";
 }

@@ -2,6 +2,8 @@
 
 #include "custom_ops/engine/base/data_type.h"
 
+#include "custom_ops/engine/base/enum_name.h"
+
 namespace tfdear {
 
 size_t SizeOf(DataType type) {
@@ -20,21 +22,9 @@ size_t SizeOf(DataType type) {
 }
 
 const char* Name(DataType type) {
-  switch (type) {
-    case DataType::kFloat16:
-      return "float16";
-    case DataType::kBFloat16:
-      return "bfloat16";
-    case DataType::kFloat32:
-      return "float32";
-    case DataType::kFloat64:
-      return "float64";
-    case DataType::kInt32:
-      return "int32";
-    case DataType::kInt64:
-      return "int64";
-  }
-  return "unknown";
+  static constexpr const char* kNames[] = {"float16", "bfloat16", "float32",
+                                           "float64", "int32",    "int64"};
+  return NameIn(kNames, type);
 }
 
 }  // namespace tfdear

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "custom_ops/engine/base/enum_name.h"
+
 namespace tfdear {
 
 // What kind of failure, as far as a caller may want to react to it.
@@ -21,25 +23,10 @@ enum class StatusCode {
 };
 
 inline const char* Name(StatusCode code) {
-  switch (code) {
-    case StatusCode::kOk:
-      return "ok";
-    case StatusCode::kInvalidArgument:
-      return "invalid argument";
-    case StatusCode::kDeadlineExceeded:
-      return "deadline exceeded";
-    case StatusCode::kUnavailable:
-      return "unavailable";
-    case StatusCode::kAborted:
-      return "aborted";
-    case StatusCode::kInternal:
-      return "internal";
-    case StatusCode::kCancelled:
-      return "cancelled";
-    case StatusCode::kResourceExhausted:
-      return "resource exhausted";
-  }
-  return "unknown";
+  static constexpr const char* kNames[] = {"ok",          "invalid argument",  "deadline exceeded",
+                                           "unavailable", "aborted",           "internal",
+                                           "cancelled",   "resource exhausted"};
+  return NameIn(kNames, code);
 }
 
 // Result of an engine call. The engine throws nothing; kernels map this to TensorFlow's status.

@@ -7,28 +7,11 @@
 namespace tfdear {
 
 const char* Name(EventKind kind) {
-  switch (kind) {
-    case EventKind::kContribute:
-      return "contribute";
-    case EventKind::kCollective:
-      return "collective";
-    case EventKind::kUpdate:
-      return "update";
-    case EventKind::kAwait:
-      return "await";
-    case EventKind::kRead:
-      return "read";
-    case EventKind::kStep:
-      return "step";
-    case EventKind::kNorms:
-      return "norms";
-    case EventKind::kForward:
-      return "forward";
-    case EventKind::kFirstOfPlans:
-      break;
-  }
+  static constexpr const char* kNames[] = {"contribute", "collective", "update", "await",
+                                           "read",       "step",       "norms",  "forward"};
   const int step = static_cast<int>(kind) - static_cast<int>(EventKind::kFirstOfPlans);
-  return step < kNumStepKinds ? Name(StepKindOf(step)) : "unknown";
+  if (step < 0) return NameIn(kNames, kind);
+  return step < kNumStepKinds ? kStepKinds[step].name : kUnknownName;
 }
 
 EventKind EventOf(const StepKind& kind) {

@@ -113,8 +113,8 @@ Status Plan::Decode(const std::vector<int64_t>& words, Plan* plan) {
     int64_t kind, bucket, chunk, chunks;
     if (!take(&kind) || !take(&bucket) || !take(&chunk) || !take(&chunks)) return damaged;
     if (kind >= kNumStepKinds) return damaged;
-    plan->steps.push_back({StepKindOf(static_cast<int>(kind)), static_cast<int>(bucket),
-                           static_cast<int>(chunk), static_cast<int>(chunks)});
+    plan->steps.push_back({kStepKinds[kind].kind, static_cast<int>(bucket), static_cast<int>(chunk),
+                           static_cast<int>(chunks)});
   }
   return next == words.size() ? Status() : damaged;
 }

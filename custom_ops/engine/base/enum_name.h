@@ -1,0 +1,20 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#ifndef TFDEAR_ENGINE_BASE_ENUM_NAME_H_
+#define TFDEAR_ENGINE_BASE_ENUM_NAME_H_
+
+#include <cstddef>
+
+namespace tfdear {
+
+inline constexpr char kUnknownName[] = "unknown";
+
+// The name of an enumerator, from a table in the order of their numbers.
+template <typename Enum, size_t kCount>
+constexpr const char* NameIn(const char* const (&names)[kCount], Enum value) {
+  const auto number = static_cast<size_t>(value);
+  return number < kCount ? names[number] : kUnknownName;
+}
+
+}  // namespace tfdear
+
+#endif  // TFDEAR_ENGINE_BASE_ENUM_NAME_H_
