@@ -21,7 +21,7 @@ Engine::~Engine() {
 
 Status Engine::Start(const Options& options,
                      std::array<std::unique_ptr<ProcessGroup>, kNumLanes> groups) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (started_) {
     return Status(StatusCode::kInvalidArgument,
                   "the engine of this process was started before: a process can hold one "
@@ -37,13 +37,13 @@ Status Engine::Start(const Options& options,
   auto& gradients = lanes_[static_cast<int>(LaneKind::kGradients)];
   auto memory = gradients == nullptr ? nullptr : gradients->group()->fusion_memory();
   if (memory != nullptr) {
-    shared_pool_ = std::make_shared<FusionBufferPool>(FusionBufferPool::kMaxIdleBytes, memory);
+    group_pool_ = std::make_shared<FusionBufferPool>(FusionBufferPool::kMaxIdleBytes, memory);
   }
   return Status();
 }
 
 bool Engine::started() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return started_;
 }
 
@@ -76,7 +76,7 @@ void Engine::Open(int64_t layout, Opened opened) {
   Status status;
   bool agree = false;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     status = failure_;
     LayoutEntry* entry = nullptr;
     if (status.ok()) status = Find(layout, /*open_to_change=*/false, &entry);
@@ -105,7 +105,7 @@ void Engine::OpenNow(int64_t layout, const Opened& opened) {
   CompressionOfStep compression;
   Lane* lane = nullptr;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     LayoutEntry& entry = *layouts_[layout];
     current = entry.current;
     if (compressed_ && entry.lane == LaneKind::kGradients) compression = CompressionOf(&entry);
@@ -115,7 +115,7 @@ void Engine::OpenNow(int64_t layout, const Opened& opened) {
   auto reduction =
       std::make_shared<Reduction>(current, group->rank(), group->size(), pool_, &events_, lane,
                                   options_.max_delay_ms, GroupsOfLevels(), std::move(compression),
-                                  lane->kind() == LaneKind::kGradients ? shared_pool_ : nullptr);
+                                  lane->kind() == LaneKind::kGradients ? group_pool_ : nullptr);
   lane->Open(reduction);
   if (lane->kind() == LaneKind::kGradients) {
     const int64_t now = EventRecord::NowMicros();
@@ -178,7 +178,7 @@ void Engine::GiveUp(Ticket* ticket, Lane* lane) {
 
 void Engine::Abort(const Status& cause) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (!failure_.ok()) return;
     failure_ = cause;
   }
@@ -189,7 +189,7 @@ void Engine::Abort(const Status& cause) {
 }
 
 Status Engine::failure() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return failure_;
 }
 

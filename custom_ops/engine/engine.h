@@ -7,11 +7,11 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "custom_ops/engine/base/thread_annotations.h"
 #include "custom_ops/engine/memory/fusion_buffer.h"
 #include "custom_ops/engine/queue/lane.h"
 #include "custom_ops/engine/record/event_record.h"
@@ -138,14 +138,14 @@ class Engine {
 
   LevelGroups GroupsOfLevels();
   Levels Existing();
-  std::pair<int, int> PlaceOfExchange();
-  void TakeUpLoaded(LayoutEntry* entry);
-  SparseExchangeOptions ExchangeOf(const LayoutEntry& entry) const;
-  CompressionOfStep CompressionOf(LayoutEntry* entry);
-  Status Find(int64_t layout, bool open_to_change, LayoutEntry** entry);
+  std::pair<int, int> PlaceOfExchange() TFDEAR_REQUIRES(mutex_);
+  void TakeUpLoaded(LayoutEntry* entry) TFDEAR_REQUIRES(mutex_);
+  SparseExchangeOptions ExchangeOf(const LayoutEntry& entry) const TFDEAR_REQUIRES(mutex_);
+  CompressionOfStep CompressionOf(LayoutEntry* entry) TFDEAR_REQUIRES(mutex_);
+  Status Find(int64_t layout, bool open_to_change, LayoutEntry** entry) TFDEAR_REQUIRES(mutex_);
   static Status CheckTensor(const LayoutEntry& entry, int tensor);
-  void FindShared(int64_t layout);
-  Status Fix(LayoutEntry* entry);
+  void FindShared(int64_t layout) TFDEAR_REQUIRES(mutex_);
+  Status Fix(LayoutEntry* entry) TFDEAR_REQUIRES(mutex_);
   void Agree(int64_t layout, Opened opened);
   Status Adopt(int64_t layout, const std::vector<int64_t>& words, int64_t interval);
   void OpenNow(int64_t layout, const Opened& opened);
@@ -153,20 +153,22 @@ class Engine {
   EventRecord events_;
   PendingUpdates pending_;
   std::shared_ptr<FusionBufferPool> pool_;
-  std::shared_ptr<FusionBufferPool> shared_pool_;  // Of memory that all ranks map; or null.
+  std::shared_ptr<FusionBufferPool> group_pool_;  // Of the memory that the group wants; or null.
   Options options_;
   std::array<std::unique_ptr<Lane>, kNumLanes> lanes_;
   std::atomic<int64_t> next_variable_{0};
 
-  mutable std::mutex mutex_;  // Guards what follows.
-  bool started_ = false;
-  std::vector<std::unique_ptr<LayoutEntry>> layouts_;
-  bool compressed_ = false;
-  Compression compression_;
-  double density_ = 1;
-  std::vector<std::unique_ptr<CompressionState>> loaded_;  // Not taken up yet.
-  int64_t loads_ = 0;
-  Status failure_;
+  mutable Mutex mutex_;
+  bool started_ TFDEAR_GUARDED_BY(mutex_) = false;
+  // And what they hold.
+  std::vector<std::unique_ptr<LayoutEntry>> layouts_ TFDEAR_GUARDED_BY(mutex_);
+  bool compressed_ TFDEAR_GUARDED_BY(mutex_) = false;
+  Compression compression_ TFDEAR_GUARDED_BY(mutex_);
+  double density_ TFDEAR_GUARDED_BY(mutex_) = 1;
+  // Not taken up yet.
+  std::vector<std::unique_ptr<CompressionState>> loaded_ TFDEAR_GUARDED_BY(mutex_);
+  int64_t loads_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  Status failure_ TFDEAR_GUARDED_BY(mutex_);
 };
 
 }  // namespace tfdear

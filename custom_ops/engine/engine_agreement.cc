@@ -26,7 +26,7 @@ void Engine::Agree(int64_t layout, Opened opened) {
   auto body = [this, layout, message](CollectiveBackend* backend, const Signature& signature,
                                       uint64_t sequence) {
     if (backend->rank() == 0) {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       LayoutEntry& entry = *layouts_[layout];
       message->plan.swap(entry.agreement.plan);
       message->interval = entry.agreement.interval > 0 ? entry.agreement.interval : kAskAgain;
@@ -36,7 +36,7 @@ void Engine::Agree(int64_t layout, Opened opened) {
   };
   std::string name;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     name = layouts_[layout]->name;
   }
   // `collective` is kept until the end: nobody else holds it once it was issued.
@@ -51,7 +51,7 @@ void Engine::Agree(int64_t layout, Opened opened) {
 }
 
 Status Engine::Adopt(int64_t layout, const std::vector<int64_t>& words, int64_t interval) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   LayoutEntry& entry = *layouts_[layout];
   entry.agreement.execution = entry.executions - 1 + interval;
   if (words.empty()) return Status();
@@ -64,7 +64,7 @@ Status Engine::Adopt(int64_t layout, const std::vector<int64_t>& words, int64_t 
 }
 
 Status Engine::SetPlan(int64_t layout, const std::vector<int64_t>& words) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   LayoutEntry* entry = nullptr;
   TFDEAR_RETURN_IF_ERROR(Find(layout, /*open_to_change=*/true, &entry));
   Plan plan;
@@ -75,7 +75,7 @@ Status Engine::SetPlan(int64_t layout, const std::vector<int64_t>& words) {
 }
 
 Status Engine::Propose(int64_t layout, const std::vector<int64_t>& plan, int64_t next_agreement) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   LayoutEntry* entry = nullptr;
   TFDEAR_RETURN_IF_ERROR(Find(layout, /*open_to_change=*/false, &entry));
   if (next_agreement < 1) {
@@ -95,7 +95,7 @@ Status Engine::Propose(int64_t layout, const std::vector<int64_t>& plan, int64_t
 }
 
 std::vector<int64_t> Engine::PlanOf(int64_t layout, int64_t* executions) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   LayoutEntry* entry = nullptr;
   if (!Find(layout, /*open_to_change=*/false, &entry).ok()) return {};
   *executions = entry->executions;

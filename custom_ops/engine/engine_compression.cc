@@ -8,7 +8,7 @@
 namespace tfdear {
 
 Status Engine::Compress(const Compression& compression) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& entry : layouts_) {
     if (entry->lane == LaneKind::kGradients && entry->current != nullptr) {
       return Status(StatusCode::kInternal,
@@ -30,7 +30,7 @@ SparseExchangeOptions Engine::ExchangeOf(const LayoutEntry& entry) const {
 }
 
 Status Engine::SetDensity(double density) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (!(density > 0 && density <= 1)) {
     return Status(StatusCode::kInvalidArgument,
                   "expected a density above 0 and at most 1, received " + std::to_string(density));
@@ -102,7 +102,7 @@ Status Engine::SaveCompression(std::vector<char>* state) {
   std::vector<std::shared_ptr<const CompressionState>> states;
   state->clear();
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& entry : layouts_) {
       if (entry->held.loads < loads_) continue;  // A loaded state is about to take its place.
       const std::shared_ptr<const CompressionState> current =
@@ -121,7 +121,7 @@ Status Engine::SaveCompression(std::vector<char>* state) {
 }
 
 Status Engine::LoadCompression(const std::vector<char>& state) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const auto [place, places] = PlaceOfExchange();
   std::vector<std::unique_ptr<CompressionState>> loaded;
   const char* next = state.data();

@@ -7,7 +7,7 @@
 namespace tfdear {
 
 int64_t Engine::CreateLayout(const std::string& name, LaneKind lane) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   layouts_.push_back(std::make_unique<LayoutEntry>());
   layouts_.back()->name = name;
   layouts_.back()->lane = lane;
@@ -37,7 +37,7 @@ Status Engine::CheckTensor(const LayoutEntry& entry, int tensor) {
 }
 
 Status Engine::AddTensor(int64_t layout, const TensorSpec& tensor) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   LayoutEntry* entry = nullptr;
   Status status = Find(layout, /*open_to_change=*/true, &entry);
   if (status.ok()) {
@@ -49,7 +49,7 @@ Status Engine::AddTensor(int64_t layout, const TensorSpec& tensor) {
 
 Status Engine::SetVariable(int64_t layout, int tensor, int64_t variable, const std::string& name,
                            const std::string& comparable, const std::string& kind) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   LayoutEntry* entry = nullptr;
   TFDEAR_RETURN_IF_ERROR(Find(layout, /*open_to_change=*/true, &entry));
   TFDEAR_RETURN_IF_ERROR(CheckTensor(*entry, tensor));
@@ -88,14 +88,14 @@ void Engine::FindShared(int64_t layout) {
 }
 
 int64_t Engine::SharedWith(int64_t layout) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   LayoutEntry* entry = nullptr;
   const bool found = Find(layout, /*open_to_change=*/false, &entry).ok();
   return found && entry->shared >= 0 ? entry->shared : layout;
 }
 
 Status Engine::SetLane(int64_t layout, LaneKind lane) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   LayoutEntry* entry = nullptr;
   Status status = Find(layout, /*open_to_change=*/false, &entry);
   if (!status.ok() || entry->lane == lane) return status;
@@ -105,7 +105,7 @@ Status Engine::SetLane(int64_t layout, LaneKind lane) {
 }
 
 Status Engine::SetOptimizer(int64_t layout, float momentum) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   LayoutEntry* entry = nullptr;
   TFDEAR_RETURN_IF_ERROR(Find(layout, /*open_to_change=*/true, &entry));
   entry->optimizer = true;
@@ -114,7 +114,7 @@ Status Engine::SetOptimizer(int64_t layout, float momentum) {
 }
 
 Status Engine::RequestNorms(int64_t layout, int tensor) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   LayoutEntry* entry = nullptr;
   TFDEAR_RETURN_IF_ERROR(Find(layout, /*open_to_change=*/true, &entry));
   TFDEAR_RETURN_IF_ERROR(CheckTensor(*entry, tensor));
@@ -123,7 +123,7 @@ Status Engine::RequestNorms(int64_t layout, int tensor) {
 }
 
 std::vector<size_t> Engine::BucketBytes(int64_t layout) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   LayoutEntry* entry = nullptr;
   std::vector<size_t> bytes;
   if (!Find(layout, /*open_to_change=*/false, &entry).ok() || entry->current == nullptr)

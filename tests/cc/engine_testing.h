@@ -34,7 +34,7 @@ class EngineRank {
       : size_(backend->size()), lane_(kind, MakeGroup(std::move(backend))) {
     auto memory = lane_.group()->fusion_memory();
     if (memory == nullptr) return;
-    shared_pool_ = std::make_shared<FusionBufferPool>(FusionBufferPool::kMaxIdleBytes, memory);
+    group_pool_ = std::make_shared<FusionBufferPool>(FusionBufferPool::kMaxIdleBytes, memory);
   }
 
   int rank() { return lane_.group()->rank(); }
@@ -44,13 +44,13 @@ class EngineRank {
   // The events since the last call.
   std::vector<Event> NewEvents() { return events_.Read(&seen_); }
   // Of dense buckets.
-  FusionBufferPool* pool() { return shared_pool_ != nullptr ? shared_pool_.get() : pool_.get(); }
+  FusionBufferPool* pool() { return group_pool_ != nullptr ? group_pool_.get() : pool_.get(); }
 
   std::shared_ptr<Reduction> Open(std::shared_ptr<const ReductionLayout> layout,
                                   int max_delay_ms = 0) {
     auto reduction =
         std::make_shared<Reduction>(std::move(layout), rank(), size_, pool_, &events_, &lane_,
-                                    max_delay_ms, LevelGroups(), CompressionOfStep(), shared_pool_);
+                                    max_delay_ms, LevelGroups(), CompressionOfStep(), group_pool_);
     lane_.Open(reduction);
     return reduction;
   }
@@ -64,7 +64,7 @@ class EngineRank {
 
   const int size_;
   std::shared_ptr<FusionBufferPool> pool_ = std::make_shared<FusionBufferPool>();
-  std::shared_ptr<FusionBufferPool> shared_pool_;
+  std::shared_ptr<FusionBufferPool> group_pool_;
   EventRecord events_;
   uint64_t seen_ = 0;
   Lane lane_;  // Last: its group's thread uses what is above.

@@ -5,14 +5,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "custom_ops/engine/base/data_type.h"
 #include "custom_ops/engine/base/shard.h"
 #include "custom_ops/engine/base/signature.h"
 #include "custom_ops/engine/base/status.h"
+#include "custom_ops/engine/base/work.h"
 #include "custom_ops/engine/memory/fusion_memory.h"
 
 namespace tfdear {
@@ -21,15 +24,17 @@ namespace tfdear {
 // group ranks, 0 .. size() - 1.
 //
 // Contract:
-// - Collectives block, and are called from one thread at a time, in the same order on all members,
-//   with equal signature and sequence; sequence grows (several collectives may share one).
+// - Collectives are called from one thread at a time, in the same order on all members, with equal
+//   signature and sequence; sequence grows (several collectives may share one).
+// - A call puts its collective into the backend's queue, whose collectives run one after another.
+//   Completion() tells when it is over; until then the data belong to the backend. A backend of
+//   host memory may do all of it in the call.
 // - Every wait for a peer ends within the backend's timeout. Errors are final: after one, this and
 //   every later collective fails. Connections then stay open until Abort(), so that the members
 //   that did nothing wrong do not take this one for lost.
 // - Sums are the same bit for bit on all ranks, and ReduceScatter followed by AllGather gives the
 //   same bits as AllReduce.
-// - Pointers are to memory of the backend's device, which the caller may use again when the call
-//   returns.
+// - Data are in memory of the backend's device.
 class CollectiveBackend {
  public:
   virtual ~CollectiveBackend() = default;
@@ -51,6 +56,24 @@ class CollectiveBackend {
   // Names the peer that did not answer.
   virtual Status Connect(const std::vector<std::string>& blob_of_rank) = 0;
 
+  virtual Device device() const { return Device::kHost; }
+
+  // Over when all calls before it are, with the first error; null: they are over, as always where
+  // calls block.
+  virtual std::shared_ptr<Work> Completion() { return nullptr; }
+
+  void WhenComplete(std::function<void()> callback) {
+    if (auto completion = Completion()) {
+      completion->OnDone([callback = std::move(callback)](const Status&) { callback(); });
+    } else {
+      callback();
+    }
+  }
+
+  // Calls after this one use data that are there when `ready` is over. A backend with a queue lets
+  // that wait, not the caller.
+  virtual Status WaitFor(const std::shared_ptr<Work>& ready) { return ready->Wait(); }
+
   // `shards`: the elements that belong to each rank, equal on all ranks; they do not overlap.
   // Elements outside of all shards are left alone.
   using Shards = std::vector<Range>;
@@ -67,8 +90,9 @@ class CollectiveBackend {
   virtual Status AllReduce(void* data, const Shards& shards, DataType type,
                            const Signature& signature, uint64_t sequence) = 0;
 
-  // Memory that all members can reach, for data of ReduceScatterShared(); null where there is none,
-  // which then is so on all members.
+  // Where data of its collectives should lie: memory of its device, or memory that all members can
+  // reach, for ReduceScatterShared(). Null: anywhere in host memory, which then is so on all
+  // members.
   virtual std::shared_ptr<FusionMemory> fusion_memory() const { return nullptr; }
 
   // [Note: sums without copies]

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "custom_ops/engine/base/sum.h"
 #include "custom_ops/engine/collectives/collective_arguments.h"
-#include "custom_ops/engine/collectives/sum.h"
 
 namespace tfdear {
 namespace {

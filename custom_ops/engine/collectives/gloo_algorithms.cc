@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "custom_ops/engine/base/sum.h"
 #include "custom_ops/engine/collectives/collective_arguments.h"
 #include "custom_ops/engine/collectives/gloo_backend.h"
-#include "custom_ops/engine/collectives/sum.h"
 #include "custom_ops/engine/transport/tcp/gloo_exchange.h"
 
 namespace tfdear {

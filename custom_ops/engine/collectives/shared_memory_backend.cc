@@ -8,8 +8,8 @@
 #include <limits>
 #include <utility>
 
+#include "custom_ops/engine/base/sum.h"
 #include "custom_ops/engine/collectives/collective_arguments.h"
-#include "custom_ops/engine/collectives/sum.h"
 #include "custom_ops/engine/transport/membership.h"
 
 namespace tfdear {

@@ -9,8 +9,8 @@
 #include <random>
 #include <vector>
 
+#include "custom_ops/engine/base/sum.h"
 #include "custom_ops/engine/base/vector_clones.h"
-#include "custom_ops/engine/collectives/sum.h"
 
 namespace tfdear {
 namespace {

@@ -40,12 +40,26 @@ class Heap : public FusionMemory {
 std::shared_ptr<FusionBuffer> FusionBuffer::Borrowed(std::shared_ptr<FusionMemory> memory,
                                                      char* data, size_t size) {
   auto* const buffer = new FusionBuffer;
+  buffer->memory_ = memory.get();
   buffer->data_ = data;
   buffer->size_ = size;
   return std::shared_ptr<FusionBuffer>(buffer, [memory = std::move(memory)](FusionBuffer* read) {
     memory->GiveBack(read->data_);
     delete read;
   });
+}
+
+void FusionBuffer::Write(size_t offset, DataType type, const void* values, double weight,
+                         size_t count, size_t bytes) {
+  auto written = memory_->Write(type, data_ + offset, values, weight, count, bytes);
+  if (written == nullptr) return;
+  MutexLock lock(mutex_);
+  writes_.push_back(std::move(written));
+}
+
+std::vector<std::shared_ptr<Work>> FusionBuffer::TakeWrites() {
+  MutexLock lock(mutex_);
+  return std::exchange(writes_, {});
 }
 
 FusionBufferPool::FusionBufferPool(size_t max_idle_bytes, std::shared_ptr<FusionMemory> memory)
@@ -78,6 +92,7 @@ Status FusionBufferPool::Take(size_t size, std::shared_ptr<FusionBuffer>* taken)
     char* const data = memory_->Allocate(capacity);
     if (data == nullptr) return NoMemoryFor(size);
     buffer = new FusionBuffer;
+    buffer->memory_ = memory_.get();
     buffer->data_ = data;
     buffer->capacity_ = capacity;
     MutexLock lock(mutex_);

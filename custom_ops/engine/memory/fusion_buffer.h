@@ -25,12 +25,22 @@ class FusionBuffer {
 
   char* data() { return data_; }
   size_t size() const { return size_; }
+  Device device() const { return memory_->device(); }
+
+  // FusionMemory::Write() from `offset` on. From any thread, but not twice to the same bytes.
+  void Write(size_t offset, DataType type, const void* values, double weight, size_t count,
+             size_t bytes);
+  // What is still to be over before all that was written is there; to be heard once.
+  std::vector<std::shared_ptr<Work>> TakeWrites();
 
  private:
   friend class FusionBufferPool;
+  FusionMemory* memory_ = nullptr;  // Kept by the buffer's deleter.
   char* data_ = nullptr;
   size_t size_ = 0;
   size_t capacity_ = 0;
+  Mutex mutex_;
+  std::vector<std::shared_ptr<Work>> writes_ TFDEAR_GUARDED_BY(mutex_);
 };
 
 // Recycles fusion buffers: the buckets of every step have the same sizes, and fresh pages cost more

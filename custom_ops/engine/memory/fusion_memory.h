@@ -3,6 +3,10 @@
 #define TFDEAR_ENGINE_MEMORY_FUSION_MEMORY_H_
 
 #include <cstddef>
+#include <memory>
+
+#include "custom_ops/engine/base/data_type.h"
+#include "custom_ops/engine/base/work.h"
 
 namespace tfdear {
 
@@ -14,11 +18,23 @@ inline size_t AlignUp(size_t bytes) {
   return (bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
 }
 
-// Where the bytes of fusion buffers come from: the heap, or memory that several ranks map. Thread
-// safe.
+// What computes on memory, and so may touch its bytes.
+enum class Device { kHost, kCuda };
+
+// Where the bytes of fusion buffers come from: the heap, memory that several ranks map, or a
+// device. Thread safe.
 class FusionMemory {
  public:
   virtual ~FusionMemory() = default;
+
+  virtual Device device() const { return Device::kHost; }
+
+  // Writes `weight` times `count` values, and zeros behind them up to `bytes`. A weight of 0 writes
+  // zeros, whatever `values` holds; integers weigh 0 or 1. Over when the result is; null: already.
+  // `values` are in memory of the device too. Their owner may hand that back when this returns:
+  // what uses it next comes later in the device's queue.
+  virtual std::shared_ptr<Work> Write(DataType type, char* target, const void* values,
+                                      double weight, size_t count, size_t bytes);
 
   // This many bytes, aligned to kSlotAlignment; null where there are none left.
   virtual char* Allocate(size_t bytes) = 0;

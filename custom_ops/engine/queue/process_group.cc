@@ -14,6 +14,9 @@ namespace tfdear {
 
 using Clock = std::chrono::steady_clock;
 
+// See [Note: two in flight].
+constexpr size_t kMostInFlight = 2;
+
 ProcessGroup::ProcessGroup(std::string name, std::vector<int> ranks,
                            std::unique_ptr<CollectiveBackend> backend)
     : name_(std::move(name)), ranks_(std::move(ranks)), backend_(std::move(backend)) {
@@ -27,7 +30,7 @@ ProcessGroup::~ProcessGroup() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
-    idle = queue_.empty() && current_ == nullptr;
+    idle = queue_.empty() && started_.empty();
   }
   changed_.notify_all();
   if (!idle) {
@@ -35,6 +38,12 @@ ProcessGroup::~ProcessGroup() {
                  "process group '" + name_ + "' was destroyed while collectives were under way"));
   }
   thread_.join();
+  {
+    MutexLock lock(mutex_);
+    all_started_ = true;
+  }
+  changed_.notify_all();
+  if (completion_thread_.joinable()) completion_thread_.join();
 }
 
 std::shared_ptr<Work> ProcessGroup::Run(SignaturePtr signature, Body body,
@@ -45,8 +54,8 @@ std::shared_ptr<Work> ProcessGroup::Run(SignaturePtr signature, Body body,
     MutexLock lock(mutex_);
     refused = cause_;
     if (refused.ok()) {
-      queue_.push_back(
-          Entry{std::move(signature), std::move(body), work, std::move(after), next_sequence_++});
+      queue_.push_back(std::make_shared<Entry>(
+          Entry{std::move(signature), std::move(body), work, std::move(after), next_sequence_++}));
     }
   }
   if (!refused.ok()) {
@@ -74,32 +83,64 @@ void ProcessGroup::Loop() {
   const KeepDenormals keep_denormals;  // Sums are formed here.
   MutexLock lock(mutex_);
   while (true) {
-    while (!stopping_ && queue_.empty()) lock.Wait(&changed_);
+    while (queue_.empty() ? !stopping_ : started_.size() >= kMostInFlight) lock.Wait(&changed_);
     if (queue_.empty()) return;
     Status status;
-    if (const std::shared_ptr<Work> after = std::move(queue_.front().after)) {
+    if (const std::shared_ptr<Work> after = std::move(queue_.front()->after)) {
       // The entry stays in the queue: the group is not idle.
       lock.Unlock();
       status = after->Wait();
       lock.Lock();
     }
-    Entry entry = std::move(queue_.front());
+    std::shared_ptr<Entry> entry = std::move(queue_.front());
     queue_.pop_front();
     if (!cause_.ok()) status = cause_;
     if (status.ok()) {
-      current_ = entry.signature;
-      current_sequence_ = entry.sequence;
-      current_start_ = Clock::now();
+      entry->start = Clock::now();
+      started_.push_back(entry);
       lock.Unlock();
-      status = RunEntry(entry);
+      status = RunEntry(*entry);
+      auto completion = status.ok() ? backend_->Completion() : nullptr;
       lock.Lock();
-      current_.reset();
+      if (completion != nullptr) {
+        entry->completion = std::move(completion);
+        if (!completion_thread_.joinable()) {
+          completion_thread_ = std::thread(&ProcessGroup::CompletionLoop, this);
+        }
+        changed_.notify_all();
+        continue;
+      }
+      started_.pop_back();
       if (status.ok()) ++finished_;
     }
     lock.Unlock();
-    entry.work->Finish(status);
+    entry->work->Finish(status);
     // The body may own the last reference to objects whose destructors call this group.
-    entry = Entry();
+    entry.reset();
+    lock.Lock();
+  }
+}
+
+// Apart from the thread that starts collectives: that one may wait for work of another group, which
+// may wait for work of this one.
+void ProcessGroup::CompletionLoop() {
+  RegisterCommunicationThread();
+  MutexLock lock(mutex_);
+  while (true) {
+    while (started_.empty() ? !all_started_ : started_.front()->completion == nullptr) {
+      lock.Wait(&changed_);
+    }
+    if (started_.empty()) return;
+    std::shared_ptr<Entry> entry = started_.front();
+    lock.Unlock();
+    const Status status = CauseOf(entry->completion->Wait());
+    lock.Lock();
+    started_.pop_front();
+    if (status.ok()) ++finished_;
+    lock.Unlock();
+    changed_.notify_all();
+    entry->work->Finish(status);
+    entry.reset();
     lock.Lock();
   }
 }
@@ -115,25 +156,25 @@ Status ProcessGroup::RunEntry(const Entry& entry) {
   } catch (const std::exception& error) {
     status = Status(StatusCode::kInternal, entry.signature->text() + ": " + error.what());
   }
-  if (status.ok() || status.code() == StatusCode::kInvalidArgument) return status;
-  return AwaitCause(status);
+  return CauseOf(status);
 }
 
 // See [Note: root cause].
-Status ProcessGroup::AwaitCause(const Status& error) {
+Status ProcessGroup::CauseOf(const Status& error) {
+  if (error.ok() || error.code() == StatusCode::kInvalidArgument) return error;
   Status cause;
   {
     MutexLock lock(mutex_);
-    if (cause_.ok()) {
+    if (cause_.ok() && !failure_) {
       const int peer = backend_->failed_peer();
       failed_peer_ = peer < 0 ? -1 : GlobalRank(peer);
       failure_ = Status(error.code(), "rank " + std::to_string(GlobalRank(backend_->rank())) +
                                           ", process group '" + name_ + "': " + error.message());
-      const Clock::time_point start = Clock::now();
-      // In a loop, since set_cause_grace() may change the deadline meanwhile.
-      while (cause_.ok() && Clock::now() < start + cause_grace_) {
-        lock.WaitUntil(&changed_, start + cause_grace_);
-      }
+    }
+    const Clock::time_point start = Clock::now();
+    // In a loop, since set_cause_grace() may change the deadline meanwhile.
+    while (cause_.ok() && Clock::now() < start + cause_grace_) {
+      lock.WaitUntil(&changed_, start + cause_grace_);
     }
     if (cause_.ok()) cause_ = *failure_;
     cause = cause_;
@@ -145,12 +186,13 @@ Status ProcessGroup::AwaitCause(const Status& error) {
 
 std::optional<ProcessGroup::InFlight> ProcessGroup::Current() const {
   MutexLock lock(mutex_);
-  if (current_ == nullptr) return std::nullopt;
+  if (started_.empty()) return std::nullopt;
+  const Entry& first = *started_.front();
   InFlight in_flight;
-  in_flight.signature = current_->text();
-  if (current_->details() != nullptr) in_flight.details = *current_->details();
-  in_flight.sequence = current_sequence_;
-  in_flight.seconds = std::chrono::duration<double>(Clock::now() - current_start_).count();
+  in_flight.signature = first.signature->text();
+  if (first.signature->details() != nullptr) in_flight.details = *first.signature->details();
+  in_flight.sequence = first.sequence;
+  in_flight.seconds = std::chrono::duration<double>(Clock::now() - first.start).count();
   in_flight.waiting_for = GlobalRank(backend_->waiting_for());
   return in_flight;
 }

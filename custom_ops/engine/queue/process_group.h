@@ -17,15 +17,20 @@
 
 #include "custom_ops/engine/base/status.h"
 #include "custom_ops/engine/base/thread_annotations.h"
+#include "custom_ops/engine/base/work.h"
 #include "custom_ops/engine/collectives/collective_backend.h"
-#include "custom_ops/engine/queue/work.h"
 
 namespace tfdear {
 
-// A set of ranks and an ordered queue of collectives among them, run one after another, in the
+// A set of ranks and an ordered queue of collectives among them, started one after another, in the
 // order of submission, by a thread of the group's own. All members have to submit the same
 // collectives in the same order; nothing is negotiated. All methods are safe from any thread;
 // submitting never blocks. Memory handed in belongs to the group until the Work is done.
+//
+// [Note: two in flight]
+// Where calls of the backend block, a collective is over before the next one starts. A backend that
+// only puts them into a queue gets the next one while one is still under way, so that its queue
+// does not run dry; not more than that, as the order of what waits here may not be the last word.
 //
 // [Note: root cause]
 // When one rank dies, its neighbours see a closed connection, but the neighbours' neighbours would
@@ -55,7 +60,8 @@ class ProcessGroup {
   std::shared_ptr<FusionMemory> fusion_memory() const { return backend_->fusion_memory(); }
 
   // A collective, or any compound of them, as one entry of the queue. `body` runs on the group's
-  // thread; it hands signature and sequence to every collective it calls. If it returns
+  // thread; it hands signature and sequence to every collective it calls, and the Work is done when
+  // these are over, which may be after it has returned. If it returns
   // kInvalidArgument only its own Work fails; every other error, and every exception (memory may
   // run out anywhere), ends the group. `after`:
   // work of another group that must be over before; if that fails, this work ends with its error
@@ -74,7 +80,7 @@ class ProcessGroup {
     double seconds = 0;    // since it started
     int waiting_for = -1;  // global rank whose message it waits for now, or -1
   };
-  // What runs now, if anything.
+  // What runs now, if anything: the one that was started first.
   std::optional<InFlight> Current() const;
 
   // The first transport error, with the lost rank in words; set before the Work fails.
@@ -98,11 +104,14 @@ class ProcessGroup {
     std::shared_ptr<Work> work;
     std::shared_ptr<Work> after;
     uint64_t sequence = 0;
+    std::chrono::steady_clock::time_point start;
+    std::shared_ptr<Work> completion;  // Of the backend, once the body has returned; or null.
   };
 
   void Loop();
+  void CompletionLoop();
   Status RunEntry(const Entry& entry);
-  Status AwaitCause(const Status& error);
+  Status CauseOf(const Status& error);
   int GlobalRank(int group_rank) const;
 
   const std::string name_;
@@ -111,18 +120,18 @@ class ProcessGroup {
 
   mutable Mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Entry> queue_ TFDEAR_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Entry>> queue_ TFDEAR_GUARDED_BY(mutex_);
   uint64_t next_sequence_ TFDEAR_GUARDED_BY(mutex_) = 0;
   uint64_t finished_ TFDEAR_GUARDED_BY(mutex_) = 0;
-  SignaturePtr current_ TFDEAR_GUARDED_BY(mutex_);
-  uint64_t current_sequence_ TFDEAR_GUARDED_BY(mutex_) = 0;
-  std::chrono::steady_clock::time_point current_start_ TFDEAR_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Entry>> started_ TFDEAR_GUARDED_BY(mutex_);  // And not over.
   std::optional<Status> failure_ TFDEAR_GUARDED_BY(mutex_);
   int failed_peer_ TFDEAR_GUARDED_BY(mutex_) = -1;
   Status cause_ TFDEAR_GUARDED_BY(mutex_);  // why no more work is done; ok while the group works
   std::chrono::milliseconds cause_grace_ TFDEAR_GUARDED_BY(mutex_){20000};
   bool stopping_ TFDEAR_GUARDED_BY(mutex_) = false;
+  bool all_started_ TFDEAR_GUARDED_BY(mutex_) = false;
   std::thread thread_;
+  std::thread completion_thread_;  // Of a backend with a queue: waits for what was started.
 };
 
 }  // namespace tfdear

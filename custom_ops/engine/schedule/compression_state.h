@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "custom_ops/engine/base/status.h"
+#include "custom_ops/engine/base/work.h"
 #include "custom_ops/engine/compression/sparse_exchange.h"
-#include "custom_ops/engine/queue/work.h"
 #include "custom_ops/engine/schedule/bucket.h"
 #include "custom_ops/engine/schedule/plan.h"
 

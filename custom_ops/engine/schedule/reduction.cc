@@ -21,7 +21,7 @@ void InjectDelay(int max_ms) {
 Reduction::Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, int world_size,
                      std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* lane,
                      int max_delay_ms, LevelGroups levels, CompressionOfStep compression,
-                     std::shared_ptr<FusionBufferPool> shared_pool)
+                     std::shared_ptr<FusionBufferPool> group_pool)
     : layout_(std::move(layout)),
       rank_(rank),
       world_size_(world_size),
@@ -31,7 +31,7 @@ Reduction::Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, in
       max_delay_ms_(max_delay_ms),
       levels_(levels),
       compression_(std::move(compression)),
-      shared_pool_(std::move(shared_pool)),
+      group_pool_(std::move(group_pool)),
       buckets_(layout_->buckets.size()),
       arrived_(layout_->tensors.size()) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
@@ -90,14 +90,19 @@ std::shared_ptr<Work> Reduction::Submit(ProcessGroup* world, const ReductionLayo
                  CollectiveBackend* backend, uint64_t sequence) {
     if (flushed != nullptr) TFDEAR_RETURN_IF_ERROR(flushed->Wait());
     InjectDelay(max_delay_ms_);
+    for (const auto& write : buckets_[step.bucket].buffer->TakeWrites()) {
+      TFDEAR_RETURN_IF_ERROR(backend->WaitFor(write));
+    }
     const bool gradients = lane_->kind() == LaneKind::kGradients;
     const int64_t computation = gradients ? ComputationMicros() : 0;
     const int64_t begin = EventRecord::NowMicros();
     size_t bytes = 0;
     Status status = RunStep(backend, step, *signature, sequence, &bytes);
-    events_->Add({gradients ? EventOf(step.kind) : EventKind::kCollective, number(), step.bucket,
-                  static_cast<int64_t>(bytes), begin, EventRecord::NowMicros(),
-                  gradients ? ComputationMicros() - computation : 0});
+    backend->WhenComplete([self, &step, gradients, bytes, begin, computation] {
+      self->events_->Add({gradients ? EventOf(step.kind) : EventKind::kCollective, self->number(),
+                          step.bucket, static_cast<int64_t>(bytes), begin, EventRecord::NowMicros(),
+                          gradients ? ComputationMicros() - computation : 0});
+    });
     if (status.ok() && step.takes_norms) {
       status = TakeNorms(backend, step.bucket, signature->text(), sequence);
     }
@@ -131,7 +136,7 @@ void Reduction::WhenReduced(int tensor, Receiver receiver) {
   Status status;
   Reduced reduced;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     BucketState& bucket = buckets_[layout_->place_of_tensor[tensor].bucket];
     if (!bucket.done) {
       if (failure_.ok()) {
@@ -151,7 +156,7 @@ void Reduction::Finish(int bucket_index, const Status& status) {
   std::vector<std::pair<int, Receiver>> receivers;
   std::vector<Reduced> slices;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     BucketState& bucket = buckets_[bucket_index];
     if (bucket.done) return;
     bucket.done = true;
@@ -167,7 +172,7 @@ void Reduction::Finish(int bucket_index, const Status& status) {
 
 void Reduction::Fail(const Status& cause) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     failure_ = cause;
   }
   for (size_t b = 0; b < buckets_.size(); ++b) Finish(static_cast<int>(b), cause);

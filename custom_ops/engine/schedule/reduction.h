@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "custom_ops/engine/base/signature.h"
+#include "custom_ops/engine/base/thread_annotations.h"
 #include "custom_ops/engine/memory/fusion_buffer.h"
 #include "custom_ops/engine/norms/layer_norms.h"
 #include "custom_ops/engine/queue/lane.h"
@@ -58,7 +58,7 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, int world_size,
             std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* lane,
             int max_delay_ms, LevelGroups levels = {}, CompressionOfStep compression = {},
-            std::shared_ptr<FusionBufferPool> shared_pool = nullptr);
+            std::shared_ptr<FusionBufferPool> group_pool = nullptr);
 
   // Adds this rank's share of a dense tensor, `weight` times what is at `data`. A weight of 0
   // contributes zeros, whatever `data` holds; integers weigh 0 or 1.
@@ -132,10 +132,11 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   const int max_delay_ms_;
   const LevelGroups levels_;
   const CompressionOfStep compression_;
-  const std::shared_ptr<FusionBufferPool> shared_pool_;  // Of memory that all ranks map; or null.
+  const std::shared_ptr<FusionBufferPool>
+      group_pool_;  // Of the memory that the group wants; or null.
 
-  std::mutex mutex_;  // Guards the buffers and the receivers of the buckets, and the failure.
-  Status failure_;
+  Mutex mutex_;  // Guards the buffers and the receivers of the buckets, too.
+  Status failure_ TFDEAR_GUARDED_BY(mutex_);
   std::vector<BucketState> buckets_;
   std::vector<std::atomic<bool>> arrived_;
   std::atomic<size_t> contributed_{0};

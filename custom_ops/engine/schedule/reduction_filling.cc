@@ -1,23 +1,11 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 // What a rank gives to a reduction: gradients, rows, and what norms are taken of.
-#include <algorithm>
-#include <cstring>
 #include <utility>
 
-#include "custom_ops/engine/collectives/sum.h"
 #include "custom_ops/engine/schedule/reduction.h"
 
 namespace tfdear {
 namespace {
-
-void CopyWeighted(DataType type, void* target, const void* source, double weight, size_t count) {
-  if (count == 0) return;
-  if (weight == 1) {
-    std::memcpy(target, source, count * SizeOf(type));
-  } else {
-    CopyScaled(type, target, source, weight, count);
-  }
-}
 
 size_t ElementsOf(const std::vector<int64_t>& shape) {
   size_t elements = 1;
@@ -28,14 +16,17 @@ size_t ElementsOf(const std::vector<int64_t>& shape) {
 }  // namespace
 
 Status Reduction::TakeBuffer(int bucket, size_t count, FusionBuffer** buffer) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   BucketState& state = buckets_[bucket];
   if (state.buffer == nullptr) {
     const size_t bytes = count * SizeOf(layout_->buckets[bucket].type);
-    // With memory of its own it travels too, by copies.
-    if (shared_pool_ == nullptr || !shared_pool_->Take(bytes, &state.buffer).ok()) {
-      TFDEAR_RETURN_IF_ERROR(pool_->Take(bytes, &state.buffer));
+    FusionBufferPool* const wanted = (group_pool_ != nullptr ? group_pool_ : pool_).get();
+    Status taken = wanted->Take(bytes, &state.buffer);
+    // What only this rank maps travels too, by copies.
+    if (!taken.ok() && wanted->memory()->device() == Device::kHost) {
+      taken = pool_->Take(bytes, &state.buffer);
     }
+    TFDEAR_RETURN_IF_ERROR(taken);
     state.count = count;
   }
   *buffer = state.buffer.get();
@@ -60,16 +51,11 @@ Status Reduction::Contribute(int tensor, const void* data, const std::vector<int
   TFDEAR_RETURN_IF_ERROR(
       TakeBuffer(bucket, spec.count < 0 ? elements : layout_->buckets[bucket].count, &buffer));
   const size_t element = SizeOf(spec.type);
-  char* target = buffer->data() + layout_->buckets[bucket].offsets[slot] * element;
   const size_t bytes = elements * element;
-  if (weight == 0) {
-    std::memset(target, 0, bytes);
-  } else {
-    CopyWeighted(spec.type, target, data, weight, elements);
-  }
   // The gap before the next slot is summed too. What a former user of the buffer left there would
   // grow with every step, up to infinities, subnormals (slow) or overflows.
-  if (spec.count >= 0) std::memset(target + bytes, 0, AlignUp(bytes) - bytes);
+  buffer->Write(layout_->buckets[bucket].offsets[slot] * element, spec.type, data, weight, elements,
+                spec.count >= 0 ? AlignUp(bytes) : bytes);
   buckets_[bucket].shapes[slot] = shape;
   RecordContribution(tensor, begin);
   Arrived(tensor);
@@ -87,15 +73,17 @@ Status Reduction::ContributeRows(int tensor, const void* values, const int64_t* 
   if (weight == 0) shape[0] = 0;
   const int bucket = layout_->place_of_tensor[tensor].bucket;
   const int64_t begin = EventRecord::NowMicros();
-  const size_t bytes = ElementsOf(shape) * SizeOf(spec.type);
+  const size_t elements = ElementsOf(shape);
+  const size_t bytes = elements * SizeOf(spec.type);
+  const size_t index_bytes = shape[0] * sizeof(int64_t);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     BucketState& state = buckets_[bucket];
     TFDEAR_RETURN_IF_ERROR(pool_->Take(bytes, &state.buffer));
-    TFDEAR_RETURN_IF_ERROR(pool_->Take(shape[0] * sizeof(int64_t), &state.indices));
+    TFDEAR_RETURN_IF_ERROR(pool_->Take(index_bytes, &state.indices));
     state.shapes[0] = shape;
-    CopyWeighted(spec.type, state.buffer->data(), values, weight, ElementsOf(shape));
-    if (shape[0] > 0) std::memcpy(state.indices->data(), indices, shape[0] * sizeof(int64_t));
+    state.buffer->Write(0, spec.type, values, weight, elements, bytes);
+    state.indices->Write(0, DataType::kInt64, indices, 1, shape[0], index_bytes);
   }
   RecordContribution(tensor, begin);
   Arrived(tensor);
@@ -133,7 +121,7 @@ Status Reduction::AddLayer(int tensor, LayerOperands operands) {
   const auto [bucket, slot] = layout_->place_of_tensor[tensor];
   BucketState& state = buckets_[bucket];
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     NormedSlot& layer = state.layers[slot];
     if (!spec.norms || spec.sparse || spec.type != DataType::kFloat32 || layer.operands.owner) {
       return Status(StatusCode::kInternal, "tensor " + std::to_string(tensor) + " of '" +

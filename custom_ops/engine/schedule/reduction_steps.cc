@@ -11,6 +11,14 @@ namespace tfdear {
 Status Reduction::RunStep(CollectiveBackend* backend, const ReductionLayout::Step& step,
                           const Signature& signature, uint64_t sequence, size_t* bytes) {
   BucketState* const state = &buckets_[step.bucket];
+  if (backend->device() != Device::kHost && (step.kind.wire_format != WireFormat::kDense ||
+                                             step.takes_norms || compression_.flushed != nullptr)) {
+    return Status(StatusCode::kInvalidArgument,
+                  signature.text() +
+                      ": rows, selected elements and norms of gradients need host memory, and the "
+                      "collectives of this group are of another device. Use dense gradients there, "
+                      "without compression, or the collectives of the host");
+  }
   if (step.adds_held_back && compression_.flushed != nullptr) {
     compression_.flushed->AddHeldBack(layout_->buckets[step.bucket],
                                       world_size_ / compression_.flushed->places(),
@@ -48,7 +56,8 @@ Status Reduction::RunDense(CollectiveBackend* backend, const ReductionLayout::St
   }
   const auto shards = ShardsOfStep(step);
   for (const Range& shard : shards) *bytes += shard.size() * SizeOf(type);
-  if (step.kind.group == Group::kWorld && backend->fusion_memory() != nullptr) {
+  if (step.kind.group == Group::kWorld && backend->device() == Device::kHost &&
+      backend->fusion_memory() != nullptr) {
     return SumShared(backend, step, shards, signature, sequence);
   }
   if (operation == Operation::kReduceScatter) {
@@ -76,7 +85,7 @@ Status Reduction::SumShared(CollectiveBackend* backend, const ReductionLayout::S
   TFDEAR_RETURN_IF_ERROR(backend->Barrier(signature, sequence));
   if (++state->gathered < layout_->last_steps[step.bucket] || state->sum == data) return Status();
   auto sum = FusionBuffer::Borrowed(backend->fusion_memory(), state->sum, state->buffer->size());
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   state->buffer.swap(sum);
   return Status();
 }
@@ -143,7 +152,7 @@ Status Reduction::GatherRows(CollectiveBackend* backend, const Signature& signat
   TFDEAR_RETURN_IF_ERROR(AllGatherIndexedRows(backend, signature, sequence, bucket->indices->data(),
                                               {bucket->buffer->data(), shape[0], row_bytes},
                                               allocate));
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   bucket->indices = std::move(all_indices);
   bucket->buffer = std::move(all_values);
   shape[0] = static_cast<int64_t>(total);

@@ -9,7 +9,7 @@ void SingleCollective::Start(std::shared_ptr<const Signature> signature, Body bo
                              std::function<void(const Status&)> done) {
   Status failure;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     failure = failure_;
     if (failure.ok()) {
       signature_ = std::move(signature);
@@ -27,13 +27,15 @@ void SingleCollective::Start(std::shared_ptr<const Signature> signature, Body bo
 
 bool SingleCollective::Issue(ProcessGroup* group, Reactions* reactions) {
   if (!started_.load()) return false;
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   auto signature = std::make_shared<Signature>(WithTicket(signature_->text(), number()));
   auto run = [signature, body = std::move(body_), events = events_, number = number()](
                  CollectiveBackend* backend, uint64_t sequence) {
     const int64_t begin = EventRecord::NowMicros();
     Status status = body(backend, *signature, sequence);
-    events->Add({EventKind::kCollective, number, 0, 0, begin, EventRecord::NowMicros()});
+    backend->WhenComplete([events, number, begin] {
+      events->Add({EventKind::kCollective, number, 0, 0, begin, EventRecord::NowMicros()});
+    });
     return status;
   };
   // The state that the caller handed in must live until the collective is done: `done` owns it.
@@ -46,7 +48,7 @@ bool SingleCollective::Issue(ProcessGroup* group, Reactions* reactions) {
 void SingleCollective::Fail(const Status& cause) {
   std::function<void(const Status&)> done;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     failure_ = cause;
     done = std::move(done_);
     done_ = nullptr;

@@ -5,9 +5,9 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 
 #include "custom_ops/engine/base/signature.h"
+#include "custom_ops/engine/base/thread_annotations.h"
 #include "custom_ops/engine/queue/lane.h"
 #include "custom_ops/engine/record/event_record.h"
 
@@ -35,11 +35,11 @@ class SingleCollective : public Ticket {
   Lane* const lane_;
   EventRecord* const events_;
   std::atomic<bool> started_{false};
-  std::mutex mutex_;
-  std::shared_ptr<const Signature> signature_;
-  Body body_;
-  std::function<void(const Status&)> done_;
-  Status failure_;
+  Mutex mutex_;
+  std::shared_ptr<const Signature> signature_ TFDEAR_GUARDED_BY(mutex_);
+  Body body_ TFDEAR_GUARDED_BY(mutex_);
+  std::function<void(const Status&)> done_ TFDEAR_GUARDED_BY(mutex_);
+  Status failure_ TFDEAR_GUARDED_BY(mutex_);
 };
 
 }  // namespace tfdear

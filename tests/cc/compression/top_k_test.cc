@@ -7,7 +7,7 @@
 #include <limits>
 #include <random>
 
-#include "custom_ops/engine/collectives/sum.h"
+#include "custom_ops/engine/base/sum.h"
 #include "tests/cc/testing.h"
 
 namespace tfdear {

@@ -17,7 +17,7 @@
 #include <immintrin.h>
 #endif
 
-#include "custom_ops/engine/collectives/sum.h"
+#include "custom_ops/engine/base/sum.h"
 #include "tests/cc/testing.h"
 
 namespace tfdear {

@@ -1,7 +1,7 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 
-#ifndef TFDEAR_ENGINE_QUEUE_WORK_H_
-#define TFDEAR_ENGINE_QUEUE_WORK_H_
+#ifndef TFDEAR_ENGINE_BASE_WORK_H_
+#define TFDEAR_ENGINE_BASE_WORK_H_
 
 #include <condition_variable>
 #include <functional>
@@ -39,4 +39,4 @@ class Work {
 
 }  // namespace tfdear
 
-#endif  // TFDEAR_ENGINE_QUEUE_WORK_H_
+#endif  // TFDEAR_ENGINE_BASE_WORK_H_

@@ -1,7 +1,7 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 
-#ifndef TFDEAR_ENGINE_COLLECTIVES_SUM_H_
-#define TFDEAR_ENGINE_COLLECTIVES_SUM_H_
+#ifndef TFDEAR_ENGINE_BASE_SUM_H_
+#define TFDEAR_ENGINE_BASE_SUM_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -35,4 +35,4 @@ bool HasHalfInstructions();
 }  // namespace sum_internal
 }  // namespace tfdear
 
-#endif  // TFDEAR_ENGINE_COLLECTIVES_SUM_H_
+#endif  // TFDEAR_ENGINE_BASE_SUM_H_

@@ -1,6 +1,6 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 
-#include "custom_ops/engine/collectives/sum.h"
+#include "custom_ops/engine/base/sum.h"
 
 #include <cstring>
 
