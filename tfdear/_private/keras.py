@@ -4,43 +4,43 @@
 Every name has an entry here; to wrap it, add a function in `tfdear.integrations.keras`.
 """
 
+from functools import partial
+
 from tfdear._private import seams
 
 REGISTRY = seams.Registry("Keras", "keras>=3.10,<3.16", tested=("3.10.0", "3.15.1"))
 
-_TRAINER = "keras.src.backend.tensorflow.trainer"
-_LOSS_SCALE = "keras.src.optimizers.loss_scale_optimizer"
-_CALLBACKS = "keras.src.callbacks.callback_list"
-_BACKUP = "keras.src.callbacks.backup_and_restore"
+_adapter = partial(REGISTRY.name, "keras.src.trainers.data_adapters.generator_data_adapter")
+_backup = partial(REGISTRY.name, "keras.src.callbacks.backup_and_restore")
+_base_optimizer = partial(REGISTRY.name, "keras.src.optimizers.base_optimizer")
+_callbacks = partial(REGISTRY.name, "keras.src.callbacks.callback_list")
+_dataset = partial(REGISTRY.name, "keras.src.trainers.data_adapters.tf_dataset_adapter")
+_loss = partial(REGISTRY.name, "keras.src.losses.loss")
+_loss_scale = partial(REGISTRY.name, "keras.src.optimizers.loss_scale_optimizer")
+_optimizer = partial(REGISTRY.name, "keras.src.backend.tensorflow.optimizer")
+_saving = partial(REGISTRY.name, "keras.src.saving.saving_lib")
+_trainer = partial(REGISTRY.name, "keras.src.backend.tensorflow.trainer")
 
 # Which strategy a model belongs to, also while `distribute_strategy` is not set up.
-REGISTRY.name(_TRAINER, "TensorFlowTrainer.__init__", sets="_distribute_strategy")
+_trainer("TensorFlowTrainer.__init__", sets="_distribute_strategy")
 
 # Builds a model from a first batch, which it discards.
-MAYBE_SYMBOLIC_BUILD = REGISTRY.name(
-    _TRAINER, "TensorFlowTrainer._maybe_symbolic_build", "(self, iterator=None, data_batch=None)"
+MAYBE_SYMBOLIC_BUILD = _trainer(
+    "TensorFlowTrainer._maybe_symbolic_build", "(self, iterator=None, data_batch=None)"
 )
 
 # Which strategy an optimizer was created in.
-REGISTRY.name(
-    "keras.src.backend.tensorflow.optimizer",
-    "TFOptimizer.__init__",
-    sets="_distribution_strategy",
-)
+_optimizer("TFOptimizer.__init__", sets="_distribution_strategy")
 
 # Scale a mean loss by the number of replicas, and take that back for logs.
-SCALE_LOSS = REGISTRY.name("keras.src.losses.loss", "scale_loss_for_distribution", "(value)")
-UNSCALE_LOSS = REGISTRY.name("keras.src.losses.loss", "unscale_loss_for_distribution", "(value)")
+SCALE_LOSS = _loss("scale_loss_for_distribution", "(value)")
+UNSCALE_LOSS = _loss("unscale_loss_for_distribution", "(value)")
 
 # Reduces the losses of examples, and adds up what a layer adds for each row.
-REDUCE_VALUES = REGISTRY.name(
-    "keras.src.losses.loss",
-    "reduce_values",
-    "(values, sample_weight=None, reduction='sum_over_batch_size')",
+REDUCE_VALUES = _loss(
+    "reduce_values", "(values, sample_weight=None, reduction='sum_over_batch_size')"
 )
-AGGREGATE_ADDITIONAL_LOSS = REGISTRY.name(
-    _TRAINER, "TensorFlowTrainer._aggregate_additional_loss", "(self, loss)"
-)
+AGGREGATE_ADDITIONAL_LOSS = _trainer("TensorFlowTrainer._aggregate_additional_loss", "(self, loss)")
 
 # Makes a metric, whose `result` is that of all ranks.
 METRIC_INIT = REGISTRY.name(
@@ -49,82 +49,58 @@ METRIC_INIT = REGISTRY.name(
 
 # Logs the mean of losses.
 UPDATE_MEAN = REGISTRY.name(
-    "keras.src.metrics.reduction_metrics",
-    "Mean.update_state",
-    "(self, values, sample_weight=None)",
+    "keras.src.metrics.reduction_metrics", "Mean.update_state", "(self, values, sample_weight=None)"
 )
 
 # Sums gradients over replicas.
-ALL_REDUCE_SUM_GRADIENTS = REGISTRY.name(
-    "keras.src.backend.tensorflow.optimizer",
-    "TFOptimizer._all_reduce_sum_gradients",
-    "(self, grads_and_vars)",
+ALL_REDUCE_SUM_GRADIENTS = _optimizer(
+    "TFOptimizer._all_reduce_sum_gradients", "(self, grads_and_vars)"
 )
 
 # Concatenates the replicas' rows in `predict`.
-REDUCE_PER_REPLICA = REGISTRY.name(_TRAINER, "reduce_per_replica", "(values, strategy, reduction)")
+REDUCE_PER_REPLICA = _trainer("reduce_per_replica", "(values, strategy, reduction)")
 
 # Pass a whole batch to `strategy.run`.
-TRAIN_ON_BATCH = REGISTRY.name(
-    _TRAINER,
+TRAIN_ON_BATCH = _trainer(
     "TensorFlowTrainer.train_on_batch",
     "(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False)",
 )
-TEST_ON_BATCH = REGISTRY.name(
-    _TRAINER,
-    "TensorFlowTrainer.test_on_batch",
-    "(self, x, y=None, sample_weight=None, return_dict=False)",
+TEST_ON_BATCH = _trainer(
+    "TensorFlowTrainer.test_on_batch", "(self, x, y=None, sample_weight=None, return_dict=False)"
 )
-PREDICT_ON_BATCH = REGISTRY.name(_TRAINER, "TensorFlowTrainer.predict_on_batch", "(self, x)")
+PREDICT_ON_BATCH = _trainer("TensorFlowTrainer.predict_on_batch", "(self, x)")
 
 # Distributes the data of `fit`, `evaluate` and `predict`.
-EPOCH_ITERATOR_INIT = REGISTRY.name(
-    _TRAINER, "TFEpochIterator.__init__", "(self, distribute_strategy=None, *args, **kwargs)"
+EPOCH_ITERATOR_INIT = _trainer(
+    "TFEpochIterator.__init__", "(self, distribute_strategy=None, *args, **kwargs)"
 )
-REGISTRY.name(_TRAINER, "TFEpochIterator.__init__", sets="_distributed_dataset")
+_trainer("TFEpochIterator.__init__", sets="_distributed_dataset")
 
 # The adapter that reads a generator, and its pipeline.
-GENERATOR_DATA_ADAPTER = REGISTRY.name(
-    "keras.src.trainers.data_adapters.generator_data_adapter", "GeneratorDataAdapter"
-)
-REGISTRY.name(
-    "keras.src.trainers.data_adapters.generator_data_adapter",
-    "GeneratorDataAdapter.get_tf_dataset",
-    "(self)",
-)
+GENERATOR_DATA_ADAPTER = _adapter("GeneratorDataAdapter")
+_adapter("GeneratorDataAdapter.get_tf_dataset", "(self)")
 
 # Counts the batches of a dataset, which for a rank are those of the distributed one.
-_TF_DATASETS = "keras.src.trainers.data_adapters.tf_dataset_adapter"
-TF_DATASET_ADAPTER = REGISTRY.name(_TF_DATASETS, "TFDatasetAdapter")
-REGISTRY.name(_TF_DATASETS, "TFDatasetAdapter.__init__", sets="_dataset")
-REGISTRY.name(_TF_DATASETS, "TFDatasetAdapter.num_batches")
+TF_DATASET_ADAPTER = _dataset("TFDatasetAdapter")
+_dataset("TFDatasetAdapter.__init__", sets="_dataset")
+_dataset("TFDatasetAdapter.num_batches")
 REGISTRY.name("keras.src.trainers.epoch_iterator", "EpochIterator.__init__", sets="_num_batches")
 
 # Looks for overflows before gradients are summed, and changes the loss scale.
-CHECK_FINITE = REGISTRY.name(_LOSS_SCALE, "LossScaleOptimizer.check_finite", "(self, grads)")
-HANDLE_FINITE_GRADS = REGISTRY.name(
-    _LOSS_SCALE,
-    "LossScaleOptimizer._stateful_handle_finite_grads",
-    "(self, grads, trainable_variables)",
+CHECK_FINITE = _loss_scale("LossScaleOptimizer.check_finite", "(self, grads)")
+HANDLE_FINITE_GRADS = _loss_scale(
+    "LossScaleOptimizer._stateful_handle_finite_grads", "(self, grads, trainable_variables)"
 )
-HANDLE_NON_FINITE_GRADS = REGISTRY.name(
-    _LOSS_SCALE, "LossScaleOptimizer._stateful_handle_non_finite_grads", "(self)"
+HANDLE_NON_FINITE_GRADS = _loss_scale(
+    "LossScaleOptimizer._stateful_handle_non_finite_grads", "(self)"
 )
 
 # Where gradients are accumulated.
-APPLY = REGISTRY.name(
-    "keras.src.optimizers.base_optimizer",
-    "BaseOptimizer.apply",
-    "(self, grads, trainable_variables=None)",
-)
+APPLY = _base_optimizer("BaseOptimizer.apply", "(self, grads, trainable_variables=None)")
 
 # The variables of an optimizer, and their order.
-REGISTRY.name(
-    "keras.src.optimizers.base_optimizer", "BaseOptimizer._get_variable_index", "(self, variable)"
-)
-REGISTRY.name(
-    "keras.src.optimizers.base_optimizer", "BaseOptimizer.__init__", sets="_trainable_variables"
-)
+_base_optimizer("BaseOptimizer._get_variable_index", "(self, variable)")
+_base_optimizer("BaseOptimizer.__init__", sets="_trainable_variables")
 
 # Makes metrics and optimizer.
 COMPILE = REGISTRY.name(
@@ -136,24 +112,16 @@ COMPILE = REGISTRY.name(
 )
 
 # The start of `fit`, `evaluate` and `predict`, when a model has all its variables.
-MAKE_TRAIN_FUNCTION = REGISTRY.name(
-    _TRAINER, "TensorFlowTrainer.make_train_function", "(self, force=False)"
-)
-MAKE_TEST_FUNCTION = REGISTRY.name(
-    _TRAINER, "TensorFlowTrainer.make_test_function", "(self, force=False)"
-)
-MAKE_PREDICT_FUNCTION = REGISTRY.name(
-    _TRAINER, "TensorFlowTrainer.make_predict_function", "(self, force=False)"
-)
+MAKE_TRAIN_FUNCTION = _trainer("TensorFlowTrainer.make_train_function", "(self, force=False)")
+MAKE_TEST_FUNCTION = _trainer("TensorFlowTrainer.make_test_function", "(self, force=False)")
+MAKE_PREDICT_FUNCTION = _trainer("TensorFlowTrainer.make_predict_function", "(self, force=False)")
 
 # The events of callbacks at which variables are compared over the ranks.
-SET_MODEL = REGISTRY.name(_CALLBACKS, "CallbackList.set_model", "(self, model)")
-ON_TRAIN_BEGIN = REGISTRY.name(_CALLBACKS, "CallbackList.on_train_begin", "(self, logs=None)")
-ON_TRAIN_BATCH_END = REGISTRY.name(
-    _CALLBACKS, "CallbackList.on_train_batch_end", "(self, batch, logs=None)"
-)
-ON_TRAIN_END = REGISTRY.name(_CALLBACKS, "CallbackList.on_train_end", "(self, logs=None)")
-ON_TEST_BEGIN = REGISTRY.name(_CALLBACKS, "CallbackList.on_test_begin", "(self, logs=None)")
+SET_MODEL = _callbacks("CallbackList.set_model", "(self, model)")
+ON_TRAIN_BEGIN = _callbacks("CallbackList.on_train_begin", "(self, logs=None)")
+ON_TRAIN_BATCH_END = _callbacks("CallbackList.on_train_batch_end", "(self, batch, logs=None)")
+ON_TRAIN_END = _callbacks("CallbackList.on_train_end", "(self, logs=None)")
+ON_TEST_BEGIN = _callbacks("CallbackList.on_test_begin", "(self, logs=None)")
 
 # Creates the variables with which Keras counts.
 INITIALIZE_VARIABLE = REGISTRY.name(
@@ -161,30 +129,18 @@ INITIALIZE_VARIABLE = REGISTRY.name(
 )
 
 # Write and read a model in one file.
-SAVE_MODEL = REGISTRY.name(
-    "keras.src.saving.saving_lib",
-    "save_model",
-    "(model, filepath, weights_format='h5', zipped=True)",
-)
-SAVE_WEIGHTS = REGISTRY.name(
-    "keras.src.saving.saving_lib",
-    "save_weights_only",
-    "(model, filepath, max_shard_size=None, objects_to_skip=None)",
+SAVE_MODEL = _saving("save_model", "(model, filepath, weights_format='h5', zipped=True)")
+SAVE_WEIGHTS = _saving(
+    "save_weights_only", "(model, filepath, max_shard_size=None, objects_to_skip=None)"
 )
 SAVE_HDF5 = REGISTRY.name(
     "keras.src.legacy.saving.legacy_h5_format",
     "save_model_to_hdf5",
     "(model, filepath, overwrite=True, include_optimizer=True)",
 )
-LOAD_MODEL = REGISTRY.name(
-    "keras.src.saving.saving_lib",
-    "load_model",
-    "(filepath, custom_objects=None, compile=True, safe_mode=True)",
-)
-LOAD_WEIGHTS = REGISTRY.name(
-    "keras.src.saving.saving_lib",
-    "load_weights_only",
-    "(model, filepath, skip_mismatch=False, objects_to_skip=None)",
+LOAD_MODEL = _saving("load_model", "(filepath, custom_objects=None, compile=True, safe_mode=True)")
+LOAD_WEIGHTS = _saving(
+    "load_weights_only", "(model, filepath, skip_mismatch=False, objects_to_skip=None)"
 )
 
 # Writes the folder of a SavedModel.
@@ -198,8 +154,8 @@ EXPORT_SAVED_MODEL = REGISTRY.name(
 MAKE_FOLDERS = REGISTRY.name("keras.src.utils.file_utils", "makedirs", "(path)")
 
 # Writes and removes the folder of `BackupAndRestore`.
-BACK_UP = REGISTRY.name(_BACKUP, "BackupAndRestore._save_model", "(self)")
-REMOVE_BACKUP = REGISTRY.name(_BACKUP, "BackupAndRestore.on_train_end", "(self, logs=None)")
+BACK_UP = _backup("BackupAndRestore._save_model", "(self)")
+REMOVE_BACKUP = _backup("BackupAndRestore.on_train_end", "(self, logs=None)")
 
 # Modules whose functions write checkpoints.
 WRITERS = ("keras.src.saving", "keras.src.legacy.saving", "keras.src.export")

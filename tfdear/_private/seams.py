@@ -10,6 +10,7 @@ versions; `verify` compares all of them, and `install` wraps nothing unless all 
 process only the building of models is wrapped.
 """
 
+import dataclasses
 import functools
 import importlib
 import importlib.metadata
@@ -23,22 +24,16 @@ Original: TypeAlias = Callable[..., Any]
 _Wrapper = TypeVar("_Wrapper", bound=Callable[..., Any])
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class PrivateName:
-    """A name that tfdear uses although its package does not document it.
+    """A name that tfdear uses although its package does not document it."""
 
-    Args:
-        module: Module that holds it.
-        path: Name in the module: "function", "Class", "Class.method".
-        signatures: Those of the tested versions, as `inspect.signature` prints them, without
-            annotations. None given: it only has to be there.
-        sets: An attribute that the function gives to objects, if that is what tfdear uses.
-    """
-
-    def __init__(self, module: str, path: str, *signatures: str, sets: str | None = None):
-        self.module = module
-        self.path = path
-        self.signatures = signatures
-        self.sets = sets
+    module: str
+    path: str  # "function", "Class", "Class.method".
+    # As `inspect.signature` prints it, without annotations. None: it only has to be there.
+    signature: str | None = None
+    # An attribute that the function gives to objects, if that is what tfdear uses.
+    sets: str | None = None
 
     def __str__(self) -> str:
         return f"{self.module}.{self.path}"
@@ -60,18 +55,13 @@ class PrivateName:
         try:
             found = self.get()
         except (ImportError, AttributeError) as error:
-            expected = f", expected {self._expected()}" if self.signatures else ""
+            expected = f", expected {self.signature}" if self.signature else ""
             return f"{self}{expected}: it is not there ({error})"
-        if self.signatures:
-            signature = _signature(found)
-            if signature not in self.signatures:
-                return f"{self}: expected {self._expected()}, found {signature}"
+        if self.signature and (signature := _signature(found)) != self.signature:
+            return f"{self}: expected {self.signature}, found {signature}"
         if self.sets and self.sets not in inspect.unwrap(found).__code__.co_names:
             return f"{self}: expected that it sets `{self.sets}`, found that it does not"
         return None
-
-    def _expected(self) -> str:
-        return " or ".join(self.signatures)
 
 
 def _signature(function: Callable[..., Any]) -> str:
@@ -84,35 +74,24 @@ def _signature(function: Callable[..., Any]) -> str:
     return str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
 
 
+@dataclasses.dataclass(eq=False)
 class Registry:
-    """All private names of one package.
+    """All private names of one package."""
 
-    Args:
-        package: Its name, for messages.
-        requirement: The supported versions, for pip.
-        tested: The versions that the tests run with, oldest first.
-    """
-
-    def __init__(self, package: str, requirement: str, tested: Sequence[str]):
-        self.package = package
-        self.requirement = requirement
-        self.tested = tuple(tested)
-        self.names: list[PrivateName] = []
+    package: str
+    requirement: str  # The supported versions, for pip.
+    tested: Sequence[str]  # The versions that the tests run with, oldest first.
+    names: list[PrivateName] = dataclasses.field(default_factory=list)
 
     def name(
-        self, module: str, path: str, *signatures: str, sets: str | None = None
+        self, module: str, path: str, signature: str | None = None, sets: str | None = None
     ) -> PrivateName:
         """Adds a `PrivateName`; arguments as there."""
-        self.names.append(PrivateName(module, path, *signatures, sets=sets))
+        self.names.append(PrivateName(module, path, signature, sets))
         return self.names[-1]
 
     def verify(self) -> None:
-        """Compares every name with the installed package.
-
-        Raises:
-            ImportError: A name is missing or has another signature; the text lists all of them,
-                the installed and the supported versions, and the command that installs one.
-        """
+        """Raises an ImportError with all names that the installed package lacks or has changed."""
         faults = [fault for fault in (name.fault() for name in self.names) if fault]
         if faults:
             raise ImportError(self._message(faults))
@@ -122,32 +101,18 @@ class Registry:
             installed = importlib.metadata.version(self.package.lower())
         except importlib.metadata.PackageNotFoundError:
             installed = "of unknown version"
-        return "\n  ".join(
-            [
-                f"tfdear does not fit the installed {self.package} {installed}, whose internal "
-                "functions it builds on:",
-                *faults,
-            ]
-        ) + (
-            f"\ntfdear supports {self.requirement} (tested with {' and '.join(self.tested)}). "
+        found = "".join(f"\n  {fault}" for fault in faults)
+        return (
+            f"tfdear does not fit the installed {self.package} {installed}, whose internal "
+            f"functions it builds on:{found}\n"
+            f"tfdear supports {self.requirement} (tested with {' and '.join(self.tested)}). "
             "Install a supported version:\n"
             f"  {sys.executable} -m pip install '{self.requirement}'"
         )
 
 
 class Seams:
-    """Functions that replace private ones, collected by a decorator.
-
-    Example:
-
-    ```python
-    SEAMS = seams.Seams()
-
-    @SEAMS.wrap(_keras_private.SCALE_LOSS)
-    def _scale_loss(original, value):
-        return original(value)
-    ```
-    """
+    """Functions that replace private ones, collected by a decorator."""
 
     def __init__(self) -> None:
         self.wrappers: list[tuple[PrivateName, Callable[..., Any]]] = []
@@ -166,11 +131,7 @@ _MARK = "_tfdear_wraps"
 
 
 def install(*collections: Seams) -> None:
-    """Installs the wrappers; functions that are wrapped already stay as they are.
-
-    Args:
-        collections: The wrappers; `Registry.verify` has found that their names are there.
-    """
+    """Installs the wrappers; functions that are wrapped already stay as they are."""
     wrappers = [
         (*name.owner(), wrapper)
         for seams in collections
@@ -184,13 +145,7 @@ def install(*collections: Seams) -> None:
 
 
 def replace(owner: Any, attribute: str, wrapper: Callable[..., Any]) -> None:
-    """Wraps a function that only a running program knows, unless it is wrapped already.
-
-    Args:
-        owner: The module or class that holds it.
-        attribute: Its name there.
-        wrapper: The function to call instead, with the original as first argument.
-    """
+    """Wraps a function that only a running program knows, unless it is wrapped already."""
     if not hasattr(original := getattr(owner, attribute), _MARK):
         setattr(owner, attribute, _wrapped(original, wrapper))
 
