@@ -12,14 +12,9 @@ READ_AHEAD = 2
 
 
 def switch_off_unused(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns a dataset without an autotuner if none of its steps needs one.
+    """The dataset without an autotuner, unless its options set autotuning or a step is AUTOTUNE.
 
-    Args:
-        dataset: What a rank is to iterate over.
-
-    Returns:
-        The dataset itself if its options set autotuning or a step is AUTOTUNE; else one with
-        `options.autotune.enabled=False`, which reads ahead if TensorFlow would have added that.
+    It reads ahead if TensorFlow would have added that.
     """
     given = dataset.options()
     if given.autotune != tf.data.Options().autotune or _is_tuned(dataset):

@@ -23,16 +23,7 @@ _COUNTS = "_tfdear_counts"
 def fill(
     arguments: _Structure, examples: tf.Tensor, elements: examples_module.Elements
 ) -> _Structure:
-    """Gives a step's arguments one row if they have none.
-
-    Args:
-        arguments: Nested structure of a step's arguments.
-        examples: Scalar int64, the number of this rank's examples.
-        elements: The `examples.Elements` of the strategy's datasets.
-
-    Returns:
-        The same structure.
-    """
+    """Gives a step's arguments one row if this rank has no `examples` (scalar int64)."""
     flat = tf.nest.flatten(arguments)
     indices = [index for index, value in enumerate(flat) if _may_be_empty(value)]
     if not indices:
@@ -99,5 +90,4 @@ def _one_row(value: tf.Tensor, row: tf.Tensor | None) -> tf.Tensor:
         return tf.cond(tf.shape(value)[0] > 0, lambda: value, lambda: tf.identity(row))
     shape = tf.shape(value)
     shape = tf.concat([[tf.maximum(0, 1 - shape[0])], shape[1:]], 0)
-    nothing = "" if value.dtype == tf.string else tf.zeros([], value.dtype)
-    return tf.concat([value, tf.fill(shape, nothing)], 0)
+    return tf.concat([value, tf.zeros(shape, value.dtype)], 0)

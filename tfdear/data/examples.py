@@ -19,8 +19,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tfdear._private import tensorflow as _tf_private
-from tfdear.data import first_batch
+from tfdear.data import first_batch, step_data
 
 # A value of a batch or its specification, and what all batches of a dataset share of it: the
 # class, the type and the trailing shape.
@@ -55,12 +54,7 @@ class Elements:
         self._kinds: dict[tuple[_Kind, ...], first_batch.FirstBatch | None] = {}
 
     def add(self, specification: object, first: first_batch.FirstBatch | None = None) -> None:
-        """Remembers a dataset.
-
-        Args:
-            specification: Its `element_spec`.
-            first: The `first_batch.FirstBatch` of the dataset, or None.
-        """
+        """Remembers a dataset by its `element_spec`, and what compares its first batch."""
         kind = tuple(_kind(spec) for spec in _batched(specification))
         if kind:
             self._kinds[kind] = first
@@ -71,14 +65,7 @@ class Elements:
         return any(first is not None and first.is_uneven for first in self._kinds.values())
 
     def rows(self, values: Sequence[object]) -> dict[int, np.ndarray]:
-        """A row of a dataset for each of a step's values that look like its element.
-
-        Args:
-            values: List of a step's arguments.
-
-        Returns:
-            Arrays of one row, by the index of the value that they look like.
-        """
+        """Arrays of one row of a dataset, by the index of the step's value that they look like."""
         indices = [index for index, value in enumerate(values) if _batched(value)]
         kinds = [_kind(values[index]) for index in indices]
         for known in sorted(self._kinds, key=len, reverse=True):
@@ -110,15 +97,13 @@ class Elements:
 class Examples:
     """The examples of this rank in one step, and what follows from their number.
 
-    Args:
-        count: Scalar int64, or None: it is not known, and all ranks weigh the same.
-        reducer: Adds up the ranks' numbers.
+    `count` is a scalar int64, or None: it is not known, and all ranks weigh the same.
     """
 
     def __init__(self, count: tf.Tensor | None, reducer: Reducer):
         self._count = count
         self._reducer = reducer
-        self._graph = _graph()
+        self._graph = step_data.current_graph()
         self._shares: dict[int, tf.Tensor] = {}
 
     @property
@@ -127,7 +112,7 @@ class Examples:
         # A function that is traced inside an eager step is called again with other batches: the
         # number of the step that traced it must not become a constant. And eager ops cannot use
         # a number that is part of a graph.
-        return self._count if (self._graph is None) == (_graph() is None) else None
+        return self._count if (self._graph is None) == (step_data.current_graph() is None) else None
 
     @property
     def present(self) -> tf.Tensor | None:
@@ -141,7 +126,7 @@ class Examples:
         """
         if self.count is None:
             return None
-        graph = _graph()
+        graph = step_data.current_graph()
         while True:
             if id(graph) in self._shares:
                 return self._shares[id(graph)]
@@ -149,19 +134,13 @@ class Examples:
                 break
             graph = getattr(graph, "outer_graph", None)
         share = self._share_of(self.count)
-        self._shares[id(_graph())] = share
+        self._shares[id(step_data.current_graph())] = share
         return share
 
     def share_of_part(self, rows: tf.Tensor | int) -> tf.Tensor | None:
-        """This rank's share of a part of the batch that may have another number of rows.
+        """As `share`, of a part of the batch of which this rank may have another number of rows.
 
-        All ranks must call it at the same point.
-
-        Args:
-            rows: Scalar integer, this rank's number of rows of the part.
-
-        Returns:
-            Scalar float64, or None if the number of examples is not known here.
+        All ranks must call it at the same point, each time.
         """
         if self.present is None:
             return None
@@ -174,12 +153,7 @@ class Examples:
     def gate(
         self, value: tf.Tensor | tf.IndexedSlices, otherwise: tf.Tensor | None = None
     ) -> tf.Tensor | tf.IndexedSlices:
-        """The value; on a rank without examples, where it means nothing, `otherwise`.
-
-        Args:
-            value: A tensor or `tf.IndexedSlices`.
-            otherwise: A tensor of the same shape. Defaults to None: zeros.
-        """
+        """The value; on a rank without examples, where it means nothing, `otherwise` or zeros."""
         if self.present is None:
             return value
         if isinstance(value, tf.IndexedSlices):
@@ -204,19 +178,14 @@ def current() -> Examples | None:
 
 
 def count(arguments: object, elements: Elements) -> tf.Tensor | None:
-    """The number of examples in a step's arguments; see [Note: Which arguments hold the examples].
+    """The number of examples in a step's arguments, scalar int64; None if no argument has rows.
 
-    Args:
-        arguments: Nested structure of a step's arguments.
-        elements: What the strategy's datasets yield.
-
-    Returns:
-        Scalar int64, or None if no argument has rows.
+    See [Note: Which arguments hold the examples].
     """
     values = _batched(arguments)
     matches = elements.matches(values)
     if len(matches) == 1:
-        return _rows(matches[0][0])
+        return number_of_rows(matches[0][0])
     values = [value for match in matches for value in match] or values
     known = [tf.TensorShape(value.shape)[0] for value in values]
     if None not in known:
@@ -226,7 +195,9 @@ def count(arguments: object, elements: Elements) -> tf.Tensor | None:
         frequent = collections.Counter(known).most_common(1)
         return tf.constant(frequent[0][0], tf.int64) if frequent else None
     # A value of fixed size beside others of unknown size is no batch.
-    rows = [_rows(value) for value, fixed in zip(values, known, strict=True) if fixed is None]
+    rows = [
+        number_of_rows(value) for value, fixed in zip(values, known, strict=True) if fixed is None
+    ]
     if len(rows) == 1:
         return rows[0]
     rows = tf.stack(rows)
@@ -265,14 +236,11 @@ def _fits(kinds: Sequence[_Kind], known: Sequence[_Kind]) -> bool:
     )
 
 
-def _rows(value: _Component) -> tf.Tensor:
+def number_of_rows(value: _Component) -> tf.Tensor:
+    """Scalar int64; a constant where it is known when the graph is made."""
     if isinstance(value, tf.RaggedTensor):
         return tf.cast(value.nrows(), tf.int64)
     if isinstance(value, tf.SparseTensor):
         return value.dense_shape[0]
     known = tf.TensorShape(value.shape)[0]
     return tf.shape(value, tf.int64)[0] if known is None else tf.constant(known, tf.int64)
-
-
-def _graph() -> tf.Graph | None:
-    return None if tf.executing_eagerly() else _tf_private.ops.get_default_graph()

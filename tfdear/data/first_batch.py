@@ -9,6 +9,7 @@ pipeline yields it a second time, so that the script misses nothing, and the scr
 not read again.
 """
 
+import dataclasses
 import fractions
 import functools
 import hashlib
@@ -40,43 +41,24 @@ _REMEDIES = (
 )
 
 
+@dataclasses.dataclass(eq=False)
 class FirstBatch:
-    """Compares the first global batches that the iterators of one dataset yield.
+    """Compares the first global batches that the iterators of one dataset yield."""
 
-    Args:
-        dataset: Yields global batches.
-        share: Function of a batch that returns this rank's rows of it.
-        finish: Function of a dataset of such rows that returns the one to iterate over.
-        parallel_calls: How many calls of `share` run at a time. None: elements are read when they
-            are asked for.
-        order: The `pipeline_order.Order` of `dataset`.
-        rank: The number of this rank.
-        gather: Gathers lists of integers from all ranks.
-    """
-
-    def __init__(
-        self,
-        dataset: tf.data.Dataset,
-        share: Callable[[object], object],
-        finish: Callable[[tf.data.Dataset], tf.data.Dataset],
-        parallel_calls: int | None,
-        order: pipeline_order.Order,
-        rank: int,
-        gather: Gather,
-    ):
-        self._source = dataset
-        self._share = share
-        self._finish = finish
-        self._parallel_calls = parallel_calls
-        self._order = order
-        self._rank = rank
-        self._gather = gather
-        self._digests: list[int] = []
-        self._rows: list[int] = []
-        # The first row of the last first batch, by component; empty if they are not all tensors.
-        self.row: list[np.ndarray] = []
-        # Whether ranks hold different shares of the parts of that batch.
-        self.is_uneven = False
+    source: tf.data.Dataset  # Yields global batches.
+    share: Callable[[object], object]  # Returns this rank's rows of a batch.
+    finish: Callable[[tf.data.Dataset], tf.data.Dataset]  # Makes of such rows what is iterated.
+    # How many calls of `share` run at a time. None: elements are read when they are asked for.
+    parallel_calls: int | None
+    order: pipeline_order.Order
+    rank: int
+    gather: Gather
+    # The first row of the last first batch, by component; empty if they are not all tensors.
+    row: list[np.ndarray] = dataclasses.field(default_factory=list, init=False)
+    # Whether ranks hold different shares of the parts of that batch.
+    is_uneven: bool = dataclasses.field(default=False, init=False)
+    _digests: list[int] = dataclasses.field(default_factory=list, init=False)
+    _rows: list[int] = dataclasses.field(default_factory=list, init=False)
 
     @functools.cached_property
     def dataset(self) -> tf.data.Dataset:
@@ -100,19 +82,20 @@ class FirstBatch:
                 lambda: np.int64(1),
                 lambda: tf.numpy_function(note, plain, tf.int64, stateful=False),
             )
-            return self._share(batch), tf.ensure_shape(times, [])
+            return self.share(batch), tf.ensure_shape(times, [])
 
         @tf.autograph.experimental.do_not_convert
         def repeat(rows: object, times: tf.Tensor) -> tf.data.Dataset:
             return tf.data.Dataset.from_tensors(rows).repeat(times)
 
-        order = {} if self._parallel_calls is None else {"deterministic": True}
         # As `enumerate` does, without the step that hides the pipeline before it.
         positions = tf.data.Dataset.range(np.iinfo(np.int64).max)
-        rows = tf.data.Dataset.zip((positions, self._source)).map(
-            cut_and_note, self._parallel_calls, **order
+        rows = tf.data.Dataset.zip((positions, self.source)).map(
+            cut_and_note,
+            self.parallel_calls,
+            deterministic=None if self.parallel_calls is None else True,
         )
-        return autotuning.switch_off_unused(self._finish(rows.flat_map(repeat)))
+        return autotuning.switch_off_unused(self.finish(rows.flat_map(repeat)))
 
     def _note(self, examples: int, *tensors: np.ndarray) -> np.int64:
         self._digests = []
@@ -125,33 +108,31 @@ class FirstBatch:
         return np.int64(2)
 
     def compare(self, found: bool) -> None:
-        """Compares the batch that was noted last with the other ranks. All ranks must call it.
+        """Raises a ValueError if the batches that the ranks noted last differ. All must call it.
 
-        Args:
-            found: Whether this rank's iterator has a first batch.
-
-        Raises:
-            ValueError: The ranks' batches differ.
+        `found`: whether this rank's iterator has a first batch.
         """
-        cores = _cores() if self._order.counts_cores else 0
-        random = self._order.draws + 2 * self._order.generated
+        cores = _cores() if self.order.counts_cores else 0
+        random = self.order.draws + 2 * self.order.generated
         own = [int(found), cores, _processor(), random, *(self._digests if found else [])]
-        ranks = self._gather(own)
+        ranks = self.gather(own)
         if len({rank[0] for rank in ranks}) > 1:
+            having, missing = (
+                [number for number, rank in enumerate(ranks) if rank[0] == flag] for flag in (1, 0)
+            )
             raise ValueError(
-                f"Rank {self._rank}: the ranks do not have the same data: ranks "
-                f"{_ranks_where(ranks, lambda rank: rank[0])} have batches, ranks "
-                f"{_ranks_where(ranks, lambda rank: not rank[0])} have none. {_REMEDIES}"
+                f"Rank {self.rank}: the ranks do not have the same data: ranks {having} have "
+                f"batches, ranks {missing} have none. {_REMEDIES}"
             )
         if len({rank[1] for rank in ranks}) > 1:
             raise ValueError(
-                f"Rank {self._rank}: this dataset interleaves as many inputs as there are cores, "
+                f"Rank {self.rank}: this dataset interleaves as many inputs as there are cores, "
                 f"and the ranks may use different numbers of cores: {[rank[1] for rank in ranks]}. "
                 "Each would see its elements in another order. Give `interleave` a `cycle_length`, "
                 "and readers a number of `num_parallel_reads`."
             )
         self.is_uneven = found and _shares_differ(self._rows, len(ranks))
-        if self.is_uneven and self._rank == 0:
+        if self.is_uneven and self.rank == 0:
             logging.log_first_n(
                 logging.WARNING,
                 "tfdear: the parts of a batch have different numbers of rows, %s, and %d ranks cut "
@@ -178,7 +159,7 @@ class FirstBatch:
         if random and _same_examples(list(groups)):
             return
         message = (
-            f"Rank {self._rank}: the ranks do not see the same global batches. The first batch is "
+            f"Rank {self.rank}: the ranks do not see the same global batches. The first batch is "
             f"the same only within these groups of ranks: {list(groups.values())}. {_REMEDIES}"
         )
         if any(rank[3] & 1 for rank in ranks) or len({rank[2] for rank in ranks}) > 1:
@@ -224,10 +205,6 @@ def _same_examples(digests: Sequence[tuple[int, ...]]) -> bool:
         return False
     parts = zip(*(zip(each[::2], each[1::2], strict=True) for each in digests), strict=True)
     return any(len(set(part)) == 1 and part[0][1] for part in parts)
-
-
-def _ranks_where(ranks: list[list[int]], holds: Callable[[list[int]], object]) -> list[int]:
-    return [number for number, rank in enumerate(ranks) if holds(rank)]
 
 
 def _cores() -> int:

@@ -9,12 +9,13 @@ order are the batch. The price is that the work before batching is done on every
 TensorFlow's AutoShardPolicy.DATA); `strategy.distribute_datasets_from_function` avoids it.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 import tensorflow as tf
 
-from tfdear.data import autotuning, first_batch, pipeline_order
+from tfdear.data import autotuning, examples, first_batch, pipeline_order
 
 _DISTRIBUTED = "_tfdear_distributed"
 _IN_STEP = "_tfdear_in_step"
@@ -30,20 +31,7 @@ def row_range(rows: _Number, rank: _Number, world_size: _Number) -> tuple[_Numbe
 
 
 def slice_rows(structure: _Structure, rank: _Number, world_size: _Number) -> _Structure:
-    """Keeps a rank's rows of every tensor of a batch.
-
-    Args:
-        structure: Nested structure of tensors, ragged tensors, sparse tensors or numpy arrays that
-            share their first dimension. None is passed through.
-        rank: The rank whose rows to keep.
-        world_size: Number of ranks.
-
-    Returns:
-        The same structure, with fewer rows.
-
-    Raises:
-        ValueError: A tensor has no dimensions.
-    """
+    """Keeps a rank's rows of every tensor of a batch: dense, ragged or sparse ones, or of numpy."""
 
     def cut(component: Any) -> Any:
         if component is None or isinstance(component, tf.experimental.Optional):
@@ -55,20 +43,18 @@ def slice_rows(structure: _Structure, rank: _Number, world_size: _Number) -> _St
             size = tf.concat([[end - start], shape[1:]], 0)
             return tf.sparse.slice(component, corner, size)
         if isinstance(component, tf.RaggedTensor):
-            start, end = row_range(component.nrows(), rank, world_size)
-            return component[start:end]
-        if not tf.is_tensor(component):
-            start, end = row_range(len(component), rank, world_size)
-            return component[start:end]
-        if component.shape.rank == 0:
+            rows = component.nrows()
+        elif not tf.is_tensor(component):
+            rows = len(component)
+        elif component.shape.rank == 0:
             raise ValueError(
                 "A dataset under DearStrategy must yield global batches: every tensor needs a "
                 "first dimension to cut into the ranks' rows. Call `dataset.batch(...)` first, or "
                 "use `strategy.distribute_datasets_from_function`. Received a scalar tensor: "
                 f"{component}"
             )
-        static = component.shape[0] if component.shape.rank is not None else None
-        rows = tf.shape(component, tf.int64)[0] if static is None else static
+        elif (rows := component.shape[0]) is None:
+            rows = tf.shape(component, tf.int64)[0]
         start, end = row_range(rows, rank, world_size)
         return component[start:end]
 
@@ -78,17 +64,9 @@ def slice_rows(structure: _Structure, rank: _Number, world_size: _Number) -> _St
 def distribute(
     dataset: tf.data.Dataset, rank: int, world_size: int, gather: first_batch.Gather
 ) -> tf.data.Dataset:
-    """Returns the rank's share of a dataset of global batches.
+    """The rank's share of a dataset of global batches, all of which the ranks must share.
 
-    Args:
-        dataset: Yields global batches.
-        rank: The number of this rank.
-        world_size: Number of ranks.
-        gather: Gathers lists of integers from all ranks.
-
-    Raises:
-        ValueError: The dataset asks for a sharding policy that is not supported, or shuffles in an
-            order that the ranks do not share.
+    Raises a ValueError for a sharding policy that is not supported, or a random order.
     """
     if _is_distributed(dataset):
         return dataset
@@ -111,8 +89,7 @@ def distribute(
     # A fixed number: whether to use AUTOTUNE is for the script to choose.
     calls = None if in_step else 1
 
-    def cut(batch: object) -> object:
-        return slice_rows(batch, rank, world_size)
+    cut = functools.partial(slice_rows, rank=rank, world_size=world_size)
 
     # AutoGraph would take time and find nothing to convert.
     @tf.autograph.experimental.do_not_convert
@@ -156,10 +133,7 @@ def mark_distributed(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 def _is_distributed(dataset: tf.data.Dataset) -> bool:
     """Whether the dataset was made from one that is a rank's own already."""
-    if getattr(dataset, _DISTRIBUTED, False):
-        return True
-    inputs = getattr(dataset, "_inputs", None)
-    return callable(inputs) and any(_is_distributed(source) for source in inputs())
+    return getattr(dataset, _DISTRIBUTED, False) or any(map(_is_distributed, dataset._inputs()))
 
 
 def _is_tuple(dataset: tf.data.Dataset) -> bool:
@@ -175,32 +149,20 @@ def _split_batches(dataset: tf.data.Dataset, world_size: int) -> tf.data.Dataset
     def split(*components: object) -> tf.data.Dataset:
         batch = components if whole else components[0]
         # A batch with fewer rows than there are ranks: no step is without examples.
-        count = tf.minimum(_rows(batch), world_size)
+        count = tf.minimum(examples.number_of_rows(tf.nest.flatten(batch)[0]), world_size)
         pieces = tf.data.Dataset.range(count)
         return pieces.map(lambda piece: slice_rows(batch, piece, count))
 
     steps = dataset.flat_map(split)
     batches = int(dataset.cardinality().numpy())
-    if batches == tf.data.INFINITE_CARDINALITY:
-        return steps.apply(tf.data.experimental.assert_cardinality(batches))
     if batches > 0:
         last = _rows_of_last_batch(dataset)
         if last is None:
             return steps
         batches = (batches - 1) * world_size + min(last, world_size)
-    if batches >= 0:
-        return steps.apply(tf.data.experimental.assert_cardinality(batches))
-    return steps
-
-
-def _rows(batch: object) -> tf.Tensor:
-    """The number of rows of a batch, scalar int64."""
-    first = tf.nest.flatten(batch)[0]
-    if isinstance(first, tf.SparseTensor):
-        return first.dense_shape[0]
-    if isinstance(first, tf.RaggedTensor):
-        return tf.cast(first.nrows(), tf.int64)
-    return tf.shape(first, tf.int64)[0]
+    if batches == tf.data.UNKNOWN_CARDINALITY:
+        return steps
+    return steps.apply(tf.data.experimental.assert_cardinality(batches))
 
 
 def _rows_of_last_batch(dataset: tf.data.Dataset) -> int | None:
@@ -222,17 +184,9 @@ def _rows_of_last_batch(dataset: tf.data.Dataset) -> int | None:
 def same_length(dataset: tf.data.Dataset, exchange: Callable[[int], list[int]]) -> tf.data.Dataset:
     """Lets ranks whose own datasets have different lengths end an epoch together.
 
-    A rank that has fewer steps goes on with empty batches, which weigh nothing.
-
-    Args:
-        dataset: This rank's dataset.
-        exchange: Gathers an integer from every rank.
-
-    Returns:
-        The dataset, lengthened if other ranks' are longer.
-
-    Raises:
-        ValueError: Ranks have datasets of unknown length, or both endless and finite ones.
+    A rank that has fewer steps goes on with empty batches, which weigh nothing. `exchange` gathers
+    an integer from every rank. Raises a ValueError if ranks have datasets of unknown length, or
+    both endless and finite ones.
     """
     own = int(dataset.cardinality().numpy())
     lengths = exchange(own)
@@ -253,11 +207,8 @@ def same_length(dataset: tf.data.Dataset, exchange: Callable[[int], list[int]]) 
             return tf.RaggedTensor.from_row_splits(
                 tf.zeros([0], spec.dtype), tf.zeros([1], spec.row_splits_dtype)
             )
-        if isinstance(spec, tf.SparseTensorSpec):
-            shape = [0] + [size or 1 for size in spec.shape[1:]]
-            return tf.sparse.from_dense(tf.zeros(shape, spec.dtype))
-        shape = [0] + [size or 1 for size in spec.shape[1:]]
-        return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
+        rows = tf.zeros([0] + [size or 1 for size in spec.shape[1:]], spec.dtype)
+        return tf.sparse.from_dense(rows) if isinstance(spec, tf.SparseTensorSpec) else rows
 
     nothing = tf.data.Dataset.from_tensors(tf.nest.map_structure(empty, dataset.element_spec))
     return dataset.concatenate(nothing.repeat(longest - own))

@@ -26,11 +26,7 @@ _EXIT_SECONDS = 0.25
 
 
 def hand_out(dataset: object) -> object:
-    """Returns the dataset that a script gets in place of its own.
-
-    Args:
-        dataset: This rank's `tf.data.Dataset`; anything else is passed through.
-    """
+    """The dataset that a script gets in place of this rank's own; passes on what is no dataset."""
     if not isinstance(dataset, tf.data.Dataset) or isinstance(dataset, DistributedDataset):
         return dataset
     comparison = getattr(dataset, first_batch.COMPARISON, None)
@@ -40,9 +36,7 @@ def hand_out(dataset: object) -> object:
 class DistributedDataset(tf.data.Dataset):
     """A dataset that the strategy hands out, with the elements of the one that it wraps.
 
-    Args:
-        dataset: This rank's `tf.data.Dataset`.
-        comparison: Compares the first batch of every iteration outside of a `tf.function`.
+    `comparison` compares the first batch of every iteration outside of a `tf.function`.
     """
 
     def __init__(self, dataset: tf.data.Dataset, comparison: first_batch.FirstBatch | None = None):
@@ -69,10 +63,8 @@ class DistributedDataset(tf.data.Dataset):
 class DistributedIterator(_tf_private.iterator_ops.OwnedIterator):
     """An iterator whose resource another thread destroys.
 
-    Args:
-        dataset: What it iterates over.
-        comparison: Asked when the iterator is first used, with whether there is a first batch;
-            `dataset` yields that one twice.
+    When it is first used, it tells `comparison` whether there is a first batch, which `dataset`
+    yields twice.
     """
 
     def __init__(self, dataset: tf.data.Dataset, comparison: first_batch.FirstBatch | None = None):

@@ -40,35 +40,25 @@ _PYTHON_CALLS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 @dataclasses.dataclass
 class Order:
-    """What was found in a pipeline.
+    """What was found in a pipeline."""
 
-    Attributes:
-        unordered: Names of transformations that may yield their elements in another order each
-            time.
-        unseeded: Names of transformations that draw another order each time.
-        unshared: Names of sources that divide their elements between their readers.
-        draws: Whether the contents of elements may be random: a function calls Python, or draws
-            numbers without a seed or in calls that run in parallel.
-        generated: Whether elements come from a Python generator.
-        counts_cores: Whether the order depends on the number of cores.
-    """
-
+    # Names of transformations that may yield their elements in another order each time, of those
+    # that draw another order each time, and of sources that divide elements between their readers.
     unordered: set[str] = dataclasses.field(default_factory=set)
     unseeded: set[str] = dataclasses.field(default_factory=set)
     unshared: set[str] = dataclasses.field(default_factory=set)
+    # Whether the contents of elements may be random: a function calls Python, or draws numbers
+    # without a seed or in calls that run in parallel.
     draws: bool = False
-    generated: bool = False
-    counts_cores: bool = False
+    generated: bool = False  # Whether elements come from a Python generator.
+    counts_cores: bool = False  # Whether the order depends on the number of cores.
 
 
 def make_deterministic(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, Order]:
     """Makes a pipeline yield its elements in the same order on every rank.
 
-    Returns:
-        The dataset, changed where that was needed, and what was found in it.
-
-    Raises:
-        ValueError: The order is random and not seeded, or is decided outside of the pipeline.
+    Also returns what was found in it. Raises a ValueError if the order is random and not seeded, or
+    is decided outside of the pipeline.
     """
     order = inspect(dataset)
     if order.unseeded:
@@ -112,13 +102,9 @@ def make_deterministic(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, Order
         # What Python keeps alive for the pipeline, such as its functions, must stay.
         ordered._source = dataset
         dataset = ordered.with_options(dataset.options())
-    return _with_options_quietly(dataset, options), order
-
-
-def _with_options_quietly(dataset: tf.data.Dataset, options: tf.data.Options) -> tf.data.Dataset:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # It warns that an option changes its value.
-        return dataset.with_options(options)
+        return dataset.with_options(options), order
 
 
 def inspect(dataset: tf.data.Dataset) -> Order:
@@ -188,13 +174,10 @@ def _source_bytes(dataset: tf.data.Dataset) -> int:
 def _inspect_graph(
     graph: tf.compat.v1.GraphDef, order: Order, decides: bool, parallel: bool
 ) -> None:
-    """Inspects the ops of a function.
+    """Inspects the ops of a function, and adds to `order` what it finds.
 
-    Args:
-        graph: The graph of the function.
-        order: Findings are added to it.
-        decides: Whether it decides which elements there are, unlike the function of a map.
-        parallel: Whether several calls of it run at a time.
+    `decides`: whether the function decides which elements there are, unlike that of a map;
+    `parallel`: whether several calls of it run at a time.
     """
     library = {function.signature.name: function for function in graph.library.function}
     called = set()

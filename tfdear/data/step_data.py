@@ -13,14 +13,18 @@ import tensorflow as tf
 from tfdear._private import tensorflow as _tf_private
 
 
+def current_graph() -> tf.Graph | None:
+    """The graph that ops are added to, or None: they run at once."""
+    return None if tf.executing_eagerly() else _tf_private.ops.get_default_graph()
+
+
 def read() -> contextlib.AbstractContextManager[None]:
     """Within it, ops run only when the batches that the graph itself reads are there.
 
     The function of a step may read from an iterator instead of taking the batch as an argument.
     """
-    if tf.executing_eagerly():
+    if (graph := current_graph()) is None:
         return contextlib.nullcontext()
-    graph = _tf_private.ops.get_default_graph()
     reads = [op for op in graph.get_operations() if op.type.startswith("IteratorGetNext")]
     return tf.control_dependencies(reads)
 
@@ -29,9 +33,8 @@ def required() -> contextlib.AbstractContextManager[None]:
     """Within it, ops run only when the data of the current step are there."""
     context = tf.distribute.get_replica_context()
     data = getattr(context, "data", None)
-    if data is None or tf.executing_eagerly():
+    if data is None or (graph := current_graph()) is None:
         return contextlib.nullcontext()
-    graph = _tf_private.ops.get_default_graph()
     if context.data_in_graph.get(graph) is None:
         # Control edges do not reach into the functions that a step calls; a captured value does.
         with tf.control_dependencies(None):

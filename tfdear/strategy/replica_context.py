@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
 from tfdear.data import examples as examples_module
+from tfdear.data import step_data
 from tfdear.gradients import exact_mean, own_value
 from tfdear.gradients import variable as variable_module
 from tfdear.losses import loss_contract
@@ -52,7 +53,7 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         self.data = next((value for value in given if isinstance(value, tf.Tensor)), None)
         self.data_in_graph: dict[tf.Graph, tf.Tensor] = {}
         self.examples = examples
-        self._graph = _graph()
+        self._graph = step_data.current_graph()
         # By id: metrics that were written and not yet added up, statistics not yet averaged.
         self._changed: dict[int, _Variable] = {}
         self._written: dict[int, _Variable] = {}
@@ -173,7 +174,7 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         return self._reducer.all_reduce([written], name="sum of writes")[0]
 
     def _note_change(self, variable: _Variable, read_value: bool) -> _Variable | None:
-        if _graph() is self._graph:
+        if step_data.current_graph() is self._graph:
             self._changed[id(variable)] = variable
         else:  # A function that is traced here may be called again.
             self._add_up([variable])
@@ -185,7 +186,7 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         value = self.examples.gate(value, old)
         if variable.reconciliation is _Reconciliation.FIRST:
             _store(variable, self._strategy.extended.collectives.broadcast(value))
-        elif _graph() is not self._graph:
+        elif step_data.current_graph() is not self._graph:
             _store(variable, self._average([value])[0])
         else:
             _store(variable, value)
@@ -263,10 +264,6 @@ def _scattered(variable: _Variable, arguments: Mapping[str, Any]) -> tf.Tensor:
         indices, updates = tf.expand_dims(delta.indices, -1), delta.values
     updates = tf.convert_to_tensor(updates, variable.dtype)
     return tf.scatter_nd(indices, updates, tf.constant(variable.shape.as_list(), indices.dtype))
-
-
-def _graph() -> tf.Graph | None:
-    return None if tf.executing_eagerly() else _tf_private.ops.get_default_graph()
 
 
 def _local(variable: _Variable) -> tf.Tensor:
