@@ -29,11 +29,7 @@ def lane(group: str) -> names.Lane:
 
 
 class Collectives:
-    """All-gather, reduce-scatter, all-to-all, broadcast and barrier of one strategy.
-
-    Args:
-        reducer: Gives the order of collectives.
-    """
+    """All-gather, reduce-scatter, all-to-all, broadcast and barrier, in the reducer's order."""
 
     def __init__(self, reducer: reducer_module.Reducer):
         self._reducer = reducer

@@ -8,8 +8,8 @@ loop, and every few steps by option.
 """
 
 import hashlib
-from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import keras
 import numpy as np
@@ -25,27 +25,23 @@ _Variable: TypeAlias = tf.Variable | keras.Variable
 _DIFFERENT_BY_DESIGN = ("seed_generator_state", "gradient_accumulator")
 
 
-class Extended(Protocol):
-    """What holds the variables of a strategy: a `DearExtended`."""
-
-    collectives: collectives_module.Collectives
-
-    def variables(self) -> list[variable_module.DearVariable]:
-        """The variables that are still in use."""
-
-
 class Consistency:
     """Compares and broadcasts the variables of one strategy.
 
-    Args:
-        extended: The `DearExtended` of the strategy.
-        rank: This process's rank.
-        every: Steps after which it compares again; 0: only when training starts.
+    It compares again after `every` steps; 0: only when training starts. `variables` returns those
+    that are still in use.
     """
 
-    def __init__(self, extended: Extended, rank: int, every: int):
+    def __init__(
+        self,
+        collectives: collectives_module.Collectives,
+        variables: Callable[[], list[variable_module.DearVariable]],
+        rank: int,
+        every: int,
+    ):
         self.every = every
-        self._extended = extended
+        self._collectives = collectives
+        self._variables = variables
         self._rank = rank
         self._loop_started = False
         self._steps_of_loops = 0
@@ -67,25 +63,11 @@ class Consistency:
             self._steps_of_loops += 1
         self._loop_started = True
         if due:
-            self._check_trained()
-
-    def _check_trained(self) -> None:
-        trained = (
-            variable
-            for variable in self._extended.variables()
-            if variable.trainable or variable.owner is not None
-        )
-        self.check([variable for variable in trained if not _is_own(variable)])
+            trained = [v for v in self._variables() if v.trainable or v.owner is not None]
+            self.check([variable for variable in trained if not _is_own(variable)])
 
     def check(self, variables: Sequence[_Variable]) -> None:
-        """Raises on all ranks if a variable differs on some rank.
-
-        Args:
-            variables: Variables of TensorFlow or Keras, in the same order on all ranks.
-
-        Raises:
-            TfdearError: They differ; the text names the first one.
-        """
+        """Raises on all ranks if a variable differs on some rank; all have them in one order."""
         with tf.init_scope():
             names = [_name(variable) for variable in variables]
             # Not the names: they have numbers that depend on what a script created before.
@@ -118,28 +100,19 @@ class Consistency:
         )
 
     def broadcast(self, model_or_variables: object, root: int) -> None:
-        """Gives all ranks the values that one of them has.
-
-        Args:
-            model_or_variables: A Keras model, or a structure of variables.
-            root: The rank whose values all get.
-        """
+        """Gives all ranks the values that rank `root` has of a model's or a structure's."""
         with tf.init_scope():
-            for variable in _variables_of(model_or_variables):
-                variable = _tensor_variable(variable)
+            if hasattr(model_or_variables, "trainable_variables"):
+                variables = _shared_variables(model_or_variables)
+            else:
+                variables = tf.nest.flatten(model_or_variables)
+            for variable in map(_tensor_variable, variables):
                 if variable.dtype not in (tf.string, tf.variant, tf.resource):
-                    value = self._extended.collectives.broadcast(variable.read_value(), root)
+                    value = self._collectives.broadcast(variable.read_value(), root)
                     variable.assign(value)
 
     def _gather(self, numbers: Sequence[int]) -> np.ndarray:
-        return self._extended.collectives.all_gather(tf.constant([numbers], tf.int64)).numpy()
-
-
-def _variables_of(model_or_variables: object) -> list[_Variable]:
-    """The variables of a model and its optimizer, or those of a structure."""
-    if hasattr(model_or_variables, "trainable_variables"):
-        return _shared_variables(model_or_variables)
-    return tf.nest.flatten(model_or_variables)
+        return self._collectives.all_gather(tf.constant([numbers], tf.int64)).numpy()
 
 
 def _shared_variables(model: keras.Model) -> list[_Variable]:

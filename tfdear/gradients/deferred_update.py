@@ -12,6 +12,7 @@ starts again with that variable owned.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -43,12 +44,7 @@ class _ForeignWrite(Exception):
 
 
 class UpdateTrace:
-    """Decides for every use of a variable inside an update: in place, or by value.
-
-    Args:
-        outer: The graph that the update is called in.
-        owned: Variables that the update owns from the start.
-    """
+    """Decides for every use of a variable inside an update: in place, if owned, or by value."""
 
     def __init__(self, outer: tf.Graph, owned: Iterable[DearVariable]):
         self._outer = outer
@@ -79,39 +75,28 @@ class UpdateTrace:
             _state.trace = self
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class DeferredUpdate:
-    """A traced update: the function, what it captured, what it writes, and the norms it wants."""
+    """A traced update: the function, what it writes, and the norms it wants."""
 
-    def __init__(
-        self,
-        function: tf.types.experimental.ConcreteFunction,
-        written: Sequence[DearVariable],
-        request: Request | None,
-    ):
-        self.function = function
-        self.captured = list(function.captured_inputs)
-        self.written = list(written)
-        # A `layer_norms.Request` or None, and which captured tensor stands for its result.
-        self.norms = request
-        self.norms_argument = -1
-        if request is not None:
-            self.norms_argument = [value is request.result for value in self.captured].index(True)
+    function: tf.types.experimental.ConcreteFunction
+    written: list[DearVariable]
+    norms: Request | None
+
+    @property
+    def norms_argument(self) -> int:
+        """Which captured tensor stands for the norms; -1: none are wanted."""
+        if self.norms is None:
+            return -1
+        return [value is self.norms.result for value in self.function.captured_inputs].index(True)
 
 
 def trace_update(
     variable: DearVariable, update: Update, gradient: sparse_rows.Gradient
 ) -> DeferredUpdate | None:
-    """Traces `update(variable, gradient)` for a later run.
+    """Traces `update(variable, gradient)` for a later run; of the gradient, type and shape matter.
 
-    Args:
-        variable: The `DearVariable` that is updated.
-        update: A callable of the variable and its gradient; other arguments are bound.
-        gradient: A symbolic tensor or `tf.IndexedSlices` of the current graph; only its type and
-            shape matter.
-
-    Returns:
-        The traced update, or None if it uses something that is not safe to use later, so that it
-        has to run in program order.
+    None if it uses something that is not safe to use later, so that it must run in program order.
     """
     outer = _tf_private.ops.get_default_graph()
     sparse = isinstance(gradient, tf.IndexedSlices)
@@ -129,13 +114,12 @@ def trace_update(
         except _ForeignWrite as met:
             owned.append(met.variable)
 
-    written = list(trace.written.values())
     for captured in function.captured_inputs:
-        if captured.dtype != tf.resource:
-            continue
-        used = _variable_of(captured)
-        if used is None or not trace.owns(used):
-            return None
+        if captured.dtype == tf.resource:
+            used = _variable_of(captured)
+            if used is None or not trace.owns(used):
+                return None
+    written = list(trace.written.values())
     return DeferredUpdate(function, written, trace.request) if written else None
 
 

@@ -31,17 +31,11 @@ _GRADIENT = 0
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """An update for the engine.
+    """An update for the engine."""
 
-    Args:
-        code: Four numbers per instruction: operation, target, left, right.
-        variables: Which captured tensors of the update are the handles of the variables.
-        scalars: Tensors of the calling graph.
-    """
-
-    code: list[int]
-    variables: list[int]
-    scalars: list[tf.Tensor]
+    code: list[int]  # Four numbers per instruction: operation, target, left, right.
+    variables: list[int]  # Which captured tensors of the update are the handles of the variables.
+    scalars: list[tf.Tensor]  # Tensors of the calling graph.
 
 
 class _Untranslatable(Exception):
@@ -60,16 +54,10 @@ class _Array:
 def translate(
     function: tf.types.experimental.ConcreteFunction, shape: tf.TensorShape
 ) -> Program | None:
-    """Translates an update whose gradient is dense.
+    """Translates an update of a dense gradient; None where an operation cannot be translated.
 
-    Call it in the graph that calls the update.
-
-    Args:
-        function: The update as a concrete function: of the gradient, and what it captured.
-        shape: That of the variable, which all arrays of the update must have.
-
-    Returns:
-        The program; None where an operation is not one of those that can be translated.
+    Call it in the graph that calls the update. `shape` is that of the variable, which all arrays of
+    the update must have.
     """
     if not shape.is_fully_defined():
         return None

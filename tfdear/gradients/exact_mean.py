@@ -17,9 +17,7 @@ _UPPER_HALF = ~((1 << 27) - 1)
 def terms(value: tf.Tensor, weight: tf.Tensor) -> list[tf.Tensor]:
     """What a rank contributes to the sums from which `mean` computes the mean.
 
-    Args:
-        value: This rank's value, of any numeric type.
-        weight: Scalar float64, a whole number; the ranks' together are less than 2 ** 26.
+    `weight` is a scalar float64, a whole number; the ranks' together are less than 2 ** 26.
     """
     if value.dtype != tf.float64:
         return [tf.cast(value, tf.float64) * weight]
@@ -30,11 +28,5 @@ def terms(value: tf.Tensor, weight: tf.Tensor) -> list[tf.Tensor]:
 
 
 def mean(sums: list[tf.Tensor], total: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """The mean of the ranks' values.
-
-    Args:
-        sums: The sums of `terms` over the ranks.
-        total: The sum of the ranks' weights.
-        dtype: The values' type.
-    """
+    """The mean, from the sums of `terms` over the ranks and the sum of the ranks' weights."""
     return tf.cast(tf.add_n([part / total for part in sums]), dtype)

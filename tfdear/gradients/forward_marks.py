@@ -13,7 +13,6 @@ import weakref
 
 import tensorflow as tf
 
-from tfdear._private import tensorflow as _tf_private
 from tfdear.data import step_data
 from tfdear.engine import library
 
@@ -29,16 +28,13 @@ _marked: weakref.WeakKeyDictionary[tf.Graph, set[int]] = weakref.WeakKeyDictiona
 
 
 def mark(variable: int) -> None:
-    """Marks a variable's first use in the graph of a step; outside of a step it does nothing.
+    """Marks the first use of a variable, by the engine's number of it, in the graph of a step.
 
-    Args:
-        variable: The engine's number of the variable.
+    Outside of a step it does nothing.
     """
-    if tf.executing_eagerly() or not getattr(
-        tf.distribute.get_replica_context(), "reconciles", False
-    ):
+    graph = step_data.current_graph()
+    if graph is None or not getattr(tf.distribute.get_replica_context(), "reconciles", False):
         return
-    graph = _tf_private.ops.get_default_graph()
     marked = _marked.setdefault(graph, set())
     if variable in marked:
         return

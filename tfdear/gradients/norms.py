@@ -11,26 +11,18 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tfdear._private import tensorflow as _tf_private
 from tfdear.engine import library
-from tfdear.gradients import deferred_update
+from tfdear.gradients import deferred_update, reducer
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """Norms that a deferred update wants with its gradient.
+    """Norms that a deferred update wants with its gradient."""
 
-    Args:
-        kind: "lars" or "lamb".
-        variables: The weights and, for LAMB, mean and square of the gradients.
-        step: For LAMB, the six numbers of Adam's step.
-        result: What stands for the norms in the calling graph; the update captures it.
-    """
-
-    kind: str
-    variables: tuple[tf.Variable, ...]
-    step: tuple[tf.Tensor, ...]
-    result: tf.Tensor
+    kind: str  # "lars" or "lamb".
+    variables: tuple[tf.Variable, ...]  # The weights; for LAMB, mean and square of gradients, too.
+    step: tuple[tf.Tensor, ...]  # For LAMB, the six numbers of Adam's step.
+    result: tf.Tensor  # Stands for the norms in the calling graph; the update captures it.
 
 
 def take(
@@ -50,11 +42,13 @@ def take(
         make_step: For LAMB, returns the six numbers of `AdamStep`, `sum_of_squares.h`, as float32.
 
     Returns:
-        The two norms, scalars of float32; None where there is no op for them: types other than
-        float32, other devices than the CPU, XLA.
+        The two norms, scalars of float32; None where there is no op for them.
     """
-    values = (gradient, weight, *moments)
-    if any(value.dtype != tf.float32 for value in values) or _is_unsupported(weight):
+    if (
+        any(value.dtype != tf.float32 for value in (gradient, weight, *moments))
+        or "GPU" in (weight.device or "").upper()
+        or reducer.is_for_xla()
+    ):
         return None
     trace = deferred_update.current_trace()
     if trace is not None and trace.gradient is gradient and trace.request is None:
@@ -71,12 +65,3 @@ def take(
             kind=kind,
         )
     return norms[0], norms[1]
-
-
-def _is_unsupported(weight: tf.Variable) -> bool:
-    if "GPU" in (weight.device or "").upper():
-        return True
-    if tf.executing_eagerly():
-        return False
-    graph = _tf_private.ops.get_default_graph()
-    return _tf_private.control_flow_util.GraphOrParentsInXlaContext(graph)

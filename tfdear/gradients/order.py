@@ -39,12 +39,8 @@ _MAX_PASSED = 8
 def contribute_gradients_first(contributions: Iterable[tf.Operation]) -> int:
     """Adds control edges from contributions to the other operations that use the same tensors.
 
-    Args:
-        contributions: The operations of one graph that hand gradients to the engine, each with its
-            gradient as input 1.
-
-    Returns:
-        How many edges were added.
+    The contributions are the operations of one graph that hand gradients to the engine, each with
+    its gradient as input 1. Returns how many edges were added.
     """
     contribution_of: dict[tf.Operation, tf.Operation] = {}
     ancestors: set[tf.Operation] = set()  # What the contributions so far depend on.

@@ -38,13 +38,7 @@ def is_reading_sums() -> bool:
 
 
 class OwnValue:
-    """This rank's part of one variable.
-
-    Args:
-        total: The variable's first value.
-        rank: This process's rank.
-        world_size: Number of ranks.
-    """
+    """This rank's part of one variable, at first of the value `total`."""
 
     def __init__(self, total: tf.Tensor, rank: int, world_size: int):
         self._rank = rank

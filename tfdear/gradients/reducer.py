@@ -53,10 +53,15 @@ def for_optimizer(momentum: float) -> Iterator[None]:
         _momentum.reset(token)
 
 
+def is_for_xla() -> bool:
+    """Whether ops are being built for XLA."""
+    graph = step_data.current_graph()
+    return graph is not None and _tf_private.control_flow_util.GraphOrParentsInXlaContext(graph)
+
+
 def check_not_xla() -> None:
     """Raises if ops are being built for XLA."""
-    graph = None if tf.executing_eagerly() else _tf_private.ops.get_default_graph()
-    if graph is not None and _tf_private.control_flow_util.GraphOrParentsInXlaContext(graph):
+    if is_for_xla():
         raise ValueError(
             "`jit_compile=True` does not work under tfdear.DearStrategy: XLA compiles a step into "
             "one program, in which neither collectives nor updates can overlap with computation. "
@@ -67,12 +72,8 @@ def check_not_xla() -> None:
 class Reducer:
     """Builds reductions for one strategy.
 
-    Args:
-        engine: The started `tfdear.engine.engine.Engine`.
-        device: Where the engine's ops run.
-        first_plan: Makes the plans that layouts start with.
-        on_layout: Called with each new layout of gradients: its number, names, tensors and numbers
-            of variables; names and numbers may still change until its first use. Defaults to None.
+    `on_layout` is called with each new layout of gradients: its number, names, tensors and numbers
+    of variables; names and numbers may still change until its first use.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Reducer:
         active: tf.Tensor | None = None,
         weight: tf.Tensor | None = None,
     ) -> list[Gradient]:
-        """Sums tensors over the ranks; gathers the rows of `tf.IndexedSlices`.
+        """The sums of tensors over the ranks, and the gathered rows of `tf.IndexedSlices`.
 
         Args:
             values: Tensors or `tf.IndexedSlices`, the same structure on all ranks.
@@ -124,9 +125,6 @@ class Reducer:
             active: Scalar bool; where false, this rank contributes nothing.
             weight: Scalar float64, by which this rank's values are multiplied; where 0, it
                 contributes nothing, whatever they are. Takes the place of `active`.
-
-        Returns:
-            The sums, in the order of `values`.
         """
         check_not_xla()
         values = [check_type(value) for value in values]
@@ -180,8 +178,7 @@ class Reducer:
         if not tf.executing_eagerly():
             # Contributions run when the backward pass has them; without this they would be chained
             # to each other as ops with side effects.
-            graph = _tf_private.ops.get_default_graph()
-            manager = getattr(graph, "experimental_acd_manager", None)
+            manager = getattr(op.graph, "experimental_acd_manager", None)
             if manager is not None:
                 manager.run_independently(op)
 
@@ -193,15 +190,8 @@ class Reducer:
     ) -> bool:
         """Defers `update(variable, gradient)` until the sum is there, if that is possible.
 
-        Args:
-            variable: The `DearVariable` to update.
-            update: A callable of the variable and the gradient.
-            gradient: A sum that `all_reduce` returned, unchanged since.
-
-        Returns:
-            False if the update must run in program order: the gradient was changed after the
-            reduction, or comes from another graph, or the update uses something that could change
-            before it runs.
+        False if the update must run in program order: the gradient was changed after the reduction,
+        or comes from another graph, or the update uses something that could change before it runs.
         """
         source = _reduced_op(gradient)
         if source is None:
@@ -209,16 +199,16 @@ class Reducer:
         traced = deferred_update.trace_update(variable, update, gradient)
         if traced is None:
             return False
-        graph = _tf_private.ops.get_default_graph()
+        graph = source.graph
         traced.function.add_to_graph(graph)
         # The function lives as long as the graph that calls it: its kernel waits for its updates.
         graph.add_to_collection("tfdear_deferred_updates", traced)
-        ticket = source.inputs[0]
+        ticket, index = source.inputs[0], source.get_attr("index")
         layout = ticket.op.get_attr("layout")
-        self._move_to_gradients(ticket, layout, source.get_attr("index"), variable)
+        self._move_to_gradients(ticket, layout, index, variable)
         norms = traced.norms
         if norms is not None:
-            self._engine.request_norms(layout, source.get_attr("index"))
+            self._engine.request_norms(layout, index)
         for written in traced.written:
             written.await_updates()
         sparse = isinstance(gradient, tf.IndexedSlices)
@@ -228,7 +218,7 @@ class Reducer:
                 program = elementwise_update.translate(traced.function, variable.shape)
             library.load().dear_defer_update(
                 ticket,
-                traced.captured,
+                traced.function.captured_inputs,
                 [] if norms is None else [used.raw_handle for used in norms.variables],
                 [] if norms is None else norms.step,
                 [] if program is None else program.scalars,
@@ -238,7 +228,7 @@ class Reducer:
                 norms_argument=traced.norms_argument,
                 f=traced.function,
                 T=(gradient.values if sparse else gradient).dtype,
-                index=source.get_attr("index"),
+                index=index,
                 sparse=sparse,
                 writes=[written.number for written in traced.written],
             )

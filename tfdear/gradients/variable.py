@@ -17,6 +17,7 @@ from tfdear.data import step_data
 from tfdear.engine import library
 from tfdear.gradients import deferred_update, forward_marks, own_value
 
+_Base = _tf_private.resource_variable_ops.ResourceVariable
 _TensorLike: TypeAlias = tf.types.experimental.TensorLike
 _state = threading.local()
 
@@ -92,19 +93,15 @@ class ReconcilingContext(Protocol):
         """Writes some elements."""
 
 
-class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
+class DearVariable(_Base):
     """A variable whose every use waits for the updates in flight on it.
 
     Program order decides what a read sees, whatever the time at which updates run: each use of
     `handle` (reads, gathers, assignments, checkpoints) adds an op that completes when nothing is
     pending on the variable. See "Deferred updates" in `custom_ops/README.md`.
 
-    Args:
-        creation_path: Its path in the model when it was created.
-        number: The engine's number of the variable.
-        owner: The variable whose update writes this one (an optimizer slot), or None.
-        reconciliation: What becomes of values written inside `strategy.run`.
-        **kwargs: As `tf.Variable`.
+    `number` is the engine's, and `owner` the variable whose update writes this one, an optimizer's
+    slot.
     """
 
     def __init__(
@@ -243,11 +240,10 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         name: str | None = None,
         read_value: bool = True,
     ) -> DearVariable | tf.Operation | None:
-        base = _tf_private.resource_variable_ops.ResourceVariable
         context = _reconciling_context(self)
         if context is not None:
             return context.assign(self, value, read_value)
-        return self.write(base.assign, value, use_locking, name, read_value)
+        return self.write(_Base.assign, value, use_locking, name, read_value)
 
     def assign_add(
         self,
@@ -256,11 +252,10 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         name: str | None = None,
         read_value: bool = True,
     ) -> DearVariable | tf.Operation | None:
-        base = _tf_private.resource_variable_ops.ResourceVariable
         context = _reconciling_context(self)
         if context is not None:
             return context.assign_add(self, delta, read_value)
-        return self.write(base.assign_add, delta, use_locking, name, read_value)
+        return self.write(_Base.assign_add, delta, use_locking, name, read_value)
 
     def assign_sub(
         self,
@@ -269,12 +264,11 @@ class DearVariable(_tf_private.resource_variable_ops.ResourceVariable):
         name: str | None = None,
         read_value: bool = True,
     ) -> DearVariable | tf.Operation | None:
-        base = _tf_private.resource_variable_ops.ResourceVariable
         context = _reconciling_context(self)
         if context is not None:
             delta = tf.convert_to_tensor(delta, self.dtype)
             return context.assign_add(self, -delta, read_value)
-        return self.write(base.assign_sub, delta, use_locking, name, read_value)
+        return self.write(_Base.assign_sub, delta, use_locking, name, read_value)
 
 
 def _reconciling_context(variable: DearVariable) -> ReconcilingContext | None:
@@ -288,7 +282,7 @@ def _reconciling_context(variable: DearVariable) -> ReconcilingContext | None:
 
 
 def _add_write_method(name: str) -> None:
-    base = getattr(_tf_private.resource_variable_ops.ResourceVariable, name)
+    base = getattr(_Base, name)
     signature = inspect.signature(base)
 
     def method(self: DearVariable, *args: Any, **kwargs: Any) -> Any:

@@ -12,10 +12,9 @@ _COUNTED = re.compile(r"(.+)_\d+")
 def path(name: str | None, initial_value: object) -> str:
     """The path of the Keras variable that a variable is created for, or the given name.
 
-    Args:
-        name: The given name; Keras gives the last part of the path.
-        initial_value: The initial value. Keras's is a function that holds on to its variable.
+    As the name, Keras gives the last part of the path only.
     """
+    # Keras's initial value is a function that holds on to its variable.
     for cell in getattr(initial_value, "__closure__", None) or ():
         if isinstance(cell.cell_contents, keras.Variable):
             return cell.cell_contents.path

@@ -58,7 +58,9 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             self._variable_creator = variable_creation.VariableCreator(
                 job.engine, self.collectives, None if job.options.shared_seeds else job.rank
             )
-            self.consistency = consistency.Consistency(self, job.rank, job.options.check_every)
+            self.consistency = consistency.Consistency(
+                self.collectives, self.variables, job.rank, job.options.check_every
+            )
             self.step_collectives = step_collectives.StepCollectives(
                 self.reducer,
                 self.collectives,
