@@ -52,9 +52,7 @@ class _OwnScaling(BaseException):
 class KerasStep:
     """A training or test function that Keras made, which remembers the contract of its step.
 
-    Args:
-        function: Keras's function of an iterator.
-        is_own: Whether the model's class has its own step or its own way to take the loss.
+    `is_own`: whether the model's class has its own step or its own way to take the loss.
     """
 
     def __init__(self, function: Callable[[Iterator[object]], object], is_own: bool = False):
@@ -115,13 +113,7 @@ class Extended(Protocol):
 
 
 class Losses:
-    """The losses and gradients of one call of a step on this rank.
-
-    Args:
-        context: The `DearReplicaContext` of the call.
-        extended: The `DearExtended` of its strategy.
-        arguments: Nested structure of what the step was given.
-    """
+    """The losses and gradients of one call of a step, with these arguments, on this rank."""
 
     def __init__(self, context: StepContext, extended: Extended, arguments: object):
         self._context = context
@@ -130,7 +122,8 @@ class Losses:
         self._left_unscaled = False
         self._scaled = False
         self._takes_single_values = False
-        self._reducing = False
+        # Whether the values that are being summed are an optimizer's gradients.
+        self.is_reducing = False
         self._weighted = False
         given = tf.nest.flatten(arguments)
         self.row_sums = row_sums.RowSums([each for each in given if isinstance(each, tf.Tensor)])
@@ -145,18 +138,12 @@ class Losses:
         """Whether every rank's loss is an estimate of the global batch's."""
         return self._step is not None and self._step.contract is Contract.MEAN
 
-    @property
-    def is_reducing(self) -> bool:
-        """Whether the values that are being summed are an optimizer's gradients."""
-        return self._reducing
-
     def weight(self) -> tf.Tensor:
         """How much of the global batch this rank's rows are: scalar float64, 0 without examples."""
-        share = None
         if self._extended.weighs_examples:
             share = self._context.examples.share()
-        if share is not None:
-            return tf.cast(share, tf.float64)
+            if share is not None:
+                return share
         equal = tf.constant(1.0 / self._extended.world_size, tf.float64)
         present = self._context.examples.present
         return equal if present is None else tf.where(present, equal, tf.zeros_like(equal))
@@ -186,11 +173,9 @@ class Losses:
         return tf.math.divide_no_nan(value, tf.cast(self.weight(), value.dtype))
 
     def weigh_part(self, value: tf.Tensor, rows: tf.Tensor | int) -> tf.Tensor:
-        """A mean over some rows, which may be of a part of the batch with a share of its own.
+        """A mean over this many rows, which may be of a part of the batch with its own share.
 
-        Args:
-            value: The mean, which will be multiplied by `weight()`.
-            rows: Scalar integer, the number of its rows on this rank.
+        What is returned will be multiplied by `weight()`.
         """
         if not self._extended.weighs_examples or not self._extended.elements.are_uneven:
             return value
@@ -235,41 +220,34 @@ class Losses:
         """Calls a collective through which gradients may flow from other ranks' losses.
 
         What flows back from a rank's loss weighs as much as the loss, on whichever rank it arrives;
-        and all gradients that this rank computes are multiplied by its own weight in the end.
-
-        Args:
-            collective: A function of `values` that is linear, with a gradient.
-            values: Nested structure of tensors.
-
-        Returns:
-            What `collective` returns.
+        and all gradients that this rank computes are multiplied by its own weight in the end. The
+        collective must be linear in the structure of values.
         """
-        if not self.are_means or self._reducing:
+        if not self.are_means or self.is_reducing:
             return collective(values)
         self._left_unscaled = True
         weight = self.weight()
 
-        def enter(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-            return tf.identity(value), lambda dy: tf.math.divide_no_nan(dy, _cast_like(weight, dy))
+        def scaling_gradient(scale: Callable[..., tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
+            @tf.custom_gradient
+            def identity(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+                return tf.identity(value), lambda dy: scale(dy, tf.cast(weight, dy.dtype))
 
-        def leave(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-            return tf.identity(value), lambda dy: tf.math.multiply_no_nan(
-                dy, _cast_like(weight, dy)
-            )
+            return identity
 
-        results = collective(_map_floating(tf.custom_gradient(enter), values))
-        return _map_floating(tf.custom_gradient(leave), results)
+        results = collective(_map_floating(scaling_gradient(tf.math.divide_no_nan), values))
+        return _map_floating(scaling_gradient(tf.math.multiply_no_nan), results)
 
     # Called where gradients are reduced.
 
     @contextlib.contextmanager
     def reducing_gradients(self) -> Iterator[None]:
         """Within it, the values that are summed over the ranks are an optimizer's gradients."""
-        self._reducing = True
+        self.is_reducing = True
         try:
             yield
         finally:
-            self._reducing = False
+            self.is_reducing = False
 
     @contextlib.contextmanager
     def weighted_gradients(self) -> Iterator[None]:
@@ -319,10 +297,6 @@ class Losses:
         return tf.nest.pack_sequence_as(outputs, flat)
 
 
-def _cast_like(weight: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
-    return tf.cast(weight, tensor.dtype)
-
-
 def _map_floating(function: Callable[[tf.Tensor], tf.Tensor], structure: _Structure) -> _Structure:
     """Applies a function to the floating tensors of a structure."""
 
@@ -364,13 +338,6 @@ def average_outside_of_run(
 
     There every rank iterates over data of its own choice, all of it or a part of its own: the mean
     is right for both.
-
-    Args:
-        extended: The `DearExtended` of the variables' strategy.
-        gradients: Tensors or `tf.IndexedSlices`.
-
-    Returns:
-        The means, in the same order.
     """
     extended.warn_once(
         "An optimizer is applied outside of `strategy.run`: every rank computes on whatever data "

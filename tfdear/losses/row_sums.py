@@ -63,11 +63,7 @@ _UNCERTAIN = {
 
 
 class RowSums:
-    """The gradients of such losses in one step.
-
-    Args:
-        arguments: The tensors that the step was given.
-    """
+    """The gradients of such losses in one step, which was given these tensors as arguments."""
 
     def __init__(self, arguments: Sequence[tf.Tensor]):
         self._arguments = {id(value) for value in arguments}

@@ -1,6 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """`strategy.extended`: what Keras and `tf.distribute` call while a model is built and trained."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,13 +28,7 @@ from tfdear.strategy.ignored_options import Options
 
 
 class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
-    """One process, one replica, one device; the other ranks are other processes.
-
-    Args:
-        strategy: The `DearStrategy`.
-        job: That of this process.
-        device: Full name of the local device.
-    """
+    """One process, one replica, one device; the other ranks are other processes."""
 
     def __init__(self, strategy: tf.distribute.Strategy, job: job_module.Job, device: str):
         super().__init__(strategy)
@@ -83,7 +78,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         """Logs a warning on rank 0, the first time it is given."""
         if message not in self._warnings:
             self._warnings.add(message)
-            if self._job.rank == 0:
+            if self._is_chief:
                 logging.warning("tfdear: %s", message)
 
     @property
@@ -250,7 +245,14 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         kwargs: Mapping[str, Any],
         group: bool,
     ) -> object:
-        if self._can_defer(var, args):
+        can_defer = (
+            self.is_distributed_dear
+            and isinstance(var, variable_module.DearVariable)
+            and args
+            and isinstance(args[0], (tf.Tensor, tf.IndexedSlices))
+            and not tf.executing_eagerly()
+        )
+        if can_defer:
 
             def update(variable: tf.Variable, gradient: Gradient) -> None:
                 with _tf_private.distribute_lib.UpdateContext(self._device):
@@ -267,15 +269,6 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
     # Called inside of `run`.
     _replica_ctx_update = _update
 
-    def _can_defer(self, var: tf.Variable, args: Sequence[object]) -> bool:
-        return (
-            self.is_distributed_dear
-            and isinstance(var, variable_module.DearVariable)
-            and bool(args)
-            and isinstance(args[0], (tf.Tensor, tf.IndexedSlices))
-            and not tf.executing_eagerly()
-        )
-
     def _update_non_slot(
         self,
         colocate_with: object,
@@ -286,12 +279,9 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
     ) -> object:
         del colocate_with
         context = tf.distribute.get_replica_context()
-        updating = getattr(context, "updating", None)
+        updating = getattr(context, "updating", contextlib.nullcontext)
         with tf.device(self._device), _tf_private.distribute_lib.UpdateContext(self._device):
-            if updating is not None:
-                with updating():
-                    result = fn(*args, **kwargs)
-            else:
+            with updating():
                 result = fn(*args, **kwargs)
         return result if group else tf.nest.map_structure(self._local_results, result)
 
@@ -354,32 +344,20 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
     def worker_devices(self) -> tuple[str, ...]:
         return (self._device,)
 
-    @property
-    def parameter_devices(self) -> tuple[str, ...]:
-        return (self._device,)
+    parameter_devices = worker_devices
 
     def non_slot_devices(self, var_list: Sequence[tf.Variable]) -> tuple[str, ...]:
         return (self._device,)
 
-    @property
-    def experimental_should_init(self) -> bool:
-        return True
-
-    @property
-    def experimental_between_graph(self) -> bool:
-        return False
+    experimental_should_init = True
+    experimental_between_graph = False
+    _global_batch_size = True
 
     @property
     def should_checkpoint(self) -> bool:
         return self._is_chief
 
-    @property
-    def should_save_summary(self) -> bool:
-        return self._is_chief
-
-    @property
-    def _global_batch_size(self) -> bool:
-        return True
+    should_save_summary = should_checkpoint
 
 
 class _LocalReplicaContext(_tf_private.distribute_lib.ReplicaContext):

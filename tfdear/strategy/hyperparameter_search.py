@@ -7,14 +7,11 @@ import types
 
 
 def refuse(rank: int, world_size: int) -> None:
-    """Raises if the caller was called by a tuner of keras-tuner.
+    """Raises if the caller was called by a tuner of keras-tuner, in a job of several ranks.
 
     Such a tuner knows nothing of other ranks: each would draw hyperparameters for itself, and all
-    would write to one folder of results.
-
-    Raises:
-        keras_tuner.errors.FatalRuntimeError: A tuner builds a model of a job with several ranks.
-            It takes any other error for a failed trial, and goes on.
+    would write to one folder of results. It takes any error but a FatalRuntimeError for a failed
+    trial, and goes on.
     """
     if world_size == 1 or "keras_tuner" not in sys.modules:
         return

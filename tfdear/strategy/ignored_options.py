@@ -25,11 +25,7 @@ _warned: set[str] = set()
 
 
 def warn(options: Options | None) -> None:
-    """Warns, once for each kind, of options that differ from their defaults.
-
-    Args:
-        options: What a method of the strategy was given.
-    """
+    """Warns, once for each kind, of options that differ from their defaults."""
     changed = [] if options is None else _changed(options)
     kind = type(options).__name__
     if not changed or kind in _warned:
@@ -53,11 +49,7 @@ def _changed(options: Options) -> list[tuple[str, Any]]:
 
 
 def warn_of_records(*variables: str) -> None:
-    """Warns of variables that ask for a record of communication, where there is none.
-
-    Args:
-        variables: Names of environment variables.
-    """
+    """Warns of environment variables that ask for a record of communication, where none is."""
     for name in variables:
         if os.environ.get(name):
             logging.warning(

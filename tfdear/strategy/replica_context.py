@@ -30,14 +30,7 @@ _TensorLike: TypeAlias = tf.types.experimental.TensorLike
 
 
 class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
-    """One call of `strategy.run` on this rank.
-
-    Args:
-        strategy: The `DearStrategy`.
-        rank: This process's rank.
-        examples: Those of this rank in the step.
-        arguments: Nested structure of what the step's function is given.
-    """
+    """One call of `strategy.run`, with these arguments and examples, on this rank."""
 
     def __init__(
         self,
@@ -139,14 +132,7 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         write: Callable[[], object],
         arguments: Mapping[str, Any],
     ) -> _Variable | None:
-        """A write that touches some elements only.
-
-        Args:
-            variable: The `DearVariable`.
-            method: Name of the variable's method.
-            write: Calls it on this rank.
-            arguments: The arguments of the method, by name.
-        """
+        """A write that touches some elements only: `write` calls the method with the arguments."""
         if variable.own is not None:
             raise NotImplementedError(
                 f"`{method}` does not work inside `strategy.run` on `{variable.name}`, of which "
@@ -200,8 +186,7 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         changed = list(self._changed.values())
         self._changed.clear()
         # In the step's own graph, where they were written: a branch that reads may not be taken.
-        step_graph = tf.init_scope() if self._graph is None else self._graph.as_default()
-        with step_graph:
+        with tf.init_scope() if self._graph is None else self._graph.as_default():
             self._add_up(changed)
 
     def _add_up(self, changed: Sequence[_Variable]) -> None:

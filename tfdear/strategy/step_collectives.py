@@ -23,10 +23,7 @@ _TensorLike: TypeAlias = tf.types.experimental.TensorLike
 class StepCollectives:
     """The collectives of one strategy as its users see them, inside and outside of steps.
 
-    Args:
-        reducer: Sums tensors over the ranks.
-        collectives: Gathers, scatters and exchanges them.
-        group_ranks: This rank's number in each process group, by the group's name.
+    `group_ranks` has this rank's number in each process group, by the group's name.
     """
 
     def __init__(

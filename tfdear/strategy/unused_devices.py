@@ -8,12 +8,7 @@ from absl import logging
 
 
 def warn(rank: int, devices: Sequence[tf.config.PhysicalDevice]) -> None:
-    """Warns on rank 0 if TensorFlow sees accelerators.
-
-    Args:
-        rank: Number of this process.
-        devices: What `tf.config.get_visible_devices()` returns.
-    """
+    """Warns on rank 0 if TensorFlow sees accelerators among the visible devices."""
     message = warning_text(devices)
     if message and rank == 0:
         logging.warning("tfdear: %s", message)

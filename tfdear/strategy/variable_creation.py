@@ -22,11 +22,7 @@ _SEED_STRIDE = 1_000_003
 class VariableCreator:
     """Creates the variables of one strategy, and knows those that are still in use.
 
-    Args:
-        engine: The started engine.
-        collectives: The collectives of the strategy.
-        seed_offset: Number of strides by which the states of seed generators differ from rank 0's;
-            None: they are the same.
+    The states of seed generators differ from rank 0's by `seed_offset` strides; None: not at all.
     """
 
     def __init__(
@@ -49,13 +45,7 @@ class VariableCreator:
     def create(
         self, given: Mapping[str, Any], owner: object, strategy: tf.distribute.Strategy
     ) -> variable_module.DearVariable:
-        """Creates a variable with the reconciliation that its arguments ask for.
-
-        Args:
-            given: The arguments of `tf.Variable`.
-            owner: The variable that it is a slot of, or None.
-            strategy: The strategy.
-        """
+        """Creates a variable, a slot of `owner`, as the arguments of `tf.Variable` ask for it."""
         owner = owner if isinstance(owner, variable_module.DearVariable) else None
         kept = (
             "trainable",

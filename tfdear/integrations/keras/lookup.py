@@ -1,5 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Finds the distributed `DearStrategy` of a step or of a variable."""
+"""Finds the distributed `DearStrategy` of a step, a model or variables."""
+
+from collections.abc import Iterable
 
 import tensorflow as tf
 
@@ -15,8 +17,15 @@ def dear_strategy(
     return strategy if getattr(extended, "is_distributed_dear", False) else None
 
 
-def extended_of(variable: object) -> tf.distribute.StrategyExtended | None:
-    """The extended strategy of a variable of a distributed `DearStrategy`, else None."""
-    if not isinstance(variable, variable_module.DearVariable):
-        return None
-    return variable.strategy.extended
+def dear_strategy_of(model: object) -> tf.distribute.Strategy | None:
+    """The strategy of a model if it is a distributed `DearStrategy`, else None."""
+    strategy = getattr(model, "distribute_strategy", None)
+    return None if strategy is None else dear_strategy(strategy)
+
+
+def extended_of(variables: Iterable[object]) -> tf.distribute.StrategyExtended | None:
+    """The extended strategy of the first variable of a distributed `DearStrategy`, else None."""
+    for variable in variables:
+        if isinstance(variable, variable_module.DearVariable):
+            return variable.strategy.extended
+    return None

@@ -32,7 +32,7 @@ def _all_reduce(
         with losses.reducing_gradients(), reducer.for_optimizer(_momentum_of(optimizer)):
             return original(optimizer, grads_and_vars)
     pairs = original(optimizer, grads_and_vars)
-    extended = next(filter(None, (lookup.extended_of(variable) for _, variable in pairs)), None)
+    extended = lookup.extended_of(variable for _, variable in pairs)
     if extended is None:
         return pairs
     given = [gradient for gradient, _ in pairs if gradient is not None]
@@ -61,9 +61,7 @@ def _is_plain_sgd(optimizer: _Optimizer) -> bool:
 
 
 def _warn_of_compression(optimizer: _Optimizer, grads_and_vars: Sequence[_Pair]) -> None:
-    extended = next(
-        filter(None, (lookup.extended_of(variable) for _, variable in grads_and_vars)), None
-    )
+    extended = lookup.extended_of(variable for _, variable in grads_and_vars)
     if extended is None or not extended.corrects_momentum or _is_plain_sgd(optimizer):
         return
     extended.warn_once(

@@ -80,11 +80,7 @@ def read(model: keras.Model, source: pathlib.Path) -> None:
 
 
 class CompressionState(tf.train.experimental.PythonState):
-    """What compression holds back on this rank, as part of a `tf.train.Checkpoint`.
-
-    Args:
-        job: The strategy's job.
-    """
+    """What compression holds back on this rank, as part of a `tf.train.Checkpoint`."""
 
     def __init__(self, job: job_module.Job):
         super().__init__()

@@ -1,7 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Removes awaits and marks from SavedModels, which must load where tfdear is not installed."""
 
-from collections.abc import Iterator, Mapping, MutableSequence
+from collections.abc import Iterator, MutableSequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,13 +14,10 @@ SEAMS = seams.Seams()
 
 
 def remove_awaits(nodes: MutableSequence[tf.compat.v1.NodeDef]) -> None:
-    """Removes awaits and marks from a graph; what ran after them runs after their predecessors.
-
-    Args:
-        nodes: A repeated field of `NodeDef`, changed in place.
-    """
+    """Removes awaits and marks from a graph; what ran after them runs after their predecessors."""
+    # By name, as a control input.
     predecessors = {
-        node.name: [name for name in node.input if name.startswith("^")]
+        f"^{node.name}": [name for name in node.input if name.startswith("^")]
         for node in nodes
         if node.op in _OPS
     }
@@ -33,31 +30,25 @@ def remove_awaits(nodes: MutableSequence[tf.compat.v1.NodeDef]) -> None:
             if predecessor in seen:
                 continue
             seen.add(predecessor)
-            if predecessor[1:] in predecessors:
-                yield from kept_predecessors(predecessor[1:], seen)
+            if predecessor in predecessors:
+                yield from kept_predecessors(predecessor, seen)
             else:
                 yield predecessor
 
     kept = []
     for node in nodes:
-        if node.name in predecessors:
+        if f"^{node.name}" in predecessors:
             continue
-        inputs = [name for name in node.input if not _awaits(name, predecessors)]
-        present = set(inputs)
+        inputs = [name for name in node.input if name not in predecessors]
+        seen = set(inputs)
         for name in node.input:
-            if _awaits(name, predecessors):
-                added = [new for new in kept_predecessors(name[1:], set()) if new not in present]
-                inputs.extend(added)
-                present.update(added)
+            if name in predecessors:
+                inputs.extend(kept_predecessors(name, seen))
         del node.input[:]
         node.input.extend(inputs)
         kept.append(type(node).FromString(node.SerializeToString()))
     del nodes[:]
     nodes.extend(kept)
-
-
-def _awaits(name: str, predecessors: Mapping[str, object]) -> bool:
-    return name.startswith("^") and name[1:] in predecessors
 
 
 def _clean(meta_graph: tf.compat.v1.MetaGraphDef) -> None:

@@ -17,11 +17,10 @@ import time
 from typing import Any, TypeAlias
 
 import keras
-import tensorflow as tf
 
 from tfdear._private import keras as _keras_private
 from tfdear._private import seams
-from tfdear.integrations.keras import residuals
+from tfdear.integrations.keras import lookup, residuals
 
 _ATTEMPTS = 5
 # Ranks that work in one folder interrupt each other with every file that one of them removes. What
@@ -133,13 +132,9 @@ def _export_and_rename(
     return result
 
 
-def _is_distributed_dear(strategy: tf.distribute.Strategy | None) -> bool:
-    return getattr(getattr(strategy, "extended", None), "is_distributed_dear", False)
-
-
 def _is_shared_path(model: keras.Model, filepath: object) -> bool:
-    is_dear = _is_distributed_dear(getattr(model, "distribute_strategy", None))
-    return is_dear and isinstance(filepath, (str, os.PathLike)) and "://" not in str(filepath)
+    is_local = isinstance(filepath, (str, os.PathLike)) and "://" not in str(filepath)
+    return is_local and lookup.dear_strategy_of(model) is not None
 
 
 @SEAMS.wrap(_keras_private.SET_MODEL)
@@ -151,8 +146,7 @@ def _set_model(
     With `log_per_rank` all ranks keep them, each with a folder of its own. Derived classes stay on
     all ranks: they may do what all ranks must do, and choose their own paths.
     """
-    strategy = getattr(model, "distribute_strategy", None)
-    if strategy is not None and _is_distributed_dear(strategy):
+    if (strategy := lookup.dear_strategy_of(model)) is not None:
         per_rank = strategy._job.options.log_per_rank
         for callback in list(callbacks.callbacks):
             attribute = _LOGS.get(type(callback))

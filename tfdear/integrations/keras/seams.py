@@ -42,10 +42,7 @@ def _keras_runs_on_tensorflow() -> bool:
 def verify() -> None:
     """Compares what is private in TensorFlow and Keras with the supported versions.
 
-    Call it before the ranks meet.
-
-    Raises:
-        ImportError: A name is missing, or has another signature.
+    Call it before the ranks meet. Raises an ImportError if something does not fit.
     """
     _tf_private.REGISTRY.verify()
     if _keras_runs_on_tensorflow():
@@ -53,11 +50,7 @@ def verify() -> None:
 
 
 def install(world_size: int) -> None:
-    """Wraps what a job of this many ranks needs; all of it or, if something does not fit, nothing.
-
-    Args:
-        world_size: Number of ranks.
-    """
+    """Wraps what a job of this many ranks needs: all of it or, if something is missing, nothing."""
     collections: list[seams.Seams] = []
     if _keras_runs_on_tensorflow():
         collections += IN_ONE_PROCESS

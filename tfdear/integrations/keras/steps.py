@@ -43,19 +43,14 @@ _FUNCTIONS = {"make_train_function": "train_function", "make_test_function": "te
 def _make_step(original: seams.Original, model: keras.Model, *args: Any, **kwargs: Any) -> object:
     result = original(model, *args, **kwargs)
     function = getattr(model, attribute := _FUNCTIONS[original.__name__])
-    if lookup.dear_strategy(model.distribute_strategy) is not None and not isinstance(
-        function, loss_contract.KerasStep
-    ):
-        setattr(model, attribute, loss_contract.KerasStep(function, _is_own_step(model)))
+    is_wrapped = isinstance(function, loss_contract.KerasStep)
+    if lookup.dear_strategy_of(model) is not None and not is_wrapped:
+        is_own = (
+            type(model).train_step is not keras.Model.train_step
+            or type(model).compute_loss is not keras.Model.compute_loss
+        )
+        setattr(model, attribute, loss_contract.KerasStep(function, is_own))
     return result
-
-
-def _is_own_step(model: keras.Model) -> bool:
-    kind = type(model)
-    return (
-        kind.train_step is not keras.Model.train_step
-        or kind.compute_loss is not keras.Model.compute_loss
-    )
 
 
 @SEAMS.wrap(
@@ -68,7 +63,7 @@ def _require_variables_of_the_scope(
 ) -> object:
     # A variable from outside the scope would be a rank's own: ranks would drift apart, and
     # callbacks that look at a metric would decide differently on each.
-    if lookup.dear_strategy(model.distribute_strategy) is not None:
+    if lookup.dear_strategy_of(model) is not None:
         optimizer = getattr(model, "optimizer", None)
         # The variables that training writes. Constants, such as what `Normalization.adapt` found,
         # may come from anywhere.

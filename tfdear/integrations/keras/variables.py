@@ -26,7 +26,7 @@ _fitting: weakref.WeakKeyDictionary[_Callbacks, int] = weakref.WeakKeyDictionary
 
 
 def _consistency_of(callbacks: _Callbacks) -> consistency_module.Consistency | None:
-    strategy = lookup.dear_strategy(getattr(callbacks.model, "distribute_strategy", None))
+    strategy = lookup.dear_strategy_of(callbacks.model)
     return None if strategy is None else strategy.extended.consistency
 
 
