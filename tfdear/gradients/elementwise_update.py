@@ -109,29 +109,28 @@ class _Translation:
         kind = operation.type
         if kind in ("Placeholder", "NoOp", "Const"):
             return
+        if kind in _ASSIGN:
+            self._assign(operation)
+            return
         if kind == "ReadVariableOp":
             variable = self._variable(operation.inputs[0])
             array = _Array(1 + variable, variable, self._versions[variable])
-            self._define(operation.outputs[0], array)
-        elif kind in _ASSIGN:
-            self._assign(operation)
         elif operation.op_def.is_stateful:
             raise _Untranslatable  # It draws, prints or writes something else.
         elif not any(id(value) in self._arrays for value in operation.inputs):
             return  # Of scalars: lifted when an array meets it.
         elif kind == "Identity":
-            self._define(operation.outputs[0], self._arrays[id(operation.inputs[0])])
+            array = self._arrays[id(operation.inputs[0])]
         elif kind == "Square":
             operand = self._operand(operation.inputs[0])
-            self._define(operation.outputs[0], self._emit(_MULTIPLY, operand, operand))
+            array = self._emit(_MULTIPLY, operand, operand)
         elif kind in _UNARY:
-            operand = self._operand(operation.inputs[0])
-            self._define(operation.outputs[0], self._emit(_UNARY[kind], operand, _GRADIENT))
+            array = self._emit(_UNARY[kind], self._operand(operation.inputs[0]), _GRADIENT)
         elif kind in _BINARY:
-            left, right = map(self._operand, operation.inputs)
-            self._define(operation.outputs[0], self._emit(_BINARY[kind], left, right))
+            array = self._emit(_BINARY[kind], *map(self._operand, operation.inputs))
         else:
             raise _Untranslatable
+        self._define(operation.outputs[0], array)
 
     def _define(self, value: tf.Tensor, array: _Array) -> None:
         if value.dtype != tf.float32 or value.shape != self._shape:

@@ -53,6 +53,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             self._variable_creator = variable_creation.VariableCreator(
                 job.engine, self.collectives, None if job.options.shared_seeds else job.rank
             )
+            self.variables = self._variable_creator.variables
             self.consistency = consistency.Consistency(
                 self.collectives, self.variables, job.rank, job.options.check_every
             )
@@ -104,10 +105,6 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             hyperparameter_search.refuse(self._job.rank, self._job.world_size)
             return self._variable_creator.create(kwargs, owner, self._container_strategy())
 
-    def variables(self) -> list[variable_module.DearVariable]:
-        """The variables of this strategy that are still in use, in the order of creation."""
-        return self._variable_creator.variables()
-
     def _validate_colocate_with_variable(self, colocate_with_variable: object) -> None:
         if not isinstance(colocate_with_variable, tf.Variable):
             raise ValueError(
@@ -129,16 +126,17 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         self._check_input_options(options)
         if self.is_distributed_dear:
             dataset = global_batches.distribute(
-                dataset, self._job.rank, self._job.world_size, self._gather_lists
+                dataset, self._job.rank, self._job.world_size, self.gather_lists
             )
             comparison = getattr(dataset, first_batch.COMPARISON, None)
             self.elements.add(dataset.element_spec, comparison)
         return iterators.hand_out(dataset)
 
-    def _gather_lists(self, integers: list[int]) -> list[list[int]]:
+    def gather_lists(self, integers: list[int]) -> list[list[int]]:
         """Gathers lists of integers, which may have different lengths, from all ranks."""
-        own = tf.constant([len(integers), *integers], tf.int64)
-        flat = self.collectives.all_gather(own).numpy().tolist()
+        with tf.init_scope():
+            own = tf.constant([len(integers), *integers], tf.int64)
+            flat = self.collectives.all_gather(own).numpy().tolist()
         lists: list[list[int]] = []
         while flat:
             lists.append(flat[1 : flat[0] + 1])

@@ -169,13 +169,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             )
         elif timeline_file:
             self._timeline = recorder.TimelineRecorder(
-                self._job, timeline_file, self._gather_integers
+                self._job, timeline_file, extended.gather_lists
             )
-
-    def _gather_integers(self, values: list[int]) -> list[list[int]]:
-        """The values of all ranks, in the order of the ranks."""
-        with tf.init_scope():
-            return self.all_gather(tf.constant([values], tf.int64)).numpy().tolist()
 
     # This process in the job.
 

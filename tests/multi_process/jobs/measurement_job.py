@@ -42,7 +42,7 @@ second = strategy.statistics()
 
 
 # As between two machines, though all ranks read one clock here.
-offset = clock.measure(strategy.rank, strategy._gather_integers, timeline_recorder.now_micros)
+offset = clock.measure(strategy.rank, strategy.extended.gather_lists, timeline_recorder.now_micros)
 
 
 @tf.function

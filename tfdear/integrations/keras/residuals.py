@@ -13,6 +13,7 @@ says so.
 
 import contextlib
 import errno
+import glob
 import json
 import os
 import pathlib
@@ -49,7 +50,7 @@ def write(model: keras.Model, target: pathlib.Path) -> None:
         # remove a folder of backups while this one writes.
         raise FileNotFoundError(errno.ENOENT, str(error), str(own)) from error
     os.replace(own, path)
-    steps = {_step_of(file): file for file in _files(job, target)}
+    steps = _by_step(path)
     for old in sorted(steps)[:-_KEPT]:
         if old != step:
             steps[old].unlink(missing_ok=True)
@@ -102,10 +103,8 @@ class CompressionState(tf.train.experimental.PythonState):
 
 def _read(job: job_module.Job, path: pathlib.Path) -> bytes:
     if not path.exists():
-        others = sorted(_step_of(file) for file in path.parent.glob(_pattern(job, path)))
-        raise ValueError(
-            f"there is no file {path.name!r}; steps of which there is one: {others or 'none'}"
-        )
+        others = sorted(_by_step(path)) or "none"
+        raise ValueError(f"there is no file {path.name!r}; steps of which there is one: {others}")
     records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
     if len(records) != 2:
         raise ValueError(f"{path.name!r} has {len(records)} records instead of 2: it is cut off")
@@ -122,9 +121,8 @@ def _read(job: job_module.Job, path: pathlib.Path) -> bytes:
 def _compressing_job(model: keras.Model) -> job_module.Job | None:
     """The job of a model, if its compression holds something back."""
     job = getattr(getattr(model, "distribute_strategy", None), "_job", None)
-    if job is None or not job.compresses or not job.options.compression.error_feedback:
-        return None
-    return job
+    held_back = job is not None and job.compresses and job.options.compression.error_feedback
+    return job if held_back else None
 
 
 def _step(model: keras.Model) -> int:
@@ -137,13 +135,10 @@ def _path(job: job_module.Job, target: pathlib.Path, step: int) -> pathlib.Path:
     return target.with_name(name)
 
 
-def _files(job: job_module.Job, target: pathlib.Path) -> list[pathlib.Path]:
-    return list(target.parent.glob(_pattern(job, _path(job, target, 0))))
-
-
-def _pattern(job: job_module.Job, path: pathlib.Path) -> str:
-    stem = path.name[: path.name.rindex(".step")]
-    return "".join(f"[{c}]" if c in "*?[" else c for c in stem) + ".step*.residual"
+def _by_step(path: pathlib.Path) -> dict[int, pathlib.Path]:
+    """The files of the same rank and checkpoint as `path`, by their step."""
+    stem = glob.escape(path.name[: path.name.rindex(".step")])
+    return {_step_of(file): file for file in path.parent.glob(f"{stem}.step*.residual")}
 
 
 def _step_of(path: pathlib.Path) -> int:
