@@ -275,7 +275,6 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         kwargs: Mapping[str, Any],
         group: bool,
     ) -> object:
-        del colocate_with
         context = tf.distribute.get_replica_context()
         updating = getattr(context, "updating", contextlib.nullcontext)
         with tf.device(self._device), _tf_private.distribute_lib.UpdateContext(self._device):
@@ -292,7 +291,6 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         destinations: object,
         options: Options | None,
     ) -> object:
-        del destinations
         ignored_options.warn(options)
         if not self.is_distributed_dear:
             return value
@@ -311,12 +309,10 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
     def _gather_to_implementation(
         self, value: object, destinations: object, axis: int, options: Options | None
     ) -> object:
-        del destinations
         ignored_options.warn(options)
         return self.step_collectives.gather(value, axis) if self.is_distributed_dear else value
 
     def _broadcast_to(self, tensor: tf.Tensor, destinations: object) -> tf.Tensor:
-        del destinations
         return tensor
 
     def _local_results(self, value: object) -> tuple[object, ...]:
