@@ -17,7 +17,7 @@ from tfdear.data import step_data
 from tfdear.engine import library
 from tfdear.gradients import deferred_update, forward_marks, own_value
 
-_Base = _tf_private.resource_variable_ops.ResourceVariable
+_Base: TypeAlias = _tf_private.resource_variable_ops.ResourceVariable
 _TensorLike: TypeAlias = tf.types.experimental.TensorLike
 _state = threading.local()
 
