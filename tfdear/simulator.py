@@ -229,11 +229,8 @@ def bounds(trace: Trace, costs: cost_model.CommunicationCosts) -> dict[str, floa
 
 def shipped_traces() -> list[str]:
     """Returns the names of the traces that come with the package, for `load`."""
-    return sorted(
-        entry.name.removesuffix(".json")
-        for entry in _traces().iterdir()
-        if entry.name.endswith(".json")
-    )
+    files = (entry.name for entry in _traces().iterdir())
+    return sorted(name.removesuffix(".json") for name in files if name.endswith(".json"))
 
 
 def load(name: str | os.PathLike) -> Trace:

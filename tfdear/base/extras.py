@@ -10,14 +10,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def required(extra: str) -> Iterator[None]:
-    """Names the command that installs what an import inside does not find.
-
-    Args:
-        extra: The extra that has it, as in setup.cfg.
-
-    Raises:
-        ModuleNotFoundError: It is not installed.
-    """
+    """Names the command that installs the extra of setup.cfg that an import inside needs."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -56,16 +56,9 @@ class WireFormat(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class StepKind:
-    """A kind of step of a plan.
+    """A kind of step of a plan."""
 
-    Args:
-        name: What events, statistics and plans for users call it.
-        operation: What it does.
-        group: Among whom.
-        wire_format: In which form.
-    """
-
-    name: str
+    name: str  # What events, statistics and plans for users call it.
     operation: Operation
     group: Group = Group.WORLD
     wire_format: WireFormat = WireFormat.DENSE
@@ -107,11 +100,15 @@ EVENT_KINDS = (
     *(kind.name for kind in STEP_KINDS),
 )
 
+# The kinds of steps that an all-reduce is divided into, in their order.
+HALVES = ("reduce_scatter", "all_gather")
+
 # Of gradients summed in two levels.
 COLLECTIVES_IN_LEVELS = ("hierarchical", "torus2d")
 COLLECTIVES = ("ring", "tree", *COLLECTIVES_IN_LEVELS)
 # Orders of collectives; "dear_barrier" is `barrier=True` beside `schedule="dear"`.
-SCHEDULES = ("dear", "dear_barrier", "wfbp", "sequential", "bytescheduler")
+SCHEDULES_IN_HALVES = ("dear", "dear_barrier")
+SCHEDULES = (*SCHEDULES_IN_HALVES, "wfbp", "sequential", "bytescheduler")
 BACKENDS = ("auto", "gloo")
 WEIGHTINGS = ("examples", "replica")
 
@@ -157,8 +154,7 @@ def tables() -> dict[str, tuple[str, ...]]:
 def difference(library: str) -> str | None:
     """The first name that the library numbers in another way, in words; None if there is none.
 
-    Args:
-        library: What its `tfdear_names` returns: a line for each table, its word first.
+    `library` is what its `tfdear_names` returns: a line for each table, its word first.
     """
     theirs = {word: tuple(names) for word, *names in map(str.split, library.splitlines())}
     ours = tables()

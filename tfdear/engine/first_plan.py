@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from tfdear.base.names import Lane
 from tfdear.engine import plan as engine_plan
 from tfdear.planning import schedules
-from tfdear.planning.line import Step
 
 # Where a tensor begins in a bucket is a multiple of it: kSlotAlignment in `fusion_buffer.h`.
 _SLOT_BYTES = 64
@@ -21,32 +20,28 @@ _LEAST_BYTES, _MOST_BYTES = 64 << 10, 25 << 20
 class FirstPlan:
     """Makes the first plan of every layout: a function of its tensors, so all ranks make the same.
 
-    Args:
-        schedule: One of `tfdear.base.names.SCHEDULES`.
-        bucket_bytes: Largest bucket; a larger tensor travels alone. 0: a sixteenth of the tensors'
-            bytes, within limits, so that there are several buckets of any model.
-        plan_format: How sums of gradients are formed.
+    `bucket_bytes` is the largest bucket; a larger tensor travels alone. 0: a sixteenth of the
+    tensors' bytes, within limits, so that there are several buckets of any model.
     """
 
-    schedule: str
+    schedule: str  # One of `tfdear.base.names.SCHEDULES`.
     bucket_bytes: int
-    plan_format: engine_plan.PlanFormat
+    plan_format: engine_plan.PlanFormat  # Of gradients.
 
     def encode(self, tensors: Sequence[engine_plan.TensorSpec], lane: Lane) -> list[int]:
         """The plan of a layout with these tensors, as the engine takes it."""
         buckets = cut(tensors, self.bucket_bytes or _usual_bucket_bytes(tensors))
-        if lane is Lane.GRADIENTS:
-            steps = _steps(self.schedule, buckets)
-            plan_format = self.plan_format
-        else:
+        schedule, plan_format = self.schedule, self.plan_format
+        if lane is not Lane.GRADIENTS:
             # Somebody waits for these sums: nothing can be put off.
-            steps = _steps("wfbp", buckets)
-            plan_format = engine_plan.PlanFormat()
+            schedule, plan_format = "wfbp", engine_plan.PlanFormat()
         numbers = range(len(buckets))
+        # The next forward pass reads the first variables first.
+        forward = sorted(numbers, key=lambda number: min(buckets[number]))
         plan = schedules.Plan(
             buckets=tuple((number,) for number in numbers),
-            steps=tuple(steps),
-            wait_for_all=lane is Lane.GRADIENTS and self.schedule == "sequential",
+            steps=tuple(schedules.plain_steps(schedule, forward)),
+            wait_for_all=schedule == "sequential",
         )
         return engine_plan.encode_over_buckets(plan, buckets, numbers, tensors, plan_format)
 
@@ -75,15 +70,3 @@ def cut(tensors: Sequence[engine_plan.TensorSpec], bucket_bytes: int) -> list[li
 def _usual_bucket_bytes(tensors: Sequence[engine_plan.TensorSpec]) -> int:
     total = sum(tensor.bytes for tensor in tensors if not tensor.alone)
     return min(max(total // _USUAL_BUCKETS, _LEAST_BYTES), _MOST_BYTES)
-
-
-def _steps(schedule: str, buckets: Sequence[Sequence[int]]) -> list[Step]:
-    numbers = range(len(buckets))
-    if schedule not in ("dear", "dear_barrier"):
-        return [Step("all_reduce", number, 0, 1) for number in numbers]
-    # The next forward pass reads the first variables first.
-    forward = sorted(numbers, key=lambda number: min(buckets[number]))
-    return [
-        *(Step("reduce_scatter", number, 0, 1) for number in numbers),
-        *(Step("all_gather", number, 0, 1) for number in forward),
-    ]

@@ -74,7 +74,7 @@ class Planned:
         """
         costs = _check(costs, schedule)
         if schedule == "dear":
-            return plan_search.search(trace, costs)
+            return plan_search.search(trace, costs).plan
         buckets = optimal_buckets(trace, costs, schedule)
         return schedules.make_plan(schedule, buckets, trace, costs)
 

@@ -24,14 +24,9 @@ _STEPS = 6
 
 
 def can_fit(sums: Sums, costs: CommunicationCosts, time: float) -> bool:
-    """Returns whether the neighbours of some bucket list fit in an iteration of this length.
+    """Returns whether the neighbours of some bucket list fit in an iteration of `time` seconds.
 
-    Use it to bound plans: where none fits, every plan takes longer; see `docs/fusion.md`.
-
-    Args:
-        sums: The model.
-        costs: The network.
-        time: The iteration time, in seconds.
+    Where none fits, every plan takes longer; see `docs/fusion.md`.
     """
     return bool((least_start_ups(sums, costs, time)[:, sums.layers] < math.inf).any())
 
@@ -39,20 +34,13 @@ def can_fit(sums: Sums, costs: CommunicationCosts, time: float) -> bool:
 def least_start_ups(sums: Sums, costs: CommunicationCosts, time: float) -> np.ndarray:
     """Returns the least start-ups of a bucket and of all in front of it that fit, in seconds.
 
-    Use it to exclude plans with that bucket, which would take longer.
-
-    Args:
-        sums: The model.
-        costs: The network.
-        time: The iteration time, in seconds.
-
-    Returns:
-        By the first layer of the bucket and the layer behind it; infinity if none fit.
+    They are by the first layer of the bucket and the layer behind it. Infinity: none fit in an
+    iteration of `time` seconds, so all plans with that bucket take longer.
     """
-    scatter, gather = costs.reduce_scatter, costs.all_gather
-    start_up, cut_cost = scatter.a + gather.a, min(scatter.a, gather.a)
+    scatter, both = costs.reduce_scatter, costs.reduce_scatter + costs.all_gather
+    start_up, cut_cost = both.a, min(scatter.a, costs.all_gather.a)
     layers = sums.layers
-    line = (scatter.b + gather.b) * sums.bytes
+    line = both.b * sums.bytes
     # The margin of a bucket [begin, end) is room[begin] - line[end], less the start-ups that are
     # paid from it to the front. Rounding must not make a list impossible.
     room = time * (1 + 1e-12) - sums.ready - sums.forward
@@ -68,9 +56,9 @@ def least_start_ups(sums: Sums, costs: CommunicationCosts, time: float) -> np.nd
         gap = (sums.ready[starts] - sums.ready[cut])[:, None]
         margin = room[cut] - line[cut + 1 :] - own - start_up
         scatters = scatter.seconds(sums.bytes[cut + 1 :] - sums.bytes[cut])
-        both = scatters + gather.seconds(sums.bytes[cut + 1 :] - sums.bytes[cut])
+        gathers = costs.all_gather.seconds(sums.bytes[cut + 1 :] - sums.bytes[cut])
         fit = gap <= margin
-        for work in (scatters, both):
+        for work in (scatters, scatters + gathers):
             fit |= (work - gap <= late) & (gap - work <= margin)
         added = np.where(fit & (margin >= 0), 0.0, np.where(margin >= cut_cost, cut_cost, math.inf))
         paid[cut, cut + 1 :] = (own + start_up + added).min(0)
@@ -80,11 +68,7 @@ def least_start_ups(sums: Sums, costs: CommunicationCosts, time: float) -> np.nd
 def raised(sums: Sums, costs: CommunicationCosts, bound: float, time: float) -> float:
     """Returns a bound that is better than `bound` where transfers do not fit.
 
-    Args:
-        sums: The model.
-        costs: The network.
-        bound: Seconds that no plan can beat.
-        time: Iteration time of some plan, in seconds.
+    No plan can beat `bound` seconds, and some plan takes `time` seconds.
     """
     for _ in range(_STEPS):
         middle = (bound + time) / 2

@@ -12,21 +12,7 @@ from tfdear.planning.cost_model import CommunicationCosts
 class Bounds:
     """What a step takes at least when computation and communication overlap ideally.
 
-    Use it to see how far a schedule is from the best that it could do.
-
-    Args:
-        forward: Seconds of the forward pass.
-        backward: Seconds of the backward pass.
-        reduce_scatter: Seconds of all reduce-scatters of a step.
-        all_gather: Seconds of all all-gathers of a step.
-        all_reduce: Seconds of all all-reduces of a step, where a schedule uses those.
-
-    Example:
-
-    >>> from tfdear.planning.bounds import Bounds
-    >>> bounds = Bounds(forward=1, backward=2, reduce_scatter=2, all_gather=2, all_reduce=4)
-    >>> bounds.dear, bounds.dear_barrier, bounds.all_reduce_overlap
-    (4, 4, 5)
+    It is made of the seconds of the passes and of all collectives of a kind in a step.
 
     Reference: Zhang et al., "DeAR", section VI-E and VI-I, equations 6 to 8.
     """
@@ -72,24 +58,14 @@ class Bounds:
         """The largest speedup over one rank, equation 6."""
         computation = self.forward + self.backward
         hidden = min(self.reduce_scatter, self.backward) + min(self.all_gather, self.forward)
-        return (
-            world_size
-            * computation
-            / (computation + self.reduce_scatter + self.all_gather - hidden)
-        )
+        step = computation + self.reduce_scatter + self.all_gather - hidden
+        return world_size * computation / step
 
 
 def of_costs(
     forward: float, backward: float, bucket_bytes: Sequence[int], costs: CommunicationCosts
 ) -> Bounds:
-    """Bounds from passes and from what a model says of communication.
-
-    Args:
-        forward: Seconds of the forward pass.
-        backward: Seconds of the backward pass.
-        bucket_bytes: Sizes of the buckets in bytes.
-        costs: What collectives cost.
-    """
+    """Bounds from the seconds of the passes and from what a model says of communication."""
     reduce_scatter, all_gather, all_reduce = (
         sum(cost.seconds(size) for size in bucket_bytes)
         for cost in (costs.reduce_scatter, costs.all_gather, costs.all_reduce)
@@ -100,13 +76,10 @@ def of_costs(
 def make_bounds(
     steps: Mapping, bucket_bytes: Sequence[int], costs: CommunicationCosts | None
 ) -> Bounds:
-    """Bounds from measured passes, and from modelled communication or else measured.
+    """Bounds from measured passes, which `tfdear.measure.steps.average` returned.
 
-    Args:
-        steps: What `tfdear.measure.steps.average` returned.
-        bucket_bytes: Sizes of the buckets in bytes.
-        costs: Fitted costs of collectives. None: what the steps measured, which includes waiting
-            for other ranks; a half that did not run counts as half an all-reduce.
+    Communication is modelled; without costs it is measured too, which includes waiting for other
+    ranks. A half that did not run then counts as half an all-reduce.
     """
     forward, backward = steps["typical_forward"], steps["typical_backward"]
     if costs is not None:

@@ -7,23 +7,10 @@ from typing import Any
 
 
 def parse(text: str, classes: Mapping[str, type], what: str) -> Any:
-    """Makes an object from the text of a constructor call.
+    """Makes an object from the text of a constructor call: a class, perhaps with arguments.
 
-    Args:
-        text: The name of a class, with or without arguments in parentheses; these are literals,
-            or whole numbers with a shift or a product.
-        classes: The classes that may be named.
-        what: What they make, for the message: "a planner".
-
-    Raises:
-        ValueError: There is no such class, or it does not take these arguments.
-
-    Example:
-
-    >>> from tfdear import fusion
-    >>> from tfdear.planning import call_text
-    >>> call_text.parse("FixedCount(3)", {"FixedCount": fusion.FixedCount}, "a planner")
-    FixedCount(count=3)
+    These are literals, or whole numbers with a shift or a product. `what` the classes make, such as
+    "a planner", is for the message of the ValueError.
     """
     try:
         call = ast.parse(text.strip(), mode="eval").body
@@ -31,9 +18,7 @@ def parse(text: str, classes: Mapping[str, type], what: str) -> Any:
         if not isinstance(name, ast.Name) or name.id not in classes:
             raise ValueError(f"expected one of {', '.join(classes)}")
         positional = [_value(argument) for argument in getattr(call, "args", [])]
-        named = {
-            str(keyword.arg): _value(keyword.value) for keyword in getattr(call, "keywords", [])
-        }
+        named = {str(word.arg): _value(word.value) for word in getattr(call, "keywords", [])}
         return classes[name.id](*positional, **named)
     except (SyntaxError, TypeError, ValueError) as error:
         raise ValueError(f"{text!r} is not {what}: {error}") from error

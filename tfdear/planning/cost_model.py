@@ -46,13 +46,11 @@ class LinearCost:
     b: float
 
     def __post_init__(self) -> None:
-        for field in ("a", "b"):
-            value = getattr(self, field)
-            if not 0 <= value < math.inf:
-                raise ValueError(
-                    f"`{field}` must be a time in seconds, zero or more. "
-                    f"Received: {field}={value!r}"
-                )
+        _check_times(a=self.a, b=self.b)
+
+    def __add__(self, other: "LinearCost") -> "LinearCost":
+        """Returns the cost of one collective after the other."""
+        return LinearCost(self.a + other.a, self.b + other.b)
 
     def seconds(self, bytes: float) -> float:
         """Returns the time of a collective over a bucket of `bytes` bytes, in seconds."""
@@ -139,9 +137,7 @@ def fit(sizes: Sequence[float], seconds: Sequence[float]) -> LinearCost:
     return LinearCost(a, b)
 
 
-def _check(workers: int, **times: float) -> None:
-    if workers < 1:
-        raise ValueError(f"`workers` must be at least 1. Received: workers={workers!r}")
+def _check_times(**times: float) -> None:
     for name, value in times.items():
         if not 0 <= value < math.inf:
             raise ValueError(
@@ -149,9 +145,14 @@ def _check(workers: int, **times: float) -> None:
             )
 
 
+def _check(workers: int, **times: float) -> None:
+    if workers < 1:
+        raise ValueError(f"`workers` must be at least 1. Received: workers={workers!r}")
+    _check_times(**times)
+
+
 def _sum_of_halves(reduce_scatter: LinearCost, all_gather: LinearCost) -> CommunicationCosts:
-    all_reduce = LinearCost(reduce_scatter.a + all_gather.a, reduce_scatter.b + all_gather.b)
-    return CommunicationCosts(reduce_scatter, all_gather, all_reduce)
+    return CommunicationCosts(reduce_scatter, all_gather, reduce_scatter + all_gather)
 
 
 def levels(
@@ -185,19 +186,14 @@ def levels(
     Reference: Shi et al., "Towards Scalable Distributed Training of Deep Learning on Public Cloud
     Clusters", section on hierarchical aggregation.
     """
-    parts = [(inner, 1.0), (outer, 1.0 / inner_workers)]
-    existing = [(costs, share) for costs, share in parts if costs is not None]
-    if not existing:
+    if inner is None and outer is None:
         raise ValueError("Costs of at least one level are needed. Received: None for both")
-
-    def both(half: str) -> LinearCost:
-        costs = [(getattr(level, half), share) for level, share in existing]
-        return LinearCost(
-            math.fsum(cost.a for cost, _ in costs),
-            math.fsum(share * cost.b for cost, share in costs),
-        )
-
-    return _sum_of_halves(both("reduce_scatter"), both("all_gather"))
+    scatter = gather = LinearCost(0.0, 0.0)
+    for costs, share in ((inner, 1.0), (outer, 1.0 / inner_workers)):
+        if costs is not None:
+            scatter += LinearCost(costs.reduce_scatter.a, share * costs.reduce_scatter.b)
+            gather += LinearCost(costs.all_gather.a, share * costs.all_gather.b)
+    return _sum_of_halves(scatter, gather)
 
 
 def ring(workers: int, alpha: float, beta: float, gamma: float = 0.0) -> CommunicationCosts:

@@ -19,18 +19,13 @@ class LeastTime:
 
     Let the iteration take at least `value` with the buckets behind the cut alone. The layers in
     front become n buckets, for some n: both halves of these occupy the line as well, which adds to
-    `value`; and the iteration takes at least as long as with these n buckets on a free line.
-
-    Args:
-        sums: The model.
-        costs: The network.
-
-    Reference: `docs/fusion.md`.
+    `value`; and the iteration takes at least as long as with these n buckets on a free line; see
+    `docs/fusion.md`.
     """
 
     def __init__(self, sums: Sums, costs: CommunicationCosts):
-        self._start_up = costs.reduce_scatter.a + costs.all_gather.a
-        self._line = (costs.reduce_scatter.b + costs.all_gather.b) * sums.bytes
+        both = costs.reduce_scatter + costs.all_gather
+        self._start_up, self._line = both.a, both.b * sums.bytes
         start = sums.ready + sums.forward
         layers = sums.layers
         # [cut, n - 1]: n buckets in front of the cut; the last column: that many or more.

@@ -6,11 +6,15 @@ import dataclasses
 import heapq
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+from tfdear.base.names import HALVES, SCHEDULES_IN_HALVES
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.trace import Trace
 
 __all__ = ["QueueItem", "Step", "Transfer", "make_queue_items", "play"]
+
+_SCATTER, _GATHER = HALVES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Step:
 
 
 @dataclasses.dataclass(frozen=True)
-class Transfer:
+class Transfer(Step):
     """The transfer of a bucket, or of a part of it, on the line.
 
     Args:
@@ -43,19 +47,14 @@ class Transfer:
         end: End, in seconds since the backward pass began.
     """
 
-    phase: str
-    bucket: int
-    chunk: int
-    chunks: int
     begin: float
     end: float
 
 
-@dataclasses.dataclass(frozen=True)
-class QueueItem:
+class QueueItem(NamedTuple):
     """A phase of a bucket, or a chunk of it, and how urgent it is: least priority first."""
 
-    priority: tuple[float, ...]
+    priority: tuple[float, ...]  # No two items have the same.
     step: Step
     seconds: float
 
@@ -68,16 +67,14 @@ def make_queue_items(
     chunks: Mapping[str, Sequence[int]],
 ) -> dict[tuple[str, int], list[QueueItem]]:
     """What the line has to carry, by phase and bucket, with the schedule's priorities."""
-    phases = ["reduce_scatter", "all_gather"]
-    if schedule not in ("dear", "dear_barrier"):
-        phases = ["all_reduce"]
+    phases = HALVES if schedule in SCHEDULES_IN_HALVES else ("all_reduce",)
     items = {}
     for bucket, layers in enumerate(buckets):
         size = sum(trace.layers[layer].bytes for layer in layers)
         for phase in phases:
             parts = chunks[phase][bucket] if phase in chunks else 1
             seconds = getattr(costs, phase).seconds(size / parts)
-            front_first = phase == "all_gather" or schedule == "bytescheduler"
+            front_first = phase == _GATHER or schedule == "bytescheduler"
             rank = (phases.index(phase), -bucket if front_first else bucket)
             items[phase, bucket] = [
                 QueueItem((*rank, part), Step(phase, bucket, part, parts), seconds)
@@ -103,9 +100,9 @@ def play(
     """
     if schedule == "sequential":
         ready = [max(ready)] * len(ready)
-    first_phase = "reduce_scatter" if schedule in ("dear", "dear_barrier") else "all_reduce"
-    waiting: list[tuple[tuple[float, ...], float, Step]] = []
-    queued: collections.deque[tuple[tuple[float, ...], float, Step]] = collections.deque()
+    first_phase = _SCATTER if schedule in SCHEDULES_IN_HALVES else "all_reduce"
+    waiting: list[QueueItem] = []
+    queued: collections.deque[QueueItem] = collections.deque()
     unreduced = {bucket: len(items[first_phase, bucket]) for bucket in range(len(ready))}
     arrived = 0  # Buckets become ready in the order of the list.
     clock = 0.0
@@ -113,7 +110,7 @@ def play(
 
     def release(phase: str, bucket: int) -> None:
         for item in items[phase, bucket]:
-            heapq.heappush(waiting, (item.priority, item.seconds, item.step))
+            heapq.heappush(waiting, item)
 
     def fill_queue() -> None:
         while waiting and len(queued) < credit:
@@ -132,35 +129,33 @@ def play(
                 return _number(transfers) if preemptive else transfers
             clock = next_ready
             continue
-        priority, seconds, step = queued.popleft()
+        priority, step, seconds = queued.popleft()
         if clock + seconds > next_ready:
             if preemptive:
                 transfers.append(
                     Transfer(step.phase, step.bucket, step.chunk, step.chunks, clock, next_ready)
                 )
-                heapq.heappush(waiting, (priority, seconds - (next_ready - clock), step))
-                clock = next_ready
-                continue
-            if (
+                seconds -= next_ready - clock
+            if preemptive or (
                 items[first_phase, arrived][0].priority < priority
                 and clock + seconds - next_ready > overrun * seconds
             ):
-                heapq.heappush(waiting, (priority, seconds, step))
+                heapq.heappush(waiting, QueueItem(priority, step, seconds))
                 clock = next_ready
                 continue
         transfers.append(
             Transfer(step.phase, step.bucket, step.chunk, step.chunks, clock, clock + seconds)
         )
         clock += seconds
-        if step.phase == "reduce_scatter":
+        if step.phase == _SCATTER:
             unreduced[step.bucket] -= 1
             if unreduced[step.bucket] == 0:
                 del unreduced[step.bucket]
                 if schedule == "dear":
-                    release("all_gather", step.bucket)
+                    release(_GATHER, step.bucket)
                 elif not unreduced:
                     for bucket in range(len(ready)):
-                        release("all_gather", bucket)
+                        release(_GATHER, bucket)
 
 
 def _number(pieces: list[Transfer]) -> list[Transfer]:
@@ -172,13 +167,11 @@ def _number(pieces: list[Transfer]) -> list[Transfer]:
             joined[-1] = dataclasses.replace(last, end=piece.end)
         else:
             joined.append(piece)
-    total: dict[tuple[str, int], int] = {}
-    for piece in joined:
-        total[piece.phase, piece.bucket] = total.get((piece.phase, piece.bucket), 0) + 1
-    seen: dict[tuple[str, int], int] = {}
+    total = collections.Counter((piece.phase, piece.bucket) for piece in joined)
+    seen: collections.Counter[tuple[str, int]] = collections.Counter()
     numbered = []
     for piece in joined:
         key = (piece.phase, piece.bucket)
-        numbered.append(dataclasses.replace(piece, chunk=seen.get(key, 0), chunks=total[key]))
-        seen[key] = seen.get(key, 0) + 1
+        numbered.append(dataclasses.replace(piece, chunk=seen[key], chunks=total[key]))
+        seen[key] += 1
     return numbered

@@ -3,7 +3,7 @@
 
 [Note: Fills] Between two times at which buckets become ready, the order on the line does not
 matter, only which halves are carried to their ends, which in part, and what is on the line at the
-end. `fills` yields every such choice that may be part of the best plan. Two of them are
+end. `Fills` yields every such choice that may be part of the best plan. Two of them are
 relaxations, more than a plan can do: a half cut into more parts than are distinguished pays that
 many start-ups at once and may then be cut anywhere; and so may two or more halves that are carried
 in part in the same gap. `docs/fusion.md` proves that no plan is better than the best of these
@@ -12,46 +12,37 @@ choices.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-__all__ = ["Bucket", "Carried", "Fill", "Half", "everything_of", "fills"]
+__all__ = ["DONE", "Bucket", "Carried", "Fills", "Half", "all_carried", "everything_of", "put"]
 
 
 class Half(NamedTuple):
-    """What is left of a half of a bucket.
+    """What is left of a half of a bucket."""
 
-    Args:
-        seconds: Seconds of one part.
-        left: Parts that are left.
-        parts: Parts in all; 1: not cut, but it can be; 0: it may be cut anywhere at no cost.
-    """
-
-    seconds: float
-    left: int
-    parts: int
+    seconds: float  # Of one part.
+    left: int  # Parts that are left.
+    parts: int  # Parts in all; 1: not cut, but it can be; 0: it may be cut anywhere at no cost.
 
     @property
     def time(self) -> float:
         """Seconds of all that is left."""
         return self.seconds * self.left
 
+    def cut(self, parts: int, start_up: float) -> "Half":
+        """The half, which is whole, in so many parts; each has the start-up, in seconds."""
+        return Half(start_up + (self.seconds - start_up) / parts, parts, parts)
 
-_DONE = Half(0.0, 0, 0)
+
+DONE = Half(0.0, 0, 0)
 
 
 class Bucket(NamedTuple):
-    """A bucket that waits for the line.
+    """A bucket that waits for the line; its all-gather comes after its reduce-scatter."""
 
-    Args:
-        forward: Seconds of the forward pass from its first layer on.
-        number: Its index in the bucket list.
-        scatter: What is left of its reduce-scatter.
-        gather: What is left of its all-gather, which comes afterwards.
-    """
-
-    forward: float
-    number: int
+    forward: float  # Seconds of the forward pass from its first layer on.
+    number: int  # Its index in the bucket list.
     scatter: Half
     gather: Half
 
@@ -73,71 +64,54 @@ class Bucket(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """Parts of a half that were carried.
+    """Parts of a half that were carried."""
 
-    Args:
-        half: 0: of the reduce-scatter; 1: of the all-gather.
-        number: The bucket's index in the bucket list.
-        run: Number of parts that were carried.
-        parts: Number of parts in all.
-    """
-
-    half: int
-    number: int
-    run: int
-    parts: int
+    half: int  # 0: of the reduce-scatter; 1: of the all-gather.
+    number: int  # The bucket's index in the bucket list.
+    run: int  # Parts that were carried.
+    parts: int  # Parts in all.
 
 
 class Fill(NamedTuple):
-    """A choice of what the line does.
+    """A choice of what the line does."""
 
-    Args:
-        end: When the line is free.
-        waiting: What waits then, the most urgent first.
-        carried: What was carried; None for a relaxation, which is more than a plan can do.
-    """
-
-    end: float
-    waiting: tuple[Bucket, ...]
-    carried: tuple[Carried, ...] | None
+    end: float  # When the line is free.
+    waiting: tuple[Bucket, ...]  # What waits then, the most urgent first.
+    carried: tuple[Carried, ...] | None  # None for a relaxation, which is more than a plan can do.
 
 
-def everything_of(bucket: Bucket) -> tuple[Carried, ...]:
-    """All that is left of a bucket, in the order in which it is carried."""
-    halves = (bucket.scatter, bucket.gather)
+def everything_of(buckets: Iterable[Bucket]) -> tuple[Carried, ...]:
+    """All that is left of buckets, in the order in which it is carried."""
     return tuple(
         Carried(which, bucket.number, half.left, half.parts)
-        for which, half in enumerate(halves)
+        for bucket in buckets
+        for which, half in enumerate((bucket.scatter, bucket.gather))
         if half.left
     )
 
 
-def fills(
-    until: float,
-    room: float,
-    waiting: Sequence[Bucket],
-    start_ups: tuple[float, float],
-    parts: int,
-) -> Iterator[Fill]:
-    """Yields every choice for a gap in which not all that waits can be carried.
+def all_carried(chain: tuple, waiting: Iterable[Bucket]) -> tuple[Carried, ...]:
+    """What was carried on the way to a leaf, and then what waits.
 
-    Args:
-        until: The time when the next bucket is ready.
-        room: Seconds before that time during which the line is free.
-        waiting: The buckets that wait, the most urgent first.
-        start_ups: Start-ups of a reduce-scatter and of an all-gather, in seconds.
-        parts: Halves in up to this many parts are distinguished.
+    `chain` has the chain of the node before, and what was carried since.
     """
-    return _Fills(until, start_ups, parts).of(room, tuple(waiting))
+    groups = [everything_of(waiting)]
+    while chain:
+        chain, carried = chain
+        groups.append(carried)
+    return tuple(itertools.chain.from_iterable(reversed(groups)))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Fills:
-    until: float
-    start_ups: tuple[float, float]
-    parts: int
+class Fills:
+    """The choices for a gap in which not all that waits can be carried."""
+
+    until: float  # When the next bucket is ready.
+    start_ups: tuple[float, float]  # Seconds, of a reduce-scatter and of an all-gather.
+    parts: int  # Halves in up to this many parts are distinguished.
 
     def of(self, room: float, waiting: tuple[Bucket, ...]) -> Iterator[Fill]:
+        """Yields them; the line is free for `room` seconds, the most urgent bucket waits first."""
         for left, rest, carried in _completed(room, waiting):
             # Waiting while something fits is no better than carrying it.
             if all(bucket.half.time > left for bucket in rest):
@@ -158,7 +132,7 @@ class _Fills:
             start_up = self.start_ups[bucket.next]
             # A half that takes no time is not worth cutting.
             for parts in range(2, self.parts + 1 if half.seconds > 0 else 2):
-                yield Half(start_up + (half.seconds - start_up) / parts, parts, parts)
+                yield half.cut(parts, start_up)
 
     def _ends(self, left, rest, carried, skipped) -> Iterator[Fill]:
         """What is on the line at the end of the gap: carried to its end, or cut there."""
@@ -172,10 +146,10 @@ class _Fills:
                 steps = carried
                 if steps is not None:
                     steps = (*steps, Carried(bucket.next, bucket.number, count, parts))
-                return Fill(end, _put(rest, index, bucket.after(new)), steps)
+                return Fill(end, put(rest, index, bucket.after(new)), steps)
 
             if half.parts:
-                yield fill(begin + half.time, _DONE, half.left, half.parts)
+                yield fill(begin + half.time, DONE, half.left, half.parts)
             for cut in self._cuts(bucket):
                 count = int(left / cut.seconds) + 1
                 if count < cut.left:
@@ -189,7 +163,7 @@ class _Fills:
                 new = Half(half.seconds + start_ups - left, 1, 0)
             else:
                 continue
-            yield Fill(self.until, _put(rest, index, bucket.after(new)), None)
+            yield Fill(self.until, put(rest, index, bucket.after(new)), None)
 
     def _one_in_part(self, left, rest, carried) -> Iterator[Fill]:
         """One half is carried in part before what is on the line at the end of the gap."""
@@ -198,7 +172,7 @@ class _Fills:
                 most = min(int(left / cut.seconds), cut.left - 1)
                 for count in range(1, most + 1):
                     after = bucket.after(Half(cut.seconds, cut.left - count, cut.parts))
-                    other = _put(rest, index, after)
+                    other = put(rest, index, after)
                     steps = carried
                     if steps is not None:
                         step = Carried(bucket.next, bucket.number, count, cut.parts)
@@ -227,7 +201,7 @@ class _Fills:
                         if room < 0:
                             continue
                         after = tuple(
-                            bucket.after(_DONE) if index in done else bucket
+                            bucket.after(DONE) if index in done else bucket
                             for index, bucket in enumerate(freed)
                         )
                         live = tuple(bucket for bucket in after if bucket.gather.left)
@@ -242,16 +216,17 @@ def _completed(room: float, waiting: tuple[Bucket, ...]) -> Iterator:
         return
     first = waiting[0]
     scatter, gather = first.scatter.time, first.gather.time
-    steps = everything_of(first)
+    steps = everything_of([first])
     for left, rest, carried in _completed(room, waiting[1:]):
         yield left, (first, *rest), carried
         if first.scatter.left and scatter <= left:
-            yield left - scatter, (first.after(_DONE), *rest), (steps[0], *carried)
+            yield left - scatter, (first.after(DONE), *rest), (steps[0], *carried)
         if scatter + gather <= left:
             yield left - scatter - gather, rest, (*steps, *carried)
 
 
-def _put(rest: tuple[Bucket, ...], index: int, bucket: Bucket) -> tuple[Bucket, ...]:
+def put(rest: tuple[Bucket, ...], index: int, bucket: Bucket) -> tuple[Bucket, ...]:
+    """What waits with another state of the bucket at this index, which goes when it is done."""
     if bucket.gather.left:
         return (*rest[:index], bucket, *rest[index + 1 :])
     return (*rest[:index], *rest[index + 1 :])

@@ -36,24 +36,14 @@ def optimal_buckets(trace: Trace, costs: CommunicationCosts, schedule: str) -> l
 def lower_bound(trace: Trace, costs: CommunicationCosts) -> float:
     """Returns seconds that no iteration with the two halves of an all-reduce can beat.
 
-    Use it to see how near a plan is to the optimum: whatever the bucket list, the order, the parts
-    and the interruptions, both halves of the buckets in front of a cut occupy the line after the
-    first of them is ready and before the forward pass reaches the cut.
-
-    Args:
-        trace: The model.
-        costs: The network.
-
-    Reference: `docs/fusion.md`.
+    Whatever the bucket list, the order, the parts and the interruptions, both halves of the buckets
+    in front of a cut occupy the line after the first of them is ready and before the forward pass
+    reaches the cut; see `docs/fusion.md`.
     """
     model = Sums.of(trace)
-    line, _ = _one_number(model.ready + model.forward, model, _both_halves(costs))
+    both_halves = costs.reduce_scatter + costs.all_gather
+    line, _ = _one_number(model.ready + model.forward, model, both_halves)
     return max(line, float(model.ready[0] + model.forward[0]))
-
-
-def _both_halves(costs: CommunicationCosts) -> LinearCost:
-    scatter, gather = costs.reduce_scatter, costs.all_gather
-    return LinearCost(scatter.a + gather.a, scatter.b + gather.b)
 
 
 def _from_cuts(layers: int, cuts: list[int]) -> list[list[int]]:
@@ -73,13 +63,10 @@ class Sums:
     @classmethod
     def of(cls, trace: Trace) -> "Sums":
         layers = trace.layers
-        backward = [layer.backward for layer in reversed(layers)]
-        forward = [layer.forward for layer in reversed(layers)]
-        size = [layer.bytes for layer in layers]
         return cls(
-            np.concatenate([[0.0], np.cumsum(backward)])[::-1],
-            np.concatenate([[0.0], np.cumsum(forward)])[::-1],
-            np.concatenate([[0.0], np.cumsum(size)]),
+            np.cumsum([0.0, *(layer.backward for layer in reversed(layers))])[::-1],
+            np.cumsum([0.0, *(layer.forward for layer in reversed(layers))])[::-1],
+            np.cumsum([0.0, *(layer.bytes for layer in layers)]),
         )
 
     @property
@@ -126,8 +113,7 @@ class _TwoNumbers:
     def _advance(self, x, other, at, cut):
         """Returns the pairs after one more bucket, from the cuts `at` to the cut `cut`."""
         size = self._model.bytes[at] - self._model.bytes[cut]
-        scatter = self._scatter.a + self._scatter.b * size
-        gather = self._gather.a + self._gather.b * size
+        scatter, gather = self._scatter.seconds(size), self._gather.seconds(size)
         x = np.maximum(self._model.ready[cut], x) + scatter
         if self._barrier:
             return x, np.maximum(self._model.forward[cut], other) + gather

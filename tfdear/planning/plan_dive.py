@@ -16,10 +16,10 @@ import numpy as np
 
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.least_time import LeastTime
-from tfdear.planning.line_fills import Bucket, Carried, Half, everything_of
+from tfdear.planning.line_fills import DONE, Bucket, Carried, Half, all_carried, put
 from tfdear.planning.optimal_buckets import Sums
 
-__all__ = ["Built", "dive"]
+__all__ = ["Built", "Dive"]
 
 # Numbers of parts in which a half may be sent; the engine takes any number.
 _PARTS = (2, 3, 4, 6, 9, 16, 32)
@@ -30,17 +30,10 @@ _WAIT, _CROSS, _CUT = range(3)
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """A plan.
+    """A plan."""
 
-    Args:
-        time: Its iteration time, in seconds.
-        cuts: First layer of each bucket, in backward order.
-        carried: What the line carries, in order.
-    """
-
-    time: float
-    cuts: tuple[int, ...]
-    carried: tuple[Carried, ...]
+    cuts: tuple[int, ...]  # First layer of each bucket, in backward order.
+    carried: tuple[Carried, ...]  # What the line carries, in order.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,34 +46,18 @@ class _Node:
     chain: tuple  # The chain of the node before, and what was carried since.
 
 
-def dive(
-    sums: Sums,
-    costs: CommunicationCosts,
-    least_time: LeastTime,
-    width: int,
-    below: float = math.inf,
-) -> Built | None:
-    """Makes a plan; see [Note: The dive].
+class Dive:
+    """Makes plans for one model and one network, whose bounds are given."""
 
-    Args:
-        sums: The model.
-        costs: The network.
-        least_time: The bounds for this model and network.
-        width: Number of ways to each cut that are kept.
-        below: Plans that take at least this many seconds are ignored.
-
-    Returns:
-        The plan, or None.
-    """
-    return _Dive(sums, costs, least_time).run(width, below)
-
-
-class _Dive:
     def __init__(self, sums: Sums, costs: CommunicationCosts, least_time: LeastTime):
-        self._sums, self._costs, self._least_time = sums, costs, least_time
+        self._sums, self._least_time = sums, least_time
         self._scatter, self._gather = costs.reduce_scatter, costs.all_gather
 
-    def run(self, width: int, below: float) -> Built | None:
+    def run(self, width: int, below: float = math.inf) -> Built | None:
+        """Makes a plan that takes less than `below` seconds, if there is one.
+
+        See [Note: The dive]; `width` ways to each cut are kept.
+        """
         layers = self._sums.layers
         # By kept way and cut: how good it is (less is better), the least iteration time, the node
         # and the cut that it comes from, and what was chosen.
@@ -115,13 +92,7 @@ class _Dive:
         if keys[way, 0] == math.inf:
             return None
         end = self._follow(nodes, node_of, choices, way, 0)
-        groups = [tuple(step for bucket in end.waiting for step in everything_of(bucket))]
-        chain = end.chain
-        while chain:
-            chain, carried = chain
-            groups.append(carried)
-        steps = tuple(step for group in reversed(groups) for step in group)
-        return Built(float(least[way, 0]), end.cuts, steps)
+        return Built(end.cuts, all_carried(end.chain, end.waiting))
 
     def _children(self, node: _Node, cut: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """By next cut: the bound, the end of the work, and the best choice, as `_follow` takes it.
@@ -210,35 +181,25 @@ class _Dive:
         begin = max(float(self._sums.ready[new]), node.time)
         left = begin - node.time
         carried: list[Carried] = []
-        live = list(node.waiting)
+        live = node.waiting
         for _ in range(done):
             bucket = live[0]
             half = bucket.half
             left -= half.time
             carried.append(Carried(bucket.next, bucket.number, half.left, half.parts))
-            live[0] = bucket.after(Half(0.0, 0, 0))
-            if not live[0].gather.left:
-                live.pop(0)
+            live = put(live, 0, bucket.after(DONE))
         if live and kind != _WAIT:
             bucket = live[0]
             half, which = bucket.half, bucket.next
             if kind == _CROSS:
-                rest, count, parts = Half(0.0, 0, 0), half.left, half.parts
-                seconds = half.time
+                count, rest = half.left, DONE
             else:
-                unit = half.seconds
-                if half.parts > 1:
-                    left_over, parts = half.left - count, half.parts
-                else:
-                    start_up = (self._scatter.a, self._gather.a)[which]
-                    unit = start_up + (half.seconds - start_up) / parts
-                    left_over = parts - count
-                rest, seconds = Half(unit, left_over, parts), unit * count
-            begin += max(seconds - left, 0.0)
-            carried.append(Carried(which, bucket.number, count, parts))
-            live[0] = bucket.after(rest)
-            if not live[0].gather.left:
-                live.pop(0)
+                if half.parts <= 1:
+                    half = half.cut(parts, (self._scatter.a, self._gather.a)[which])
+                rest = Half(half.seconds, half.left - count, half.parts)
+            begin += max(half.seconds * count - left, 0.0)
+            carried.append(Carried(which, bucket.number, count, half.parts))
+            live = put(live, 0, bucket.after(rest))
         bytes = float(self._sums.bytes[cut] - self._sums.bytes[new])
         halves = (Half(cost.seconds(bytes), 1, 1) for cost in (self._scatter, self._gather))
         bucket = Bucket(float(self._sums.forward[new]), len(node.cuts), *halves)

@@ -12,17 +12,18 @@ import dataclasses
 import math
 from collections.abc import Callable
 
+from tfdear.base.names import HALVES, SCHEDULES_IN_HALVES
 from tfdear.planning import alignment_bound, optimal_buckets, schedules
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.least_time import LeastTime
 from tfdear.planning.line import Step
 from tfdear.planning.line_fills import Carried
 from tfdear.planning.optimal_buckets import Sums
-from tfdear.planning.plan_dive import dive
-from tfdear.planning.plan_tree import Found, PlanTree
+from tfdear.planning.plan_dive import Dive
+from tfdear.planning.plan_tree import PlanTree
 from tfdear.planning.trace import Trace
 
-__all__ = ["SearchResult", "lower_bound", "search", "search_with_bound"]
+__all__ = ["SearchResult", "lower_bound", "search"]
 
 # Factors of the bound within which a plan is optimal, or near enough to end the next efforts.
 _OPTIMAL = 1 + 1e-6
@@ -33,46 +34,27 @@ _ROUNDING = 1e-12
 _BOUND_SEARCHES = ((1, 400_000), (3, 20_000), (2, 20_000), (6, 30_000), (12, 30_000), (3, 200_000))
 # Ways that a dive keeps, over all cuts.
 _MOST_WAYS = 2000
-_PHASES = ("reduce_scatter", "all_gather")
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchResult:
-    """What a search found.
+    """What a search found."""
 
-    Args:
-        plan: The best plan that was found.
-        time: Its iteration time, in seconds.
-        bound: Seconds that no plan can beat.
-    """
-
-    plan: schedules.Plan
-    time: float
-    bound: float
+    plan: schedules.Plan  # The best that was found.
+    time: float  # Its iteration time, in seconds.
+    bound: float  # Seconds that no plan can beat.
 
 
-def search(trace: Trace, costs: CommunicationCosts) -> schedules.Plan:
-    """Returns the best plan for "dear" that was found.
-
-    Use it as `Planned` does.
-
-    Args:
-        trace: The model with its measured times.
-        costs: The measured network.
-    """
-    return search_with_bound(trace, costs).plan
+def search(trace: Trace, costs: CommunicationCosts) -> SearchResult:
+    """Searches for the best plan for "dear"."""
+    return _Search(trace, costs).run()
 
 
 def lower_bound(trace: Trace, costs: CommunicationCosts, time: float) -> float:
-    """Returns seconds that no plan can beat.
+    """Returns seconds that no plan can beat, to see how near one that takes `time` seconds is.
 
-    Use it to see how near a plan is to the optimum: the cheap bound if that is within 1 % of the
-    plan's time; otherwise it is raised until it is, with limited effort.
-
-    Args:
-        trace: The model.
-        costs: The network.
-        time: Iteration time of the plan, in seconds.
+    It is the cheap bound if that is within 1 % of the plan's time; otherwise it is raised until it
+    is, with limited effort.
     """
     bound = optimal_buckets.lower_bound(trace, costs)
     if time <= _GOOD * bound:
@@ -86,16 +68,6 @@ def lower_bound(trace: Trace, costs: CommunicationCosts, time: float) -> float:
         below = time / _GOOD * (1 + _ROUNDING)
         bound = max(bound, PlanTree(sums, costs, least_time, parts).search(below, most).bound)
     return bound
-
-
-def search_with_bound(trace: Trace, costs: CommunicationCosts) -> SearchResult:
-    """Returns the best plan for "dear" that was found, with its time and a bound of all plans.
-
-    Args:
-        trace: The model with its measured times.
-        costs: The measured network.
-    """
-    return _Search(trace, costs).run()
 
 
 class _Search:
@@ -119,15 +91,15 @@ class _Search:
     def dive(self, width: int) -> None:
         """Dives for a better plan; with many layers each way takes longer, so fewer are kept."""
         width = min(width, max(width // 8, 8, _MOST_WAYS // self._sums.layers))
-        built = dive(self._sums, self._costs, self._least_time, width, self._time)
+        built = Dive(self._sums, self._costs, self._least_time).run(width, self._time)
         if built is not None:
-            self._take(built.cuts, built.carried)
+            self._take(_make_plan(self._sums, built.cuts, built.carried))
 
     def try_ideal_lists(self) -> None:
         """Tries the bucket lists that are optimal for an ideal queue."""
-        for schedule in ("dear", "dear_barrier"):
+        for schedule in SCHEDULES_IN_HALVES:
             buckets = optimal_buckets.optimal_buckets(self._trace, self._costs, schedule)
-            self._take_plan(schedules.make_plan(schedule, buckets, self._trace, self._costs))
+            self._take(schedules.make_plan(schedule, buckets, self._trace, self._costs))
 
     def align(self) -> None:
         """Raises the bound where transfers do not fit."""
@@ -135,8 +107,7 @@ class _Search:
 
     def search_plan(self, parts: int, most: int) -> None:
         """Searches the tree for a better plan."""
-        tree = PlanTree(self._sums, self._costs, self._least_time, parts, plans_only=True)
-        self._take_leaf(tree.search(self._time, most))
+        self._search_tree(parts, self._time, most, plans_only=True)
 
     def search_optimum(self, parts: int, most: int) -> None:
         """Searches the tree for the least time, and takes its plan if there is one."""
@@ -146,20 +117,15 @@ class _Search:
         """Searches the tree for anything faster than the plan by more than the tolerance."""
         self._search_tree(parts, self._time / _GOOD * (1 + _ROUNDING), most)
 
-    def _search_tree(self, parts: int, below: float, most: int) -> None:
-        tree = PlanTree(self._sums, self._costs, self._least_time, parts)
+    def _search_tree(self, parts: int, below: float, most: int, plans_only: bool = False) -> None:
+        tree = PlanTree(self._sums, self._costs, self._least_time, parts, plans_only)
         found = tree.search(below, most)
-        self._bound = max(self._bound, found.bound)
-        self._take_leaf(found)
-
-    def _take_leaf(self, found: Found) -> None:
+        if not plans_only:
+            self._bound = max(self._bound, found.bound)
         if found.cuts is not None and found.carried is not None:
-            self._take(found.cuts, found.carried)
+            self._take(_make_plan(self._sums, found.cuts, found.carried))
 
-    def _take(self, cuts: tuple[int, ...], carried: tuple[Carried, ...]) -> None:
-        self._take_plan(_make_plan(self._sums, cuts, carried))
-
-    def _take_plan(self, plan: schedules.Plan) -> None:
+    def _take(self, plan: schedules.Plan) -> None:
         time = schedules.execute(plan, self._trace, self._costs).iteration_time
         if time < self._time:
             self._plan, self._time = plan, time
@@ -196,5 +162,5 @@ def _make_plan(sums: Sums, cuts: tuple[int, ...], carried: tuple[Carried, ...]) 
     for half, bucket, count, parts in carried:
         first = sent.get((half, bucket), 0)
         sent[half, bucket] = first + count
-        steps += [Step(_PHASES[half], bucket, part, parts) for part in range(first, first + count)]
+        steps += [Step(HALVES[half], bucket, part, parts) for part in range(first, first + count)]
     return schedules.Plan(buckets, tuple(schedules.join_chunks(steps)), wait_for_all=False)

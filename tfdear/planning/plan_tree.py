@@ -21,7 +21,7 @@ import numpy as np
 from tfdear.planning.alignment_bound import least_start_ups
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.least_time import LeastTime
-from tfdear.planning.line_fills import Bucket, Carried, Half, everything_of, fills
+from tfdear.planning.line_fills import Bucket, Carried, Fills, Half, all_carried, everything_of
 from tfdear.planning.optimal_buckets import Sums
 
 __all__ = ["Found", "PlanTree"]
@@ -34,29 +34,19 @@ _MOST_WITH_START_UPS = 6
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a search of the tree found.
+    """What a search of the tree found: a bound, and the best leaf if it came to one."""
 
-    Args:
-        bound: Seconds that no plan can beat.
-        cuts: First layer of each bucket of the best leaf, if one was found; it takes `bound`.
-        carried: What the line carries, in order, if that leaf is a plan.
-    """
-
-    bound: float
-    cuts: tuple[int, ...] | None = None
-    carried: tuple[Carried, ...] | None = None
+    bound: float  # Seconds that no plan can beat, and that the leaf takes.
+    cuts: tuple[int, ...] | None = None  # First layer of each bucket of the leaf.
+    carried: tuple[Carried, ...] | None = None  # By the line, in order, if the leaf is a plan.
 
 
 class PlanTree:
-    """The tree for one model and one network.
+    """The tree for one model and one network, whose bounds are given.
 
-    Args:
-        sums: The model.
-        costs: The network.
-        least_time: The bounds for this model and network.
-        parts: Halves in up to this many parts are distinguished. With 1 they may be cut anywhere,
-            which costs one start-up.
-        plans_only: Leaves out relaxations. A bound is then only one of the plans that are left.
+    Halves in up to `parts` parts are distinguished. With 1 they may be cut anywhere, which costs
+    one start-up. `plans_only` leaves out relaxations: a bound is then only one of the plans that
+    are left.
     """
 
     def __init__(
@@ -74,8 +64,7 @@ class PlanTree:
         self._costs = costs
         self._halves = (costs.reduce_scatter, costs.all_gather)
         self._start_ups = (costs.reduce_scatter.a, costs.all_gather.a)
-        self._start_up = sum(self._start_ups)
-        self._per_byte = costs.reduce_scatter.b + costs.all_gather.b
+        self._both = costs.reduce_scatter + costs.all_gather
         self._parts, self._plans_only = parts, plans_only
         self._num_choices = 0
         # [begin, end]: what the line needs for a bucket and all in front of it, at least.
@@ -86,13 +75,11 @@ class PlanTree:
     def search(self, below: float, most: int) -> Found:
         """Expands nodes, best first, until the best leaf is found or no node is left.
 
-        Args:
-            below: Plans that take at least this many seconds are ignored.
-            most: Largest number of choices that are compared.
+        Plans that take at least `below` seconds are ignored; `most` choices are compared at most.
         """
         if below < math.inf:
             paid = least_start_ups(self._sums, self._costs, below * (1 + 1e-12))
-            self._paid = paid + self._per_byte * self._sums.bytes
+            self._paid = paid + self._both.b * self._sums.bytes
             self._fits = below
         tick = itertools.count()
         heap: list = [(0.0, False, 0, 0.0, self._sums.layers, (), (), ((), ()))]
@@ -100,7 +87,7 @@ class PlanTree:
         while heap:
             bound, _, _, time, cut, waiting, cuts, chain = heapq.heappop(heap)
             if cut == 0:
-                return Found(bound, cuts, _unchain(chain, waiting))
+                return Found(bound, cuts, None if chain is None else all_carried(chain, waiting))
             if self._num_choices >= most:
                 return Found(bound)
             for least, at, new, after, added in self._children(time, cut, waiting, cuts, below):
@@ -122,8 +109,7 @@ class PlanTree:
             if ready <= time or not waiting:
                 yield bound, max(time, ready), new, (bucket, *waiting), ()
             elif time + work <= ready:
-                everything = tuple(step for old in waiting for step in everything_of(old))
-                yield bound, ready, new, (bucket,), everything
+                yield bound, ready, new, (bucket,), everything_of(waiting)
             elif len(waiting) > _MOST_WITH_START_UPS:
                 if not self._plans_only:
                     yield bound, ready, new, (bucket, *_preempted(waiting, ready - time)), None
@@ -132,8 +118,8 @@ class PlanTree:
                 if len(waiting) > _MOST_WITH_PARTS and parts > 1:
                     parts, whole = 1, tuple(_divisible(old) for old in waiting)
                     exact = whole == waiting
-                choices = fills(ready, ready - time, whole, self._start_ups, parts)
-                for at, left, carried in choices:
+                choices = Fills(ready, self._start_ups, parts)
+                for at, left, carried in choices.of(ready - time, whole):
                     carried = carried if exact else None
                     self._num_choices += 1
                     if self._plans_only and carried is None:
@@ -156,7 +142,7 @@ class PlanTree:
             left = np.maximum(work - (begin - time), 0.0)
             value = np.maximum(value, begin + left + bucket.forward)
         fits = value + self._paid[:cut, cut] <= self._fits
-        value = value + self._start_up + self._per_byte * (size[cut] - size[:cut])
+        value = value + self._both.a + self._both.b * (size[cut] - size[:cut])
         return np.where(fits, self._least_time.of_cuts(value), math.inf)
 
 
@@ -186,17 +172,6 @@ def _preempted(waiting: tuple[Bucket, ...], room: float) -> Iterator[Bucket]:
             done = min(half.time, room)
             room -= done
             left = half.time - done
-            halves.append(Half(left, 1, 0) if left > 0 else Half(0.0, 0, 0))
+            halves.append(Half(left, int(left > 0), 0))
         if halves[1].left:
             yield Bucket(bucket.forward, bucket.number, *halves)
-
-
-def _unchain(chain, waiting: tuple[Bucket, ...]) -> tuple[Carried, ...] | None:
-    """What was carried on the way to a leaf, and then what waits."""
-    if chain is None:
-        return None
-    groups = [tuple(step for bucket in waiting for step in everything_of(bucket))]
-    while chain:
-        chain, carried = chain
-        groups.append(carried)
-    return tuple(step for group in reversed(groups) for step in group)

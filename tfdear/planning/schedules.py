@@ -13,7 +13,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from tfdear.base.names import SCHEDULES
+from tfdear.base.names import HALVES, SCHEDULES, SCHEDULES_IN_HALVES
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.line import Step, Transfer, make_queue_items, play
 from tfdear.planning.trace import Trace
@@ -26,6 +26,7 @@ _PARTITIONS = (4 << 20, 256 << 10, 1 << 20, 16 << 20, 64 << 20)
 _CREDITS = (1, 2, 4)
 _FEW_BUCKETS = 32
 _MOST_PARTS = 8
+_SCATTER, _GATHER = HALVES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +140,7 @@ def execute(plan: Plan, trace: Trace, costs: CommunicationCosts) -> Timeline:
     transfers: list[Transfer] = []
     line = 0.0
     for step in plan.steps:
-        if step.phase == "all_gather":
+        if step.phase == _GATHER:
             if reduced[step.bucket] != 1:
                 raise ValueError(
                     f"The plan gathers bucket {step.bucket} before it is reduced; an all-gather "
@@ -192,18 +193,22 @@ def make_plan(
     for name, value in (("chunk_bytes", chunk_bytes), ("credit", credit)):
         if value is not None and value < 1:
             raise ValueError(f"`{name}` must be a positive number. Received: {value!r}")
-    count = len(buckets)
     if schedule == "bytescheduler":
         return _partitioned(buckets, trace, costs, chunk_bytes, credit)
-    if schedule in ("wfbp", "sequential"):
-        steps = [Step("all_reduce", bucket, 0, 1) for bucket in range(count)]
-    else:
-        steps = [Step("reduce_scatter", bucket, 0, 1) for bucket in range(count)]
-        steps += [Step("all_gather", bucket, 0, 1) for bucket in reversed(range(count))]
+    steps = plain_steps(schedule, list(reversed(range(len(buckets)))))
     plan = Plan(buckets, tuple(steps), wait_for_all=schedule == "sequential")
     if schedule == "dear" and costs is not None:
         return _fill_gaps(plan, trace, costs, chunk_bytes or CHUNK_BYTES)
     return plan
+
+
+def plain_steps(schedule: str, forward: Sequence[int]) -> list[Step]:
+    """Whole buckets as they become ready; they are gathered in the order of the forward pass."""
+    numbers = range(len(forward))
+    if schedule not in SCHEDULES_IN_HALVES:
+        return [Step("all_reduce", number, 0, 1) for number in numbers]
+    scatters = [Step(_SCATTER, number, 0, 1) for number in numbers]
+    return scatters + [Step(_GATHER, number, 0, 1) for number in forward]
 
 
 def _fill_gaps(plan: Plan, trace: Trace, costs: CommunicationCosts, chunk_bytes: int) -> Plan:
@@ -217,7 +222,7 @@ def _fill_gaps(plan: Plan, trace: Trace, costs: CommunicationCosts, chunk_bytes:
     ready = _ready_times(plan.buckets, trace)
 
     def candidate(chunks: list[int], overrun: float) -> tuple[float, Plan]:
-        items = make_queue_items("dear", plan.buckets, trace, costs, {"all_gather": chunks})
+        items = make_queue_items("dear", plan.buckets, trace, costs, {_GATHER: chunks})
         transfers = play("dear", items, ready, preemptive=False, overrun=overrun)
         steps = join_chunks([Step(t.phase, t.bucket, t.chunk, t.chunks) for t in transfers])
         filled = dataclasses.replace(plan, steps=tuple(steps))
@@ -308,10 +313,8 @@ def _ready_times(buckets: Sequence[Sequence[int]], trace: Trace) -> list[float]:
     return times
 
 
-def _chunks(buckets: Sequence[Sequence[int]], trace: Trace, chunk_bytes: int | None) -> list[int]:
+def _chunks(buckets: Sequence[Sequence[int]], trace: Trace, chunk_bytes: int) -> list[int]:
     """The number of parts in which each bucket is sent."""
-    if chunk_bytes is None:
-        return [1] * len(buckets)
     sizes = [sum(trace.layers[layer].bytes for layer in bucket) for bucket in buckets]
     return [max(1, -(-size // chunk_bytes)) for size in sizes]
 
@@ -322,12 +325,11 @@ def _finish(
     """Simulates the forward pass, whose layers wait for the results of their buckets."""
     arrival = [math.inf] * len(buckets)
     for transfer in transfers:
-        if transfer.phase != "reduce_scatter":
+        if transfer.phase != _SCATTER:
             arrival[transfer.bucket] = transfer.end  # The last part counts.
     backward_end = clock = _ready_times(buckets, trace)[-1]
     for bucket in reversed(range(len(buckets))):
         clock = max(clock, arrival[bucket])
         for layer in reversed(buckets[bucket]):
             clock += trace.layers[layer].forward
-    computation = backward_end + math.fsum(layer.forward for layer in trace.layers)
-    return Timeline(tuple(transfers), backward_end, clock, computation)
+    return Timeline(tuple(transfers), backward_end, clock, backward_end + trace.forward)

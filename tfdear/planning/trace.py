@@ -57,8 +57,7 @@ class Layer:
             if not number or not 0 <= seconds <= _LONGEST_SECONDS:
                 raise ValueError(
                     f"`{field}` of layer {self.name!r} must be a time in seconds, from 0 to "
-                    f"{_LONGEST_SECONDS:g}. "
-                    f"Received: {field}={seconds!r}"
+                    f"{_LONGEST_SECONDS:g}. Received: {field}={seconds!r}"
                 )
 
 

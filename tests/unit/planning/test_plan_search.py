@@ -14,7 +14,7 @@ from tfdear.planning import cost_model, optimal_buckets, plan_search, schedules
 from tfdear.planning.alignment_bound import can_fit
 from tfdear.planning.least_time import LeastTime
 from tfdear.planning.optimal_buckets import Sums
-from tfdear.planning.plan_dive import dive
+from tfdear.planning.plan_dive import Dive
 from tfdear.planning.plan_tree import PlanTree
 from tfdear.planning.trace import Layer, Trace
 
@@ -43,7 +43,7 @@ def test_nothing_beats_the_lower_bound():
             for schedule in ("dear", "dear_barrier"):
                 ideal = schedules.timeline(schedule, buckets, trace, costs)
                 assert ideal.iteration_time >= bound
-        found = plan_search.search_with_bound(trace, costs)
+        found = plan_search.search(trace, costs)
         assert found.time >= found.bound * (1 - 1e-9) >= bound * (1 - 1e-9)
         assert schedules.execute(found.plan, trace, costs).iteration_time == found.time
         assert can_fit(Sums.of(trace), costs, found.time)
@@ -94,7 +94,7 @@ def test_no_order_of_parts_beats_the_raised_bounds():
     while instances < 30:
         trace, costs = planning_instances.random_instance(rng, rng.randint(2, 3))
         cheap = optimal_buckets.lower_bound(trace, costs)
-        if plan_search.search_with_bound(trace, costs).time <= 1.001 * cheap:
+        if plan_search.search(trace, costs).time <= 1.001 * cheap:
             continue
         instances += 1
         fastest = math.inf
@@ -119,8 +119,8 @@ def test_a_plan_carries_everything_once_and_is_the_same_every_time():
     rng = random.Random(3)
     for _ in range(60):
         trace, costs = planning_instances.random_instance(rng, rng.randint(1, 12))
-        plan = plan_search.search(trace, costs)
-        assert plan == plan_search.search(trace, costs)
+        plan = plan_search.search(trace, costs).plan
+        assert plan == plan_search.search(trace, costs).plan
         assert [layer for bucket in plan.buckets for layer in bucket] == list(
             reversed(range(len(trace.layers)))
         )
@@ -218,7 +218,7 @@ def test_a_dive_passes_nothing_that_is_more_urgent():
     in_parts = 0
     for trace, costs in realistic(4, seed=8) + small(60, seed=8):
         sums = Sums.of(trace)
-        built = dive(sums, costs, LeastTime(sums, costs), width=1)
+        built = Dive(sums, costs, LeastTime(sums, costs)).run(width=1)
         plan = plan_search._make_plan(sums, built.cuts, built.carried)
         transfers = schedules.execute(plan, trace, costs).transfers
         ready = [float(sums.ready[cut]) for cut in built.cuts]
