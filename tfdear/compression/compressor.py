@@ -3,6 +3,7 @@
 
 from typing import Any, Protocol, runtime_checkable
 
+from tfdear.base.checks import is_number
 from tfdear.planning.cost_model import CommunicationCosts
 
 _ELEMENT_BYTES = 4  # Only float32 is compressed.
@@ -10,17 +11,11 @@ _ELEMENT_BYTES = 4  # Only float32 is compressed.
 
 @runtime_checkable
 class Compressor(Protocol):
-    """How gradients are compressed between nodes.
+    """How gradients are compressed between nodes: `members` of them, of `ranks_per_node` each."""
 
-    Attributes:
-        density: Fraction of the elements that are sent.
-        hierarchical: Whether the ranks of a node sum up before they compress.
-        error_feedback: Whether what is not sent is kept, so that there is a state to save.
-    """
-
-    density: float
-    hierarchical: bool
-    error_feedback: bool
+    density: float  # Fraction of the elements that are sent.
+    hierarchical: bool  # Whether the ranks of a node sum up before they compress.
+    error_feedback: bool  # Whether what is not sent is kept, so that there is a state to save.
 
     @property
     def corrects_momentum(self) -> bool:
@@ -31,10 +26,7 @@ class Compressor(Protocol):
     ) -> int | None:
         """The size from which a bucket gains by compression, in bytes; None if none does.
 
-        Args:
-            outer: Costs of dense collectives among the nodes.
-            ranks_per_node: Ranks that share a bucket on a node.
-            members: Number of nodes.
+        `outer` are the costs of dense collectives among the nodes.
         """
 
     def costs(
@@ -46,20 +38,11 @@ class Compressor(Protocol):
     ) -> CommunicationCosts:
         """What the halves of a compressed all-reduce cost, for planners of tensor fusion.
 
-        Args:
-            inner: Costs among the ranks of a node. None: there is one per node.
-            outer: Costs of dense collectives among the nodes.
-            ranks_per_node: Ranks of a node.
-            members: Number of nodes.
+        `inner` are the costs among the ranks of a node; None: there is one per node.
         """
 
     def configure(self, engine: Any, *, members: int) -> None:
-        """Tells the engine how to compress, the same on all ranks, before a layout is first used.
-
-        Args:
-            engine: The started `tfdear.engine.engine.Engine`.
-            members: Number of nodes.
-        """
+        """Tells the started engine how, the same on all ranks, before a layout is first used."""
 
 
 def elements_of(nbytes: int) -> int:
@@ -69,8 +52,7 @@ def elements_of(nbytes: int) -> int:
 
 def check_density(density: object) -> None:
     """Raises a ValueError if this is not a density."""
-    number = isinstance(density, int | float) and not isinstance(density, bool)
-    if not number or not 0 < density <= 1:  # type: ignore[operator]
+    if not is_number(density) or not 0 < density <= 1:
         raise ValueError(
             "`density` must be a fraction of the elements, above 0 and at most 1. "
             f"Received: density={density!r}"

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from tfdear.base import names
+from tfdear.base.checks import is_number, is_whole
 from tfdear.compression.compressor import check_density
 from tfdear.planning.cost_model import CommunicationCosts, LinearCost
 
@@ -105,9 +106,8 @@ class MSTopK:
 
     def __post_init__(self) -> None:
         check_density(self.density)
-        if self.momentum is not None and (
-            not _is_number(self.momentum) or not 0 <= self.momentum < 1
-        ):
+        momentum = 0 if self.momentum is None else self.momentum
+        if not is_number(momentum) or not 0 <= momentum < 1:
             raise ValueError(
                 "`momentum` must be None or a number of at least 0 and below 1. "
                 f"Received: momentum={self.momentum!r}"
@@ -120,9 +120,7 @@ class MSTopK:
             )
         for name, minimum in (("samplings", 1), ("warm_up_steps", 0), ("dense_below", 0)):
             value = getattr(self, name)
-            if value is None:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+            if value is not None and (not is_whole(value) or value < minimum):
                 raise ValueError(
                     f"`{name}` must be a whole number of at least {minimum}. "
                     f"Received: {name}={value!r}"
@@ -235,15 +233,7 @@ class MSTopK:
             members: Number of nodes.
         """
         sparse = self.exchange_cost(outer, members)
-        share = sparse.b / ranks_per_node
-        nothing = LinearCost(0.0, 0.0)
-        scatter, gather = (
-            (nothing, nothing) if inner is None else (inner.reduce_scatter, inner.all_gather)
-        )
-        first = LinearCost(scatter.a + sparse.a, scatter.b + share)
-        both = LinearCost(first.a + gather.a, first.b + gather.b)
-        return CommunicationCosts(first, gather, both)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+        first, gather = LinearCost(sparse.a, sparse.b / ranks_per_node), LinearCost(0.0, 0.0)
+        if inner is not None:
+            first, gather = inner.reduce_scatter + first, inner.all_gather
+        return CommunicationCosts(first, gather, first + gather)

@@ -82,7 +82,7 @@ class Bayesian(Search):
         tolerance: float = 0.005,
         drift: float = 0.2,
     ) -> None:
-        super().__init__(low, high, trials, steps_per_trial, drift)
+        super().__init__(low, high, trials=trials, steps_per_trial=steps_per_trial, drift=drift)
         if start != "planned" and (isinstance(start, str) or not low <= start <= high):
             raise ValueError(
                 '`start` must be "planned" or a number of bytes between `low` and `high`. '

@@ -57,26 +57,14 @@ def seeks_order(planner: Planner) -> bool:
 def make_plan(
     planner: Planner, schedule: str, trace: Trace, costs: CommunicationCosts | None
 ) -> schedules.Plan:
-    """The plan that the engine gets: the planner's buckets and the schedule's order.
-
-    Args:
-        planner: The planner that makes the buckets.
-        schedule: One of `tfdear.schedules.SCHEDULES`.
-        trace: The model.
-        costs: The network, or None.
-    """
+    """The plan that the engine gets: the planner's buckets and the schedule's order."""
     if seeks_order(planner):
         return planner.plan(trace, costs, schedule)  # type: ignore[attr-defined]
     return schedules.make_plan(schedule, planner.buckets(trace, costs, schedule), trace, costs)
 
 
 def first_bucket_bytes(planner: Planner, compressed: bool) -> int:
-    """The largest bucket before anything is measured, as `Planner` says.
-
-    Args:
-        planner: The planner that makes the buckets later.
-        compressed: Whether gradients are compressed.
-    """
+    """The largest bucket before anything is measured, as `Planner` says."""
     own = getattr(planner, "first_bucket_bytes", None)
     return DEFAULT_BUCKET_BYTES if own is None else own(compressed)
 

@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from tfdear.base.checks import is_whole
 from tfdear.fusion.fixed import FixedSize
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.trace import Trace
@@ -24,21 +25,17 @@ _DRIFT_WINDOW = 3
 class Search(abc.ABC):
     """What all searches share: the trials, the best of them, the end, the drift.
 
-    Use it to write another search: a subclass chooses sizes in `_first` and `_next`.
-
-    Args:
-        low: Smallest bucket size, in bytes.
-        high: Largest bucket size, in bytes.
-        trials: Largest number of trials.
-        steps_per_trial: Steps over which the caller averages.
-        drift: Relative change of the step time that starts a new search.
-
-    Raises:
-        ValueError: An argument is out of range.
+    A subclass chooses sizes in `_first` and `_next`, and documents the arguments.
     """
 
     def __init__(
-        self, low: int, high: int, trials: int, steps_per_trial: int, drift: float
+        self,
+        low: int = 1_000_000,
+        high: int = 100_000_000,
+        *,
+        trials: int = 20,
+        steps_per_trial: int = 10,
+        drift: float = 0.2,
     ) -> None:
         if not 1 <= low < high < math.inf:
             raise ValueError(
@@ -46,7 +43,7 @@ class Search(abc.ABC):
                 f"Received: low={low!r}, high={high!r}"
             )
         for name, value in (("trials", trials), ("steps_per_trial", steps_per_trial)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if not is_whole(value) or value < 1:
                 raise ValueError(
                     f"`{name}` must be a positive whole number. Received: {name}={value!r}"
                 )
@@ -217,7 +214,7 @@ class RandomSearch(Search):
         drift: float = 0.2,
         seed: int = 0,
     ) -> None:
-        super().__init__(low, high, trials, steps_per_trial, drift)
+        super().__init__(low, high, trials=trials, steps_per_trial=steps_per_trial, drift=drift)
         self._random = np.random.default_rng(seed)
 
     def _first(self) -> int:
@@ -253,17 +250,6 @@ class GridSearch(Search):
 
     Reference: Zhang et al., "DeAR", section VI-G.
     """
-
-    def __init__(
-        self,
-        low: int = 1_000_000,
-        high: int = 100_000_000,
-        *,
-        trials: int = 20,
-        steps_per_trial: int = 10,
-        drift: float = 0.2,
-    ) -> None:
-        super().__init__(low, high, trials, steps_per_trial, drift)
 
     def _restart(self, size: int) -> None:
         super()._restart(self.low)

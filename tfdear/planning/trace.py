@@ -6,6 +6,8 @@ import json
 import math
 import os
 
+from tfdear.base.checks import is_number, is_whole
+
 __all__ = ["Layer", "Trace"]
 
 _FORMAT = "tfdear-trace-1"
@@ -45,16 +47,14 @@ class Layer:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise ValueError(f"`name` of a layer must be a text. Received: name={self.name!r}")
-        whole = isinstance(self.bytes, int) and not isinstance(self.bytes, bool)
-        if not whole or not 0 <= self.bytes <= _MOST_BYTES:
+        if not is_whole(self.bytes) or not 0 <= self.bytes <= _MOST_BYTES:
             raise ValueError(
                 f"`bytes` of layer {self.name!r} must be a whole number of bytes, from 0 to 2^60. "
                 f"Received: bytes={self.bytes!r}"
             )
         for field in ("forward", "backward"):
             seconds = getattr(self, field)
-            number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-            if not number or not 0 <= seconds <= _LONGEST_SECONDS:
+            if not is_number(seconds) or not 0 <= seconds <= _LONGEST_SECONDS:
                 raise ValueError(
                     f"`{field}` of layer {self.name!r} must be a time in seconds, from 0 to "
                     f"{_LONGEST_SECONDS:g}. Received: {field}={seconds!r}"
