@@ -20,18 +20,11 @@ def agree(
     exchange: Callable[[str], list[str]],
     warn: Callable[[str], None],
 ) -> SparseBuckets | None:
-    """Tells the engine which buckets to compress: by the costs of rank 0, as all ranks must agree.
+    """Tells the started engine which buckets to compress; returns them, None if none are.
 
-    Args:
-        compressor: How gradients are compressed.
-        levels: Ranks that sum before they compress, and nodes that exchange the results.
-        links: What was measured.
-        engine: The started engine.
-        exchange: Gives every rank the texts of all ranks.
-        warn: Takes the reason where nothing is compressed.
-
-    Returns:
-        Which buckets; None if none are.
+    The costs of rank 0 decide, as all ranks must agree: `exchange` gives every rank the texts of
+    all. `levels` are the ranks that sum before they compress, and the nodes that exchange the
+    results; `warn` takes the reason where nothing is compressed.
     """
     if levels.inter == 1:
         warn("all ranks are on one node, where nothing is compressed")

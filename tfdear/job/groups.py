@@ -18,19 +18,13 @@ from tfdear.rendezvous.nodes import Node
 # The groups of the two levels, in the order of `topology.Grid`: rows and columns.
 LEVELS = (Lane.GRADIENTS_INTRA, Lane.GRADIENTS_INTER)
 # The lanes of the groups in which gradients are sent.
-_GRADIENT_LANES = (Lane.GRADIENTS, *LEVELS)
+GRADIENT_LANES = (Lane.GRADIENTS, *LEVELS)
 
 
 class ProcessGroups:
     """The process groups of this rank.
 
-    Args:
-        options: The strategy's options.
-        rank: This rank.
-        nodes: The node of every rank.
-
-    Raises:
-        ValueError: The collective or the compression does not go with these nodes.
+    Raises a ValueError if the collective or the compression does not go with the nodes.
     """
 
     def __init__(self, options: DearOptions, rank: int, nodes: Sequence[Node]):
@@ -109,14 +103,8 @@ class ProcessGroups:
     ) -> None:
         """Connects all groups: through shared memory where all members can, else by Gloo.
 
-        Args:
-            engine: The engine, not started.
-            bind_address: This rank's address for the others.
-            exchange: Gives every rank the texts of all ranks.
-            cause_of: The error to raise for one that a failed connection raised.
-
-        Raises:
-            TfdearError: A group could not be connected.
+        The engine is not started yet. `exchange` gives every rank the texts of all ranks;
+        `cause_of` gives the error to raise for one that a failed connection raised.
         """
         self._engine = engine
         self._exchange = exchange
@@ -134,12 +122,12 @@ class ProcessGroups:
                 self._options.timeout,
                 direct=not ring and len({self._node_ranks[r] for r in ranks}) in (1, len(ranks)),
                 # Messages of other groups are too short to be divided among connections.
-                connections=self._options.connections if lane in _GRADIENT_LANES else 1,
+                connections=self._options.connections if lane in GRADIENT_LANES else 1,
             )
             if lane in self._lanes_on_one_node:
                 self._connect_on_one_node(lane, open_group)
             else:
-                self._connect_over_tcp(lane, open_group())
+                self._connect(lane, self._exchange_blobs(open_group()), Transport.GLOO)
 
     @property
     def _lanes_on_one_node(self) -> tuple[Lane, ...]:
@@ -180,10 +168,7 @@ class ProcessGroups:
         logging.info(
             "tfdear: process group %r does not use shared memory: %s", lane.name.lower(), refusals
         )
-        self._connect_over_tcp(lane, open_group())
-
-    def _connect_over_tcp(self, lane: Lane, blob: bytes) -> None:
-        self._connect(lane, self._exchange_blobs(blob), Transport.GLOO)
+        self._connect(lane, self._exchange_blobs(open_group()), Transport.GLOO)
 
     def _connect(self, lane: Lane, blobs: list[bytes], transport: Transport) -> None:
         try:

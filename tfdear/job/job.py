@@ -32,13 +32,8 @@ from tfdear.rendezvous.nodes import Node
 class Job:
     """Starts what a strategy needs of its own process and of the others, and holds it.
 
-    Args:
-        options: The strategy's options.
-        cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`, or None.
-
-    Raises:
-        TfdearError: The ranks do not fit together, or did not all come within the deadline.
-        ValueError: The environment describes no valid cluster, or not one for the collective.
+    Raises a TfdearError if the ranks do not fit together or did not all come in time, a ValueError
+    if the environment describes no valid cluster, or not one for the collective.
     """
 
     def __init__(self, options: DearOptions, cluster_resolver=None):

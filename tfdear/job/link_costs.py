@@ -33,20 +33,13 @@ def measure(
 ) -> cost_model.CommunicationCosts:
     """Fits a + b * bytes to the times of the collectives of one process group.
 
-    All members of the group must call it together. Takes a few tenths of a second.
+    All members of the group must call it together; the costs are as this rank sees them. Takes a
+    few tenths of a second.
 
-    Args:
-        engine: The started engine.
-        lane: Whose group to measure.
-        together: A lane of all ranks that measure at once, each in its own group of `lane`, because
-            their groups share links: they then do the same at the same time. Defaults to None: the
-            group measures by itself.
-        window: Seconds of large collectives that are measured at once. What a shaped link lets
-            through in a burst, or a busy machine holds up, counts less in a longer one. Defaults
-            to 0.005.
-
-    Returns:
-        The costs of a reduce-scatter, an all-gather and an all-reduce, as seen by this rank.
+    `together` is a lane of all ranks that measure at once, each in its own group of `lane`, because
+    their groups share links: they then do the same at the same time. `window` seconds of large
+    collectives are measured at once: what a shaped link lets through in a burst, or a busy machine
+    holds up, counts less in a longer one.
 
     Reference: Shi et al., "MG-WFBP", TPDS 2021, section 6.2.
     """

@@ -11,11 +11,7 @@ from tfdear.planning.cost_model import CommunicationCosts
 
 
 class Links:
-    """The measured costs, by class of link.
-
-    Args:
-        groups: The process groups; connected before `measure` is called.
-    """
+    """The measured costs, by class of link; the groups are connected before `measure` is called."""
 
     def __init__(self, groups: ProcessGroups):
         self._groups = groups
@@ -46,11 +42,7 @@ class Links:
         return inner, outer
 
     def of_gradients(self, compressor: Compressor | None) -> CommunicationCosts | None:
-        """What a reduction of gradients costs; None where nothing was measured.
-
-        Args:
-            compressor: How gradients are compressed, None where they are not.
-        """
+        """What a reduction of gradients costs, compressed or not; None: nothing was measured."""
         groups = self._groups
         if compressor is not None:
             levels = groups.sparse_levels

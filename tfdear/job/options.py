@@ -13,6 +13,7 @@ from absl import logging
 from tfdear import compression as compression_module
 from tfdear import fusion as fusion_module
 from tfdear.base import names
+from tfdear.base.checks import is_number, is_whole
 from tfdear.compression.compressor import Compressor
 from tfdear.fusion.planner import Planner
 
@@ -34,47 +35,15 @@ _FLAGS = ("barrier", "shared_memory", "shared_seeds", "log_per_rank")
 # Whole numbers: the least and the most. Every connection costs each rank a socket per peer.
 _INTEGERS = {"connections": (1, 16), "check_every": (0, 1 << 30), "max_delay_ms": (0, 60_000)}
 # Options that may differ between ranks; all others must be the same.
-_MAY_DIFFER = (
-    "backend",  # "auto" and "gloo" are the same here.
-    "timeout",
-    "init_timeout",
-    "heartbeat",
-    "cleanup_timeout",
-    "shared_memory",
-    "max_delay_ms",
-)
+# The backends "auto" and "gloo" are the same here.
+_MAY_DIFFER = ("backend", *_SECONDS, "shared_memory", "max_delay_ms")
 # Named in the documentation, refused until they are built.
-_NOT_BUILT = {
-    "backend": ("nccl", "mpi"),
-}
+_NOT_BUILT = {"backend": ("nccl", "mpi")}
 
 
 @dataclasses.dataclass(frozen=True)
 class DearOptions:
-    """The options of a `DearStrategy`, validated.
-
-    Args:
-        backend: "gloo" or "auto" (the best that this build has: Gloo over TCP).
-        schedule: "dear", "wfbp", "sequential" or "bytescheduler".
-        barrier: Whether "dear" gathers nothing until everything is reduced, as published.
-        fusion: A planner of `tfdear.fusion`.
-        collective: "ring", "tree", "hierarchical" or "torus2d".
-        compression: A compression of `tfdear.compression`, or None.
-        weighting: "examples" or "replica".
-        timeout: Seconds any collective may take.
-        init_timeout: Seconds within which all ranks must have started.
-        heartbeat: Seconds after which a silent rank counts as lost.
-        cleanup_timeout: Seconds for which a script may clean up after the job was aborted.
-        shared_memory: Whether ranks of one node exchange data through shared memory where they can.
-        connections: TCP connections to each peer, among which the data of gradients are divided.
-        shared_seeds: Whether all ranks draw the same dropout masks.
-        check_every: Steps after which variables are compared over the ranks again, or 0.
-        log_per_rank: Whether Keras's callbacks write logs on every rank, in a folder each.
-        max_delay_ms: Random delay injected into the engine, in milliseconds, for tests.
-
-    Raises:
-        ValueError: A value is not one of those above.
-    """
+    """The options of a `DearStrategy`, which says what they mean; a ValueError if one is wrong."""
 
     backend: str = "auto"
     schedule: str = "dear"
@@ -92,7 +61,7 @@ class DearOptions:
     shared_seeds: bool = False
     check_every: int = 0
     log_per_rank: bool = False
-    max_delay_ms: int = 0
+    max_delay_ms: int = 0  # Random delay injected into the engine, in milliseconds, for tests.
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -127,16 +96,14 @@ class DearOptions:
                 raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}")
         for name, (least, most) in _SECONDS.items():
             value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not math.isfinite(value) or not least <= value <= most:
+            if not is_number(value) or not least <= value <= most:
                 raise ValueError(
                     f"`{name}` must be a number of seconds from {least:g} to {most:g}. "
                     f"Received: {name}={value!r}"
                 )
         for name, (least, most) in _INTEGERS.items():
             value = getattr(self, name)
-            number = isinstance(value, int) and not isinstance(value, bool)
-            if not number or not least <= value <= most:
+            if not is_whole(value) or not least <= value <= most:
                 raise ValueError(
                     f"`{name}` must be a whole number from {least} to {most}. "
                     f"Received: {name}={value!r}"
@@ -174,23 +141,12 @@ def _flag(text: str) -> bool:
 
 # How an option is read from its variable TFDEAR_<NAME>.
 _PARSERS: dict[str, Callable[[str], Any]] = {
-    "backend": str,
-    "schedule": str,
-    "barrier": _flag,
+    **dict.fromkeys(_CHOICES, str),
+    **dict.fromkeys(_FLAGS, _flag),
+    **dict.fromkeys(_SECONDS, float),
+    **dict.fromkeys(_INTEGERS, int),
     "fusion": fusion_module.parse,
-    "collective": str,
     "compression": compression_module.parse,
-    "weighting": str,
-    "timeout": float,
-    "init_timeout": float,
-    "heartbeat": float,
-    "cleanup_timeout": float,
-    "shared_memory": _flag,
-    "connections": int,
-    "shared_seeds": _flag,
-    "check_every": int,
-    "log_per_rank": _flag,
-    "max_delay_ms": int,
     "bucket_bytes": int,  # Stands for `fusion`, which wins.
 }
 
@@ -212,11 +168,7 @@ def trace_file(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def stall_seconds(environ: Mapping[str, str] = os.environ) -> float:
-    """Seconds after which a collective is compared with those of the other ranks.
-
-    Raises:
-        ValueError: The variable holds no positive number.
-    """
+    """Seconds after which a collective is compared with those of the other ranks."""
     text = environ.get(_STALL_VARIABLE, "2")
     try:
         seconds = float(text)
@@ -235,16 +187,9 @@ def resolve(
 ) -> DearOptions:
     """Options from the arguments that were given, else the environment, else the defaults.
 
-    Args:
-        arguments: Constructor arguments; None means not given. A planner or a compression may be
-            the text that its variable takes.
-        environ: Where to look for `TFDEAR_BACKEND`, `TFDEAR_TIMEOUT` and so on.
-            `TFDEAR_FUSION` holds a planner as it is written in Python, `TFDEAR_COMPRESSION` a
-            compression, `TFDEAR_BUCKET_BYTES` stands for `FixedSize(...)`.
-
-    Raises:
-        TypeError: There is no such option.
-        ValueError: An argument or a variable has a value that is not allowed.
+    An argument of None is not given. A planner or a compression may be the text that its variable
+    takes, `TFDEAR_FUSION` or `TFDEAR_COMPRESSION`: as it is written in Python.
+    `TFDEAR_BUCKET_BYTES` stands for `FixedSize(...)`.
     """
     known = [field.name for field in dataclasses.fields(DearOptions)]
     for name in arguments:

@@ -24,23 +24,12 @@ if TYPE_CHECKING:
 class TimelineRecorder:
     """Writes one rank's timeline at the end of its script, also when the job failed.
 
-    All ranks must create it together, once collectives work: they measure their clocks.
-
-    Args:
-        job: The strategy's job, of several ranks.
-        path: The file, the same for all ranks; each adds its number to the name.
-        gather: Gives a list of integers to all ranks and returns those of all ranks.
-
-    Raises:
-        ValueError: The directory of `path` cannot be written to.
+    All ranks must create it together, once collectives work: they measure their clocks. `path` is
+    the same for all; each adds its number to the name. `gather` gives a list of integers to all
+    ranks and returns those of all.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        path: str,
-        gather: Callable[[list[int]], list[list[int]]],
-    ):
+    def __init__(self, job: Job, path: str, gather: Callable[[list[int]], list[list[int]]]):
         self._job = job
         self._path = timeline.path_of_rank(path, job.rank)
         # Now, so that a wrong path does not cost a long training.

@@ -12,26 +12,16 @@ from tfdear.base import names
 from tfdear.engine import event_reader
 from tfdear.engine import events as event_record
 from tfdear.engine import plan as engine_plan
+from tfdear.job.groups import GRADIENT_LANES
 from tfdear.measure import steps as statistics
 from tfdear.planning import bounds as bounds_module
 
 if TYPE_CHECKING:
     from tfdear.job import job as job_module
 
-_LANES = (
-    names.Lane.GRADIENTS,
-    names.Lane.CONTROL,
-    names.Lane.GRADIENTS_INTRA,
-    names.Lane.GRADIENTS_INTER,
-)
-
 
 class StrategyStatistics:
-    """Reads the record from a place of its own and puts the job's facts beside it.
-
-    Args:
-        job: The strategy's job.
-    """
+    """Reads the record from a place of its own and puts the job's facts beside it."""
 
     def __init__(self, job: job_module.Job):
         self._job = job
@@ -47,9 +37,8 @@ class StrategyStatistics:
             summary, job.world_size, job.groups.level_sizes
         )
         summary["lost_events"] = 0 if reader is None else reader.lost
-        summary["bytes_sent"] = (
-            0 if reader is None else sum(job.engine.counters(lane)["bytes_sent"] for lane in _LANES)
-        )
+        lanes = () if reader is None else (names.Lane.CONTROL, *GRADIENT_LANES)
+        summary["bytes_sent"] = sum(job.engine.counters(lane)["bytes_sent"] for lane in lanes)
         summary["transports"] = {
             lane.name.lower(): transport.name.lower()
             for lane, transport in job.groups.transports.items()
@@ -65,11 +54,9 @@ class StrategyStatistics:
         summary["bounds"] = summary["fraction_of_bound"] = None
         if average is not None and plan is not None:
             bounds = bounds_module.make_bounds(average, plan["bucket_bytes"], costs)
+            kinds = ("dear", "dear_barrier", "all_reduce_overlap", "sequential")
             summary["bounds"] = {
-                "dear": bounds.dear,
-                "dear_barrier": bounds.dear_barrier,
-                "all_reduce_overlap": bounds.all_reduce_overlap,
-                "sequential": bounds.sequential,
+                **{kind: getattr(bounds, kind) for kind in kinds},
                 "speedup": bounds.speedup(job.world_size),
                 "communication_from": "measured" if costs is None else "costs",
             }
@@ -82,18 +69,13 @@ class StrategyStatistics:
         if layout is None:
             return None
         plan = engine_plan.decode(self._job.engine.plan(layout)[0])
+        tuner = self._job.tuner  # Of rank 0, which makes the plans.
+        prediction = None if tuner is None else tuner.prediction(layout)
         return {
             "bucket_bytes": self._job.engine.bucket_bytes(layout),
             "buckets": [list(bucket) for bucket in plan.buckets],
             "steps": [dataclasses.asdict(step) for step in plan.steps],
             "wait_for_all": plan.wait_for_all,
-            **self._prediction(layout),
+            "predicted_time": None if prediction is None else prediction.time,
+            "lower_bound": None if prediction is None else prediction.lower_bound,
         }
-
-    def _prediction(self, layout: int) -> dict:
-        """Of rank 0, which makes the plans: what the model says of the latest."""
-        tuner = self._job.tuner
-        prediction = None if tuner is None else tuner.prediction(layout)
-        if prediction is None:
-            return {"predicted_time": None, "lower_bound": None}
-        return {"predicted_time": prediction.time, "lower_bound": prediction.lower_bound}

@@ -18,8 +18,7 @@ from tfdear._private import tensorflow as _tf_private
 def share(exchange: Callable[[str], list[str]]) -> None:
     """Seeds TensorFlow's, Python's and numpy's global generators, unless the script did so.
 
-    Args:
-        exchange: Gives every rank the texts of all ranks; all ranks call this together.
+    All ranks call it together; `exchange` gives every rank the texts of all ranks.
     """
     seed = int(exchange(str(random.SystemRandom().randrange(1 << 31)))[0])
     if _tf_private.context.global_seed() is None:

@@ -18,15 +18,10 @@ from tfdear.engine.plan import Levels
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """The ranks in rows and columns.
+    """The ranks in rows and columns."""
 
-    Args:
-        rows: The ranks of each row, all of one length.
-        nodes: Whether the rows are the nodes.
-    """
-
-    rows: tuple[tuple[int, ...], ...]
-    nodes: bool
+    rows: tuple[tuple[int, ...], ...]  # All of one length.
+    nodes: bool  # Whether the rows are the nodes.
 
     @property
     def levels(self) -> Levels:
@@ -44,27 +39,11 @@ class Grid:
 
 
 def make_grid(collective: str, node_of_rank: Sequence[int]) -> Grid:
-    """The grid of a collective that works in two levels.
+    """The grid of a collective that works in two levels, from the node of every rank.
 
-    Use it with the nodes that the ranks told each other, so that all of them form the same grid.
-
-    Args:
-        collective: "hierarchical": the nodes are the rows. "torus2d": also, if there are several
-            with several ranks each; else the grid is as square as the number of ranks
-            allows.
-        node_of_rank: The node of every rank, from 0.
-
-    Returns:
-        The `Grid`.
-
-    Raises:
-        ValueError: Nodes have different numbers of ranks.
-
-    Example:
-
-    >>> from tfdear.job import topology
-    >>> topology.make_grid("hierarchical", [0, 0, 1, 1]).column_of(3)
-    [1, 3]
+    The ranks told each other their nodes, so all of them form the same grid. "hierarchical": the
+    nodes are the rows. "torus2d": also, if there are several with several ranks each; else the grid
+    is as square as the number of ranks allows.
     """
     nodes = [
         tuple(rank for rank in range(len(node_of_rank)) if node_of_rank[rank] == node)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tfdear.base.names import EVENT_KINDS
+from tfdear.base.names import EVENT_KINDS, SCHEDULES_IN_HALVES
 from tfdear.engine import plan as engine_plan
 from tfdear.fusion.planner import (
     Planner,
@@ -64,15 +64,11 @@ _STEP = EVENT_KINDS.index("step")
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """What the model of an iteration says of a plan, in seconds.
+    """What the model of an iteration says of a plan, in seconds."""
 
-    Args:
-        time: Of an iteration with the plan.
-        lower_bound: That no plan can beat, whatever its buckets and its order; None if the
-            schedule sums without halves.
-    """
-
-    time: float
+    time: float  # Of an iteration with the plan.
+    # That no plan can beat, whatever its buckets and its order; None if the schedule sums without
+    # halves.
     lower_bound: float | None
 
 
@@ -99,6 +95,11 @@ class _Layout:
     forgotten: int = 0
 
     @property
+    def sizes(self) -> list[int]:
+        """The bytes of each tensor."""
+        return [tensor.bytes for tensor in self.tensors]
+
+    @property
     def steps(self) -> int:
         """How many steps were opened so far."""
         return self.forgotten + len(self.opened)
@@ -114,14 +115,8 @@ class _Layout:
 class Tuner:
     """Watches the steps on rank 0 and proposes plans to all ranks.
 
-    Args:
-        engine: The started engine.
-        reader: A reader of its event record.
-        planner: A planner of `tfdear.fusion`.
-        schedule: One of `tfdear.schedules.SCHEDULES`.
-        costs: What collectives cost, or None.
-        plan_format: How the engine forms sums.
-        trace_file: Where to write the measured trace of the largest layout; None writes none.
+    `costs` is None where nothing was measured. The measured trace of the largest layout goes to
+    `trace_file`, if there is one.
     """
 
     def __init__(
@@ -219,18 +214,10 @@ class Tuner:
         if self._trace_file is None:
             return
         # Of equally large ones, as two functions that train one model have, the busier one.
-        largest = max(
-            layouts,
-            key=lambda layout: (sum(t.bytes for t in layout.tensors), layout.steps),
-        )
+        largest = max(layouts, key=lambda layout: (sum(layout.sizes), layout.steps))
         if largest.steps <= _TRACED_STEPS:
             return
-        sizes = [tensor.bytes for tensor in largest.tensors]
-        skip = FIRST_AGREEMENT
-        rows = np.concatenate(self._rows)
-        measured = layer_times.measure(
-            rows, largest.number, largest.names, sizes, largest.variables, skip
-        )
+        measured = self._measure(largest, skip=FIRST_AGREEMENT)
         if measured is not None:
             path, self._trace_file = self._trace_file, None
             try:
@@ -242,14 +229,18 @@ class Tuner:
         # The last step opened is still under way.
         if layout.steps < FIRST_AGREEMENT:
             return
-        sizes = [tensor.bytes for tensor in layout.tensors]
-        rows = np.concatenate(self._rows)
-        measured = layer_times.measure(rows, layout.number, layout.names, sizes, layout.variables)
+        measured = self._measure(layout)
         if measured is None:
             return
         trace, layout.tensor_of_layer = measured
         layout.trace = trace.scaled(_HEADROOM)
         self._propose(layout)
+
+    def _measure(self, layout: _Layout, skip: int = 1) -> tuple[Trace, list[int]] | None:
+        rows = np.concatenate(self._rows)
+        return layer_times.measure(
+            rows, layout.number, layout.names, layout.sizes, layout.variables, skip
+        )
 
     def _propose(self, layout: _Layout) -> None:
         assert layout.trace is not None and layout.tensor_of_layer is not None
@@ -279,7 +270,7 @@ class Tuner:
         bound = None
         if sought and self._schedule == "dear":
             bound = plan_search.lower_bound(trace, self._costs, time)
-        elif self._schedule in ("dear", "dear_barrier"):
+        elif self._schedule in SCHEDULES_IN_HALVES:
             bound = optimal_buckets.lower_bound(trace, self._costs)
         return Prediction(time, bound)
 
