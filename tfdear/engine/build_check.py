@@ -56,8 +56,7 @@ def installed_tensorflow() -> str | None:
 def library_path(tensorflow_version: str) -> pathlib.Path:
     """Returns the path of the library for a version of TensorFlow.
 
-    Raises:
-        ImportError: There is none. The message has the commands that mend it.
+    If there is none, the message of the ImportError has the commands that mend it.
     """
     built = _built_minors()
     wanted = minor(tensorflow_version)
@@ -82,9 +81,8 @@ def library_path(tensorflow_version: str) -> pathlib.Path:
 def build_info(tensorflow_version: str) -> dict[str, Any]:
     """Returns what the library for a version of TensorFlow was built with; loads nothing.
 
-    Returns:
-        TENSORFLOW_VERSION, TENSORFLOW_COMPILER, TENSORFLOW_COMPILE_FLAGS, GLOO_VERSION, COMPILER,
-        COMPILE_FLAGS and BACKENDS; nothing where there is no such library.
+    TENSORFLOW_VERSION, TENSORFLOW_COMPILER, TENSORFLOW_COMPILE_FLAGS, GLOO_VERSION, COMPILER,
+    COMPILE_FLAGS and BACKENDS; nothing where there is no such library.
     """
     path = _folder(minor(tensorflow_version)) / _BUILD_INFO
     if not path.exists():

@@ -100,9 +100,8 @@ def declare(library: ctypes.CDLL, signatures: dict[str, tuple]) -> ctypes.CDLL:
 def load() -> ctypes.CDLL:
     """The library, with the types of its functions.
 
-    Raises:
-        ImportError: It is missing, does not fit TensorFlow, or is of another version than these
-            Python files: the two number something differently.
+    An ImportError: it is missing, does not fit TensorFlow, or is of another version than these
+    Python files, so that the two number something differently.
     """
     _ops.load()
     library = declare(ctypes.CDLL(str(_ops.library_path())), SIGNATURES)
@@ -116,14 +115,9 @@ def load() -> ctypes.CDLL:
 
 
 def call(name: str, *arguments) -> None:
-    """Calls a function that can fail.
+    """Calls a function that can fail, by its name without "tfdear_".
 
-    Args:
-        name: Its name, without "tfdear_".
-        *arguments: All but the last two, which take its message.
-
-    Raises:
-        TfdearError: It failed.
+    The last two arguments, which take its message, are added; a failure is a TfdearError.
     """
     error = ctypes.create_string_buffer(_TEXT_BYTES)
     code = getattr(load(), f"tfdear_{name}")(*arguments, error, _TEXT_BYTES)

@@ -36,8 +36,7 @@ class OpenReduction:
     def wait(self, tensor: int, timeout: float, out: np.ndarray | None = None) -> float:
         """Waits for the sum of a tensor and copies it to `out`, if that is given.
 
-        Returns:
-            When the sum was there, in seconds of `time.monotonic`.
+        Returns when the sum was there, in seconds of `time.monotonic`.
         """
         since = ctypes.c_int64()
         call(
@@ -180,23 +179,10 @@ class Engine:
     ) -> None:
         """Says whose gradient a tensor of a layout is; before the first use.
 
-        Args:
-            layout: The layout.
-            tensor: The tensor.
-            variable: The engine's number of the variable.
-            name: Its name, for messages.
-            comparable: What of the name is alike on all ranks.
-            kind: Its type and shape.
+        `comparable`: what of the variable's name is alike on all ranks; `kind`: type and shape.
         """
-        call(
-            "layout_set_variable",
-            layout,
-            tensor,
-            variable,
-            name.encode(),
-            comparable.encode(),
-            kind.encode(),
-        )
+        texts = (name.encode(), comparable.encode(), kind.encode())
+        call("layout_set_variable", layout, tensor, variable, *texts)
 
     def shared_layout(self, layout: int) -> int:
         """The layout whose plan this one follows: itself, or another trace of the same step."""
@@ -217,17 +203,11 @@ class Engine:
     def propose(self, layout: int, plan: Sequence[int], next_agreement: int) -> None:
         """Rank 0: hands over what the ranks will hear at their next agreement on a plan.
 
-        Args:
-            layout: The layout.
-            plan: An encoded plan; empty to keep the one in use.
-            next_agreement: Executions from that agreement to the one after it.
-
-        Raises:
-            TfdearError: The plan does not hold for the layout's tensors.
+        An empty plan keeps the one in use. `next_agreement`: executions from that agreement to the
+        one after it.
         """
-        call(
-            "layout_propose", layout, (ctypes.c_int64 * len(plan))(*plan), len(plan), next_agreement
-        )
+        words = (ctypes.c_int64 * len(plan))(*plan)
+        call("layout_propose", layout, words, len(plan), next_agreement)
 
     def plan(self, layout: int) -> tuple[list[int], int]:
         """The encoded plan of a layout's last execution, and how many executions there were."""
@@ -262,9 +242,7 @@ class Engine:
         library = engine_library.load()
         running = []
         for lane in Lane:
-            sequence = ctypes.c_uint64()
-            seconds = ctypes.c_double()
-            waiting_for = ctypes.c_int()
+            sequence, seconds, waiting_for = ctypes.c_uint64(), ctypes.c_double(), ctypes.c_int()
             signature = ctypes.create_string_buffer(_SIGNATURE_BYTES)
             if library.tfdear_in_flight(
                 lane,
@@ -323,20 +301,10 @@ class Engine:
         repeats: int = 1,
         root: int = 0,
     ) -> float:
-        """Runs one collective back to back on the elements of an array, in place.
+        """Runs one collective on the elements of an array, in place; returns the seconds it took.
 
-        Use it to measure links; all members of the lane's group must call it alike.
-
-        Args:
-            lane: Whose group.
-            operation: Which collective.
-            data: A contiguous array; every rank's has the same size.
-            warm_up: How often it runs before the time is taken. Defaults to 0.
-            repeats: How often it runs then. Defaults to 1.
-            root: Of a reduce or a broadcast. Defaults to 0.
-
-        Returns:
-            Seconds that the repeats took.
+        All members of the lane's group must call it alike, with contiguous arrays of one size. It
+        runs `warm_up` times before the time is taken, and then `repeats` times back to back.
         """
         seconds = ctypes.c_double()
         call(

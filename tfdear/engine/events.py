@@ -8,13 +8,6 @@ import numpy as np
 from tfdear.base import names
 
 _SECONDS = 1e-6
-# A row of the record as the engine hands it out; times in microseconds of the steady clock.
-EVENT_ROW = np.dtype(
-    [
-        (name, np.int64)
-        for name in ("kind", "ticket", "subject", "detail", "begin", "end", "computation")
-    ]
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,15 +23,13 @@ class Event:
     computation: float = 0.0
 
 
+# A row of the record as the engine hands it out; times in microseconds of the steady clock.
+EVENT_ROW = np.dtype([(field.name, np.int64) for field in dataclasses.fields(Event)])
+
+
 def to_events(rows: np.ndarray) -> list[Event]:
     """Rows of the record as objects, with times in seconds."""
     return [
-        Event(
-            names.EVENT_KINDS[kind],
-            ticket,
-            subject,
-            detail,
-            *(micros * _SECONDS for micros in times),
-        )
+        Event(names.EVENT_KINDS[kind], ticket, subject, detail, *(_SECONDS * t for t in times))
         for kind, ticket, subject, detail, *times in rows.tolist()
     ]

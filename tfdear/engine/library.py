@@ -34,30 +34,20 @@ if you need it run this in tfdear's source tree, with VENV=... if the environmen
 
 
 def library_path() -> pathlib.Path:
-    """Returns where the custom-op library is.
+    """Returns where the custom-op library for the TensorFlow that runs is.
 
     For callers that open it by themselves, such as `ctypes.CDLL` for the engine's C functions. Call
     `load()` first: it checks that the library can be loaded.
-
-    Returns:
-        The absolute path of the library for the TensorFlow that runs.
-
-    Raises:
-        ImportError: There is none for it.
     """
     return _build_check.library_path(tf.__version__)
 
 
-@functools.lru_cache(maxsize=1)
+@functools.cache
 def load() -> types.ModuleType:
-    """Loads the custom-op library, once per process.
+    """Loads the library, once per process; returns its generated Python functions, `dear_...`.
 
-    Returns:
-        The module of generated Python functions, one for each op, named `dear_...`.
-
-    Raises:
-        ImportError: The library is missing, was built against another minor version of TensorFlow
-            than the one installed, or cannot be loaded. The message has the command that mends it.
+    If it is missing, was built against another minor version of TensorFlow than the one installed,
+    or cannot be loaded, the message of the ImportError has the command that mends it.
     """
     path = library_path()
     try:

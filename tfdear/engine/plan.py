@@ -16,28 +16,19 @@ _NUMBERS = {kind.name: number for number, kind in enumerate(names.STEP_KINDS)}
 
 @dataclasses.dataclass(frozen=True)
 class Levels:
-    """How many ranks the two levels have that sums are formed in.
+    """How many ranks the two levels have that sums are formed in; one of 1 rank does not exist."""
 
-    Args:
-        intra: Ranks of a node, or of a row of a grid.
-        inter: Nodes, or rows. A level of one rank does not exist.
-    """
-
-    intra: int
-    inter: int
+    intra: int  # Ranks of a node, or of a row of a grid.
+    inter: int  # Nodes, or rows.
 
 
 @dataclasses.dataclass(frozen=True)
 class SparseBuckets:
-    """Which buckets are exchanged sparsely; only those of float32 can be.
+    """Which buckets are exchanged sparsely; only those of float32 can be."""
 
-    Args:
-        at_least: Elements of the smallest of them.
-        levels: The levels, if sums of nodes are exchanged between the nodes; None: what ranks
-            select is gathered among all ranks.
-    """
-
-    at_least: int
+    at_least: int  # Elements of the smallest of them.
+    # If sums of nodes are exchanged between the nodes; None: what ranks select is gathered among
+    # all ranks.
     levels: Levels | None
 
 
@@ -45,33 +36,22 @@ class SparseBuckets:
 class PlanFormat:
     """How the engine forms sums, as far as the steps of its plans depend on it.
 
-    Args:
-        tree: Whether sums are formed along trees: a reduce and a broadcast are then the halves of
-            an all-reduce.
-        levels: The levels, where sums are formed in two; None: they are not.
-        sparse_buckets: Which buckets are exchanged sparsely; None: none.
+    Along trees, a reduce and a broadcast are the halves of an all-reduce.
     """
 
     tree: bool = False
-    levels: Levels | None = None
+    levels: Levels | None = None  # Where sums are formed in two.
     sparse_buckets: SparseBuckets | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
-    """What the engine knows of a reduced tensor.
+    """What the engine knows of a reduced tensor."""
 
-    Args:
-        data_type: Number of its type in the engine.
-        count: Elements; -1 if known at run time only.
-        sparse: Whether rows with indices are gathered instead of summed.
-        bytes: Size, as far as it is known.
-    """
-
-    data_type: int
-    count: int
-    sparse: bool
-    bytes: int
+    data_type: int  # Number of its type in the engine.
+    count: int  # Elements; -1 if known at run time only.
+    sparse: bool  # Whether rows with indices are gathered instead of summed.
+    bytes: int  # Size, as far as it is known.
 
     @property
     def alone(self) -> bool:
@@ -85,28 +65,18 @@ def encode(
     tensor_of_layer: Sequence[int],
     plan_format: PlanFormat,
 ) -> list[int]:
-    """Writes a plan as the engine reads it.
+    """Writes a plan over the layers of a trace as the engine reads it.
 
     A bucket of a plan may become several of the engine's, which hold one data type each; sparse
     tensors travel alone. They then follow one another in the place of the one.
-
-    Args:
-        plan: Buckets and steps over the layers of a trace.
-        tensors: The tensors of the layout.
-        tensor_of_layer: The tensor that each layer of the trace stands for.
-        plan_format: How the engine forms sums.
-
-    Returns:
-        The numbers; `custom_ops/engine/schedule/plan.h` has their order.
+    `custom_ops/engine/schedule/plan.h` has the order of the numbers.
     """
-    parts_of_bucket = [
-        _parts([tensor_of_layer[layer] for layer in bucket], tensors) for bucket in plan.buckets
-    ]
-    numbers: list[list[int]] = []
+    numbers: list[range] = []
     buckets: list[list[int]] = []
-    for parts in parts_of_bucket:
-        numbers.append(list(range(len(buckets), len(buckets) + len(parts))))
-        buckets.extend(parts)
+    for layers in plan.buckets:
+        first = len(buckets)
+        buckets += _parts([tensor_of_layer[layer] for layer in layers], tensors)
+        numbers.append(range(first, len(buckets)))
     return _write(plan, numbers, buckets, tensors, plan_format)
 
 
@@ -117,17 +87,9 @@ def encode_over_buckets(
     tensors: Sequence[TensorSpec],
     plan_format: PlanFormat,
 ) -> list[int]:
-    """Writes a plan for buckets that the engine has already: only their order is the plan's.
+    """Writes, as `encode` does, the order of buckets of tensors that the engine has already.
 
-    Args:
-        plan: Buckets and steps over the layers of a trace of these buckets, one layer in each.
-        buckets: The tensors of the engine's buckets.
-        bucket_of_layer: The engine's bucket that each layer of the trace stands for.
-        tensors: The tensors of the layout.
-        plan_format: How the engine forms sums.
-
-    Returns:
-        The numbers, as `encode`.
+    The plan is over the layers of a trace of these buckets, one layer in each of its own.
     """
     numbers = [[bucket_of_layer[layer] for layer in layers] for layers in plan.buckets]
     return _write(plan, numbers, buckets, tensors, plan_format)
@@ -142,10 +104,10 @@ def _write(
 ) -> list[int]:
     """The numbers of a plan; `numbers` has the engine's buckets that each of its buckets is."""
     steps: list[Step] = []
+    sparse_buckets = plan_format.sparse_buckets
     for step in plan.steps:
         for number in numbers[step.bucket]:
             specs = [tensors[tensor] for tensor in buckets[number]]
-            sparse_buckets = plan_format.sparse_buckets
             if sparse_buckets is not None and _is_exchanged_sparsely(specs, sparse_buckets):
                 steps.extend(_sparse_steps(step, number, sparse_buckets.levels))
             else:
@@ -177,18 +139,12 @@ def decode(words: Sequence[int]) -> schedules.Plan:
 
 
 def _parts(members: list[int], tensors: Sequence[TensorSpec]) -> list[list[int]]:
-    parts: list[list[int]] = []
-    of_type: dict[int, list[int]] = {}
+    parts: dict[tuple[str, int], list[int]] = {}
     for tensor in members:
         spec = tensors[tensor]
-        if spec.alone:
-            parts.append([tensor])
-        elif spec.data_type in of_type:
-            of_type[spec.data_type].append(tensor)
-        else:
-            of_type[spec.data_type] = [tensor]
-            parts.append(of_type[spec.data_type])
-    return parts
+        key = ("alone", tensor) if spec.alone else ("data type", spec.data_type)
+        parts.setdefault(key, []).append(tensor)
+    return list(parts.values())
 
 
 def _step(

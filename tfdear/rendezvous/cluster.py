@@ -30,32 +30,17 @@ _TF_CONFIG = "TF_CONFIG"
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """This process and the others of its job.
+    """This process and the others of its job; what the environment does not tell is None."""
 
-    Args:
-        rank: 0 to world_size - 1; rank 0 is the chief and hosts the coordination service.
-        world_size: Number of processes.
-        addresses: "host:port" of every rank when the environment tells them (a resolver,
-            TF_CONFIG), else None.
-        chiefs: How many of these addresses, from the first, belong to the job "chief". Defaults to
-            0.
-        coordinator: "host:port" of the coordination service; "" for a job of one process.
-        local_rank: Number of this rank among those of its node when the environment tells it, else
-            None.
-        local_size: Number of ranks on the node when the environment tells it, else None.
-        node_rank: Number of the node when the environment tells it, else None.
-        source: Where the record comes from, for messages.
-    """
-
-    rank: int
+    rank: int  # Rank 0 is the chief and hosts the coordination service.
     world_size: int
-    addresses: tuple[str, ...] | None = None
-    chiefs: int = 0
-    coordinator: str = ""
-    local_rank: int | None = None
-    local_size: int | None = None
+    addresses: tuple[str, ...] | None = None  # "host:port" of every rank.
+    chiefs: int = 0  # How many of these addresses, from the first, belong to the job "chief".
+    coordinator: str = ""  # "host:port" of the coordination service; "" for one process.
+    local_rank: int | None = None  # Number of this rank among those of its node.
+    local_size: int | None = None  # Number of ranks on the node.
     node_rank: int | None = None
-    source: str = "one process"
+    source: str = "one process"  # Where the record comes from, for messages.
 
     def __post_init__(self) -> None:
         if self.world_size < 1:
@@ -79,19 +64,8 @@ def discover(cluster_resolver: Any = None, environ: Mapping[str, str] | None = N
     TF_CONFIG, torchrun, Open MPI, Slurm; see [Note: The innermost launcher]. Without any of them
     the job is this one process. TFDEAR_COORDINATOR=host:port overrides the coordinator that
     torchrun, Open MPI and Slurm imply; TFDEAR_NODE_RANK overrides the node, so that one machine can
-    play several.
-
-    Args:
-        cluster_resolver: Any `tf.distribute.cluster_resolver.ClusterResolver` whose jobs are
-            "chief" and "worker". Defaults to None: look at the environment.
-        environ: The environment variables. Defaults to those of this process.
-
-    Returns:
-        The `Cluster`.
-
-    Raises:
-        ValueError: A variable has an invalid value, or TF_CONFIG contradicts the
-            launcher that it is set under; the text names them.
+    play several. The text of a ValueError names the variables that are wrong or contradict each
+    other.
     """
     environ = os.environ if environ is None else environ
     if cluster_resolver is not None:
@@ -105,17 +79,9 @@ def discover(cluster_resolver: Any = None, environ: Mapping[str, str] | None = N
 
 
 def split_address(address: str, what: str) -> tuple[str, int]:
-    """Splits "host:port" (or "[IPv6]:port") and checks it.
+    """Splits "host:port" or "[IPv6]:port" into the host, without brackets, and a valid port.
 
-    Args:
-        address: The text.
-        what: Name of the variable it comes from, for the error.
-
-    Returns:
-        Host without brackets, and port.
-
-    Raises:
-        ValueError: It is not host:port with a port from 1 to 65535.
+    `what` names the variable that it comes from, for the ValueError.
     """
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")

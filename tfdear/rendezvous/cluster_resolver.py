@@ -19,23 +19,8 @@ def make(
     single process that no launcher started, task type and id are None and the cluster is empty, as
     with TensorFlow's strategies.
 
-    Args:
-        cluster: This process and the others of its job.
-        hosts: Address of every rank, used where the source gives no addresses; rank 0's is the
-            coordinator's. Port 0 says that nothing needs to be listening there. Defaults to none,
-            for one process.
-
-    Returns:
-        The resolver.
-
-    Example:
-
-    >>> from tfdear.rendezvous import cluster
-    >>> from tfdear.rendezvous import cluster_resolver
-    >>> second = cluster.Cluster(rank=1, world_size=2, coordinator="10.0.0.1:61500")
-    >>> resolver = cluster_resolver.make(second, ["10.0.0.1", "10.0.0.2"])
-    >>> resolver.task_type, resolver.task_id
-    ('worker', 1)
+    The addresses in `hosts` are used where the source gives none; rank 0's is the coordinator's.
+    Port 0 says that nothing needs to be listening there.
     """
     addresses = list(cluster.addresses or ())
     if not addresses and cluster.world_size > 1:

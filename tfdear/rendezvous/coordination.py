@@ -32,13 +32,8 @@ _POLL_SECONDS = (0.005, 0.1)  # First and longest pause between two polls of the
 _RECONNECT_MILLISECONDS = (50, 1000)
 
 _Field = descriptor_pb2.FieldDescriptorProto
-_TEXT, _BYTES, _BOOL, _INT32, _MESSAGE = (
-    _Field.TYPE_STRING,
-    _Field.TYPE_BYTES,
-    _Field.TYPE_BOOL,
-    _Field.TYPE_INT32,
-    _Field.TYPE_MESSAGE,
-)
+_TEXT, _BYTES, _BOOL = _Field.TYPE_STRING, _Field.TYPE_BYTES, _Field.TYPE_BOOL
+_INT32, _MESSAGE = _Field.TYPE_INT32, _Field.TYPE_MESSAGE
 
 # The part of coordination_service.proto that is used here: message -> (field, number, type,
 # message type, repeated). Only the numbers are sent, not the names.
@@ -98,11 +93,7 @@ CALL_SECONDS = 10.0
 
 
 class CoordinationClient:
-    """Talks to the coordination service at one address. Any thread may use it.
-
-    Args:
-        address: "host:port" of rank 0.
-    """
+    """Talks to the coordination service at rank 0's "host:port". Any thread may use it."""
 
     def __init__(self, address: str):
         self.address = address
@@ -173,11 +164,7 @@ class CoordinationClient:
 
 
 class Deadline:
-    """A time in the future and growing pauses until then, for loops that poll the store.
-
-    Args:
-        seconds: From now.
-    """
+    """A time in the future, and growing pauses until then, for loops that poll the store."""
 
     def __init__(self, seconds: float):
         self._end = time.monotonic() + seconds

@@ -20,10 +20,8 @@ _LONGEST_POLL_SECONDS = 1.0
 class Liveness:
     """This rank's signs of life in the store, and its view of the others'.
 
-    Args:
-        store: The store of the job.
-        rank: This rank.
-        heartbeat: Seconds without a sign of life after which a rank is given up.
+    A rank is given up after `heartbeat` seconds without a sign. Calls raise a StoreUnavailableError
+    if rank 0 does not answer within `timeout` seconds.
     """
 
     def __init__(self, store: Any, rank: int, heartbeat: float):
@@ -43,38 +41,17 @@ class Liveness:
         return time.monotonic() >= self._next_pulse
 
     def pulse(self, timeout: float) -> None:
-        """Shows that this rank is alive.
-
-        Args:
-            timeout: Seconds that the store may take.
-
-        Raises:
-            StoreUnavailableError: Rank 0 did not answer.
-        """
+        """Shows that this rank is alive."""
         self._next_pulse = time.monotonic() + self._pulse_seconds
         self._count += 1
         self._publish(str(self._count), timeout)
 
     def leave(self, timeout: float) -> None:
-        """Says that no more signs will come, and none is needed.
-
-        Args:
-            timeout: Seconds that the store may take.
-
-        Raises:
-            StoreUnavailableError: Rank 0 did not answer.
-        """
+        """Says that no more signs will come, and none is needed."""
         self._publish(_LEFT, timeout)
 
     def silent_ranks(self, timeout: float) -> list[int]:
-        """The ranks that gave a sign of life once, and none for a heartbeat.
-
-        Args:
-            timeout: Seconds that the store may take.
-
-        Raises:
-            StoreUnavailableError: Rank 0 did not answer.
-        """
+        """The ranks that gave a sign of life once, and none for a heartbeat."""
         entries = self._store.directory(_KEY, timeout=timeout)
         now = time.monotonic()
         passed = min(now - self._polled, _LONGEST_POLL_SECONDS)

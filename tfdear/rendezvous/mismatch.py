@@ -19,8 +19,7 @@ _ADVICE = {
 def mismatch(descriptions: Mapping[int, Mapping[str, Any]]) -> str | None:
     """Which ranks have which value, where what must be the same differs; None where nothing does.
 
-    Args:
-        descriptions: What the ranks that came told about themselves, by rank.
+    It compares what the ranks that came told about themselves.
     """
     lines = []
     for name in dict.fromkeys(name for own in descriptions.values() for name in own["common"]):

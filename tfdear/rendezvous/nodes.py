@@ -8,27 +8,19 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """Where one rank runs.
-
-    Args:
-        node_rank: The number of its node, from 0.
-        num_nodes: The number of nodes.
-        local_rank: Its number among the ranks of its node, in rank order.
-        local_size: The number of ranks on its node.
-    """
+    """Where one rank runs."""
 
     node_rank: int
     num_nodes: int
-    local_rank: int
-    local_size: int
+    local_rank: int  # Its number among the ranks of its node, in rank order.
+    local_size: int  # The number of ranks on its node.
 
 
 def of_ranks(descriptions: Sequence[Mapping[str, Any]]) -> list[Node]:
     """The node of every rank: ranks of one host name and boot share one, unless "node" numbers it.
 
-    Args:
-        descriptions: What every rank told about itself: "host", "boot" (the id of the machine's
-            last boot, or None) and "node" (TFDEAR_NODE_RANK, or None).
+    Ranks told about themselves: "host", "boot" (the id of the machine's last boot, or None) and
+    "node" (TFDEAR_NODE_RANK, or None).
     """
     keys = [
         # Several containers or fresh images may have the same host name.

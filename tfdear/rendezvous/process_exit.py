@@ -24,19 +24,14 @@ _pid = os.getpid()  # A forked child ends in its own way.
 def leave_without_teardown(code: int) -> None:
     """Makes this process end with `code`, without TensorFlow's teardown, when its script ends.
 
-    Args:
-        code: The exit code, not 0. The first call wins.
+    The code is not 0. The first call wins.
     """
     if not _exit_code:
         _exit_code.append(code)
 
 
 def leave_now(code: int) -> None:
-    """Ends the process at once. What was printed is still written.
-
-    Args:
-        code: The exit code.
-    """
+    """Ends the process at once with this exit code. What was printed is still written."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         # It may be closed, or its reader may be gone.

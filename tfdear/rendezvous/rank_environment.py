@@ -5,13 +5,7 @@ from collections.abc import Sequence
 
 
 def variables(rank: int, node_of_rank: Sequence[int], coordinator: str) -> dict[str, str]:
-    """The variables of one rank.
-
-    Args:
-        rank: The rank.
-        node_of_rank: The node of every rank, from 0.
-        coordinator: "host:port" of the coordination service, the same for every rank.
-    """
+    """The variables of one rank; `coordinator` is "host:port", the same for every rank."""
     node = node_of_rank[rank]
     local_ranks = [other for other in range(len(node_of_rank)) if node_of_rank[other] == node]
     return {

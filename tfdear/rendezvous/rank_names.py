@@ -6,12 +6,7 @@ from typing import Any
 
 
 def describe(rank: int, description: Mapping[str, Any]) -> str:
-    """ "rank 2 (host h, pid 123)".
-
-    Args:
-        rank: The rank.
-        description: What it told about itself.
-    """
+    """ "rank 2 (host h, pid 123)", by what it told about itself."""
     return f"rank {rank} (host {description['host']}, pid {description['pid']})"
 
 

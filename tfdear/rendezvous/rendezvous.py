@@ -9,6 +9,8 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import tensorflow as tf
+
 from tfdear import errors
 from tfdear.measure import clock
 from tfdear.rendezvous import (
@@ -29,11 +31,7 @@ _Answer = TypeVar("_Answer")
 class Rendezvous:
     """The job as this rank sees it, and the store that all ranks share. Made by `connect`.
 
-    Args:
-        cluster: This process and the others of the job.
-        store: The store that all ranks share.
-        descriptions: What every rank told about itself at the start.
-        heartbeat: Seconds without a sign of life after which a rank is given up.
+    The descriptions are what every rank told about itself at the start.
     """
 
     def __init__(
@@ -88,18 +86,10 @@ class Rendezvous:
         return rank_names.describe(rank, self.descriptions[rank])
 
     def exchange(self, name: str, value: str, timeout: float) -> list[str]:
-        """Gives every rank the values of all ranks. All ranks must call it, in the same order.
+        """Gives every rank the values of all, in rank order. All must call it, in the same order.
 
-        Args:
-            name: What is exchanged, for the error message; may be used repeatedly.
-            value: This rank's value.
-            timeout: Seconds to wait for the last rank.
-
-        Returns:
-            One value per rank, in rank order.
-
-        Raises:
-            RendezvousTimeoutError: A rank did not come in time; the text names those missing.
+        The name, which may be used repeatedly, is for the RendezvousTimeoutError: it says which
+        ranks did not come within `timeout` seconds.
         """
         self._exchanges[name] = self._exchanges.get(name, 0) + 1
         path = f"exchange/{name}/{self._exchanges[name]}"
@@ -158,15 +148,10 @@ def connect(
 ) -> Rendezvous:
     """Brings all ranks together; call it once, before TensorFlow does anything.
 
-    Args:
-        cluster: From `cluster.discover`.
-        timeout: Seconds to wait for the last rank. Defaults to 300.
-        heartbeat: Seconds without a sign of life after which a rank is given up. Defaults to 10.
-        common: What must be the same on every rank, by name: "tfdear" (its version), "backend",
-            "device", ... The world size and TensorFlow's version are compared in any case.
-
-    Returns:
-        The `Rendezvous`.
+    It waits `timeout` seconds for the last rank, and gives up a rank after `heartbeat` seconds
+    without a sign of life. What must be the same on every rank is in `common`, by name: "tfdear"
+    (its version), "backend", "device", ... The world size and TensorFlow's version are compared in
+    any case.
 
     Raises:
         RuntimeError: TensorFlow is in use already.
@@ -175,14 +160,13 @@ def connect(
         RendezvousError: The port is taken, two processes claim one rank, or TensorFlow failed.
     """
     own: dict[str, Any] = {
-        "common": {"world size": cluster.world_size, **common},
+        "common": {"world size": cluster.world_size, **common, "TensorFlow": tf.__version__},
         "host": socket.gethostname(),
         "boot": clock.boot(),
         "pid": os.getpid(),
         "node": cluster.node_rank,
         "address": addresses.address_towards(split_address(cluster.coordinator, "coordinator")[0]),
     }
-    own["common"]["TensorFlow"] = tf_server.tensorflow_version()
     tf_server.require_fresh_context()
     if cluster.rank == 0:
         tf_server.require_free_port(cluster.coordinator)

@@ -71,7 +71,7 @@ class Meeting:
             self._try(self._raise_if_another_failed)
             self._pause()
         self._check_server()
-        self._try(self._leave)
+        self._try(lambda: self._liveness.leave(self._call_seconds()))
         return [self._came[r] for r in range(world_size)]
 
     def refuse(self, reason: str) -> None:
@@ -129,16 +129,13 @@ class Meeting:
             raise (errors.MismatchError if differ else errors.RendezvousError)(verdict)
         return verdict == _GO
 
-    def _raise_if_another_failed(self) -> bool:
-        timeout = self._call_seconds()
-        reason = self.store.try_get("start/failed", timeout=timeout)
+    def _raise_if_another_failed(self) -> None:
+        reason = self.store.try_get("start/failed", timeout=self._call_seconds())
         if reason is not None:
             raise errors.RendezvousError(reason)
-        return True
 
-    def _read_who_came(self) -> bool:
-        timeout = self._call_seconds()
-        entries = self.store.directory("start/rank", timeout=timeout)
+    def _read_who_came(self) -> None:
+        entries = self.store.directory("start/rank", timeout=self._call_seconds())
         self._came = store_records.descriptions(entries)
         difference = mismatch(self._came)
         if difference:
@@ -146,14 +143,9 @@ class Meeting:
             self._mismatch_grace = self._mismatch_grace or coordination.Deadline(_GRACE_SECONDS)
             if len(self._came) >= self._cluster.world_size or self._mismatch_grace.expired():
                 raise errors.MismatchError(difference)
-        return not difference
 
     def _pulse(self) -> bool:
         self._liveness.pulse(self._call_seconds())
-        return True
-
-    def _leave(self) -> bool:
-        self._liveness.leave(self._call_seconds())
         return True
 
     def _call_seconds(self) -> float:
@@ -161,7 +153,7 @@ class Meeting:
         longest = min(coordination.CALL_SECONDS, max(self._heartbeat / 4, 1.0))
         return min(longest, self._deadline.remaining())
 
-    def _try(self, call: Callable[[], bool]) -> bool:
+    def _try(self, call: Callable[[], bool | None]) -> bool | None:
         """The call's answer, False when rank 0 does not answer (yet)."""
         try:
             answer = call()
@@ -191,7 +183,7 @@ class Meeting:
             "started. See rank 0's log."
         ) from None
 
-    def _watch(self) -> bool:
+    def _watch(self) -> None:
         """Gives a sign of life; rank 0 checks those of the others."""
         timeout = self._call_seconds()
         self._liveness.pulse(timeout)
@@ -208,7 +200,6 @@ class Meeting:
                 "(TFDEAR_HEARTBEAT) while the job started: killed, crashed or stopped, or the "
                 f"machine or the network is gone. See the log of {rank_names.ranks(self._dead)}."
             )
-        return True
 
     def _describe(self, rank: int) -> str:
         own = self._came.get(rank)

@@ -2,7 +2,7 @@
 """What ranks tell each other in the store, as JSON that is checked when it is read.
 
 Whoever reaches the meeting point can write there: a rank of another version, a leftover of another
-job, a stranger. A record that is not as it must be is an error that names its key at once.
+job, a stranger. A record that is not as it must be is a RendezvousError that names its key at once.
 """
 
 import json
@@ -40,55 +40,24 @@ _CAUSE = {"kind": str, "message": str}
 
 
 def descriptions(entries: Mapping[str, str]) -> dict[int, dict[str, Any]]:
-    """What each rank that came told about itself.
-
-    Args:
-        entries: The text of each rank, by its number as text.
-
-    Raises:
-        RendezvousError: A number or a text is not what a rank writes.
-    """
+    """What each rank that came told about itself, from its text by its number as text."""
     return _of_ranks("start/rank", entries, _DESCRIPTION)
 
 
 def reports(records: Mapping[str, str], kind: str) -> dict[int, Any]:
-    """The reports of one kind that ranks wrote for the monitors.
-
-    Args:
-        records: All reports, by "kind/rank".
-        kind: "failed", "left" or "stall".
-
-    Raises:
-        RendezvousError: A number or a text is not what a monitor writes.
-    """
+    """The reports of one kind, such as "stall", that ranks wrote for the monitors: "kind/rank"."""
     start = kind + "/"
     entries = {key[len(start) :]: text for key, text in records.items() if key.startswith(start)}
     return _of_ranks(f"monitor/{kind}", entries, _REPORTS[kind])
 
 
 def cause(text: str) -> dict[str, str]:
-    """Kind and message of what ended the job.
-
-    Args:
-        text: The cause as a monitor wrote it.
-
-    Raises:
-        RendezvousError: It is not what a monitor writes.
-    """
+    """Kind and message of what ended the job, as a monitor wrote them."""
     return _read("monitor/cause", text, _CAUSE)
 
 
 def values_of_ranks(key: str, text: str, world_size: int) -> list[str]:
-    """What rank 0 collected: a text of every rank.
-
-    Args:
-        key: Where it stood, for the message.
-        text: A list as JSON.
-        world_size: The number of ranks.
-
-    Raises:
-        RendezvousError: It is not a list of that many texts.
-    """
+    """What rank 0 collected, as JSON: a text of every rank."""
     values = _read(key, text, [str])
     if len(values) != world_size:
         raise _unexpected(key, text, f"it has {len(values)} values for {world_size} ranks")
@@ -96,15 +65,7 @@ def values_of_ranks(key: str, text: str, world_size: int) -> list[str]:
 
 
 def number_of_rank(key: str, text: str) -> int:
-    """The rank in which a key ends.
-
-    Args:
-        key: The rest of the key, for the message.
-        text: The rank.
-
-    Raises:
-        RendezvousError: It is not the number of a rank.
-    """
+    """The rank in which a key ends; the rest of the key is for the message."""
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         raise _unexpected(f"{key}/{text[:_SHOWN]}", text, "its name ends in no rank")
     return int(text)
@@ -140,12 +101,12 @@ def _mismatch(document: Any, shape: Any, where: str) -> str:
             return f"{where} is no object"
         for name, inner in shape.items():
             plain = name.removesuffix("?")
-            if plain not in document and plain == name:
-                return f"{where} has no {name!r}"
             if plain in document:
                 problem = _mismatch(document[plain], inner, f"{where}[{plain!r}]")
-                if problem:
-                    return problem
+            else:
+                problem = f"{where} has no {name!r}" if plain == name else ""
+            if problem:
+                return problem
         return ""
     # To Python, JSON's true and false are numbers; here they are not.
     is_unexpected_bool = isinstance(document, bool) and shape is not bool

@@ -21,17 +21,8 @@ from tfdear.rendezvous import coordination
 from tfdear.rendezvous.cluster import Cluster, is_loopback, split_address
 
 
-def tensorflow_version() -> str:
-    """TensorFlow's version."""
-    return tf.__version__
-
-
 def require_fresh_context() -> None:
-    """Raises when TensorFlow already runs: its devices can no longer join a cluster.
-
-    Raises:
-        RuntimeError: An op ran, or a tensor or a list of logical devices was made, before.
-    """
+    """Raises when TensorFlow already runs: its devices can no longer join a cluster."""
     if _tf_private.context.context()._context_handle is not None:
         raise RuntimeError(
             "TensorFlow was already in use when DearStrategy was created. With more than one "
@@ -41,15 +32,9 @@ def require_fresh_context() -> None:
 
 
 def require_free_port(address: str) -> None:
-    """Raises when rank 0 cannot listen on `address`.
+    """Raises when rank 0 cannot listen on "host:port" for the coordination service.
 
     TensorFlow's own error names neither the address nor the reason.
-
-    Args:
-        address: "host:port" of the coordination service.
-
-    Raises:
-        RendezvousError: The port is taken or may not be used.
     """
     host, port = split_address(address, "coordinator")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -58,10 +43,10 @@ def require_free_port(address: str) -> None:
         try:
             probe.bind(("127.0.0.1" if is_loopback(host) else "", port))
         except OSError as error:
-            hint = "Another job, or an earlier run of this one, may still hold it: "
-            hint += f"`ss -ltnp 'sport = :{port}'` shows which. Stop it or choose another port."
-            if error.errno != errno.EADDRINUSE:
-                hint = "Choose another port."
+            hint = "Choose another port."
+            if error.errno == errno.EADDRINUSE:
+                hint = "Another job, or an earlier run of this one, may still hold it: "
+                hint += f"`ss -ltnp 'sport = :{port}'` shows which. Stop it or choose another port."
             raise errors.RendezvousError(
                 f"rank 0 cannot listen on {address} for the coordination service: "
                 f"{error.strerror}. {hint}"
@@ -71,10 +56,7 @@ def require_free_port(address: str) -> None:
 class ServerStart(threading.Thread):
     """Connects TensorFlow in the background, so that the caller can keep its own deadline.
 
-    Args:
-        cluster: This process and the others of the job.
-        heartbeat: Seconds without a sign of life after which a rank is given up.
-        register_timeout: Seconds TensorFlow may take to reach rank 0.
+    TensorFlow may take `register_timeout` seconds to reach rank 0.
     """
 
     def __init__(self, cluster: Cluster, heartbeat: float, register_timeout: float):
