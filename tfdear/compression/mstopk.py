@@ -10,8 +10,6 @@ from tfdear.base.checks import is_number, is_whole
 from tfdear.compression.compressor import check_density
 from tfdear.planning.cost_model import CommunicationCosts, LinearCost
 
-__all__ = ["MSTopK"]
-
 # From this number of members on, a reduce sends at most half of what an all-gather sends: the
 # volumes are 2 k (m - 1) / m and (m - 1) k pairs, and their quotient is m / 2.
 REDUCE_FROM_MEMBERS = 4

@@ -13,8 +13,6 @@ from tfdear.fusion.search import Search
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.trace import Trace
 
-__all__ = ["Bayesian"]
-
 # Trials before the Gaussian process is fitted. After one, it is uncertain far from there, which is
 # where the next trials go.
 _FIRST_TRIALS = 1

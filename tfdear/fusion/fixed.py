@@ -7,8 +7,6 @@ from tfdear.fusion.planner import DEFAULT_BUCKET_BYTES
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.trace import Trace
 
-__all__ = ["FixedCount", "FixedSize", "NoFusion", "SingleBucket"]
-
 _EVERYTHING = 1 << 62
 
 

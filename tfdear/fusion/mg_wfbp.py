@@ -6,8 +6,6 @@ import dataclasses
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.trace import Trace
 
-__all__ = ["MGWFBP"]
-
 
 @dataclasses.dataclass(frozen=True)
 class MGWFBP:

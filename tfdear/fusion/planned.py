@@ -9,8 +9,6 @@ from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.optimal_buckets import optimal_buckets
 from tfdear.planning.trace import Trace
 
-__all__ = ["Planned"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Planned:

@@ -14,8 +14,6 @@ from tfdear.fusion.fixed import FixedSize
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.trace import Trace
 
-__all__ = ["GridSearch", "RandomSearch", "Search"]
-
 # [Note: Drift] After the search has ended, this many observations give the usual step time; the
 # search starts again when as many later ones all differ from it. One slow observation (a
 # checkpoint, another program on the machine) is no drift.

@@ -17,8 +17,6 @@ import numpy as np
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.optimal_buckets import Sums
 
-__all__ = ["can_fit", "least_start_ups", "raised"]
-
 # How often the distance between the bound and what may be possible is halved.
 _STEPS = 6
 

@@ -7,17 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = [
-    "CommunicationCosts",
-    "LinearCost",
-    "double_binary_trees",
-    "fit",
-    "hierarchical",
-    "levels",
-    "recursive_halving",
-    "ring",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class LinearCost:

@@ -8,8 +8,6 @@ import numpy as np
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.optimal_buckets import Sums
 
-__all__ = ["LeastTime"]
-
 # Numbers of buckets in front of a cut that are distinguished.
 _COLUMNS = 24
 

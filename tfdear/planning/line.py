@@ -12,8 +12,6 @@ from tfdear.base.names import HALVES, SCHEDULES_IN_HALVES
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.trace import Trace
 
-__all__ = ["QueueItem", "Step", "Transfer", "make_queue_items", "play"]
-
 _SCATTER, _GATHER = HALVES
 
 

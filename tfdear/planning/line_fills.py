@@ -15,8 +15,6 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-__all__ = ["DONE", "Bucket", "Carried", "Fills", "Half", "all_carried", "everything_of", "put"]
-
 
 class Half(NamedTuple):
     """What is left of a half of a bucket."""

@@ -16,8 +16,6 @@ import numpy as np
 from tfdear.planning.cost_model import CommunicationCosts, LinearCost
 from tfdear.planning.trace import Trace
 
-__all__ = ["Sums", "lower_bound", "optimal_buckets"]
-
 
 def optimal_buckets(trace: Trace, costs: CommunicationCosts, schedule: str) -> list[list[int]]:
     """Returns the buckets, in backward order, that make the modelled iteration shortest."""

@@ -19,8 +19,6 @@ from tfdear.planning.least_time import LeastTime
 from tfdear.planning.line_fills import DONE, Bucket, Carried, Half, all_carried, put
 from tfdear.planning.optimal_buckets import Sums
 
-__all__ = ["Built", "Dive"]
-
 # Numbers of parts in which a half may be sent; the engine takes any number.
 _PARTS = (2, 3, 4, 6, 9, 16, 32)
 # Weight of the end of the work: it decides between bounds that are almost equal.

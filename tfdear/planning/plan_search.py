@@ -23,8 +23,6 @@ from tfdear.planning.plan_dive import Dive
 from tfdear.planning.plan_tree import PlanTree
 from tfdear.planning.trace import Trace
 
-__all__ = ["SearchResult", "lower_bound", "search"]
-
 # Factors of the bound within which a plan is optimal, or near enough to end the next efforts.
 _OPTIMAL = 1 + 1e-6
 _NEAR = 1.003

@@ -24,8 +24,6 @@ from tfdear.planning.least_time import LeastTime
 from tfdear.planning.line_fills import Bucket, Carried, Fills, Half, all_carried, everything_of
 from tfdear.planning.optimal_buckets import Sums
 
-__all__ = ["Found", "PlanTree"]
-
 # Where more buckets wait than the first, numbers of parts are not distinguished; than the second,
 # halves are cut at no cost.
 _MOST_WITH_PARTS = 3

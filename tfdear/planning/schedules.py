@@ -18,8 +18,6 @@ from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.line import Step, Transfer, make_queue_items, play
 from tfdear.planning.trace import Trace
 
-__all__ = ["SCHEDULES", "Plan", "Step", "Timeline", "Transfer", "execute", "make_plan", "timeline"]
-
 CHUNK_BYTES = 4 << 20
 # Partition sizes and credits that are tried for "bytescheduler"; the first ones are as published.
 _PARTITIONS = (4 << 20, 256 << 10, 1 << 20, 16 << 20, 64 << 20)

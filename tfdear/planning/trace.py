@@ -8,8 +8,6 @@ import os
 
 from tfdear.base.checks import is_number, is_whole
 
-__all__ = ["Layer", "Trace"]
-
 _FORMAT = "tfdear-trace-1"
 # Sums up to these limits are precise enough for comparisons.
 _MOST_BYTES = 1 << 60
