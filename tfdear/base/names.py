@@ -7,6 +7,7 @@ because the tables are compared when the library is loaded. Standard library onl
 
 import dataclasses
 import enum
+import itertools
 
 
 class Lane(enum.IntEnum):
@@ -159,9 +160,8 @@ def difference(library: str) -> str | None:
     theirs = {word: tuple(names) for word, *names in map(str.split, library.splitlines())}
     ours = tables()
     for word in dict.fromkeys((*ours, *theirs)):
-        own, other = ours.get(word, ()), theirs.get(word, ())
-        for number in range(max(len(own), len(other))):
-            pair = [names[number] if number < len(names) else None for names in (own, other)]
-            if pair[0] != pair[1]:
-                return f"{word} {number} is {pair[1]!r} in the library and {pair[0]!r} in Python"
+        pairs = itertools.zip_longest(ours.get(word, ()), theirs.get(word, ()))
+        for number, (own, other) in enumerate(pairs):
+            if own != other:
+                return f"{word} {number} is {other!r} in the library and {own!r} in Python"
     return None

@@ -9,8 +9,7 @@ import numpy as np
 from tfdear import errors
 from tfdear.base import names
 from tfdear.base.names import Lane, Transport
-from tfdear.engine import c_api as engine_library
-from tfdear.engine.c_api import call
+from tfdear.engine.c_api import call, load
 
 _TEXT_BYTES = 4096
 _SIGNATURE_BYTES = 1 << 16  # With a line for each tensor.
@@ -39,20 +38,13 @@ class OpenReduction:
         Returns when the sum was there, in seconds of `time.monotonic`.
         """
         since = ctypes.c_int64()
-        call(
-            "reduction_wait",
-            self._number,
-            tensor,
-            None if out is None else out.ctypes.data,
-            0 if out is None else out.nbytes,
-            timeout,
-            ctypes.byref(since),
-        )
+        address, size = (None, 0) if out is None else (out.ctypes.data, out.nbytes)
+        call("reduction_wait", self._number, tensor, address, size, timeout, ctypes.byref(since))
         return since.value / 1e6
 
     def close(self) -> None:
         """Gives up the reduction; sums that are still on their way arrive unseen."""
-        engine_library.load().tfdear_reduction_close(self._number)
+        load().tfdear_reduction_close(self._number)
 
 
 class Engine:
@@ -96,7 +88,7 @@ class Engine:
             connections,
         )
         blob = ctypes.create_string_buffer(_LARGEST_ADDRESS_BLOB)
-        length = engine_library.load().tfdear_group_listen(lane, blob, _LARGEST_ADDRESS_BLOB)
+        length = load().tfdear_group_listen(lane, blob, _LARGEST_ADDRESS_BLOB)
         if length < 0:
             raise errors.TfdearError(f"the addresses of process group {name!r} are too long")
         return blob.raw[:length]
@@ -164,7 +156,7 @@ class Engine:
 
     def create_layout(self, name: str, lane: Lane) -> int:
         """Starts the description of a reduction; returns its number."""
-        return engine_library.load().tfdear_layout_create(name.encode(), lane)
+        return load().tfdear_layout_create(name.encode(), lane)
 
     def add_tensor(self, layout: int, data_type: int, count: int, sparse: bool) -> None:
         """Adds a tensor of `count` elements (-1: known at run time) to a layout."""
@@ -186,7 +178,7 @@ class Engine:
 
     def shared_layout(self, layout: int) -> int:
         """The layout whose plan this one follows: itself, or another trace of the same step."""
-        return engine_library.load().tfdear_layout_shared(layout)
+        return load().tfdear_layout_shared(layout)
 
     def set_optimizer(self, layout: int, momentum: float) -> None:
         """Says that an optimizer gets the sums, with what momentum; before the first use."""
@@ -211,19 +203,18 @@ class Engine:
 
     def plan(self, layout: int) -> tuple[list[int], int]:
         """The encoded plan of a layout's last execution, and how many executions there were."""
-        library = engine_library.load()
         executions = ctypes.c_int64()
         count = 0
         while True:
             words = (ctypes.c_int64 * max(count, 1))()
-            needed = library.tfdear_layout_plan(layout, words, count, ctypes.byref(executions))
+            needed = load().tfdear_layout_plan(layout, words, count, ctypes.byref(executions))
             if needed <= count:
                 return list(words[:needed]), executions.value
             count = needed
 
     def bucket_bytes(self, layout: int) -> list[int]:
         """Sizes of a layout's buckets in bytes; empty before its first use."""
-        library = engine_library.load()
+        library = load()
         count = library.tfdear_layout_buckets(layout, None, 0)
         sizes = (ctypes.c_int64 * max(count, 1))()
         library.tfdear_layout_buckets(layout, sizes, count)
@@ -231,7 +222,7 @@ class Engine:
 
     def create_variable(self) -> int:
         """Returns the number of a new variable that updates can be put off on."""
-        return engine_library.load().tfdear_variable_create()
+        return load().tfdear_variable_create()
 
     def synchronize(self, timeout: float) -> None:
         """Waits until no update is in flight."""
@@ -239,12 +230,11 @@ class Engine:
 
     def in_flight(self) -> list[dict]:
         """The collectives that run now, one per busy lane."""
-        library = engine_library.load()
         running = []
         for lane in Lane:
             sequence, seconds, waiting_for = ctypes.c_uint64(), ctypes.c_double(), ctypes.c_int()
             signature = ctypes.create_string_buffer(_SIGNATURE_BYTES)
-            if library.tfdear_in_flight(
+            if load().tfdear_in_flight(
                 lane,
                 ctypes.byref(sequence),
                 ctypes.byref(seconds),
@@ -269,9 +259,7 @@ class Engine:
         """A transport error that the engine holds back until its cause is known."""
         peer = ctypes.c_int(-1)
         message = ctypes.create_string_buffer(_TEXT_BYTES)
-        code = engine_library.load().tfdear_transport_failure(
-            ctypes.byref(peer), message, _TEXT_BYTES
-        )
+        code = load().tfdear_transport_failure(ctypes.byref(peer), message, _TEXT_BYTES)
         if not code:
             return None
         return {
@@ -282,14 +270,13 @@ class Engine:
 
     def abort(self, kind: str, message: str) -> None:
         """Fails everything that waits now and everything later. The first cause wins."""
-        engine_library.load().tfdear_abort(names.STATUS_CODES.index(kind), message.encode())
+        load().tfdear_abort(names.STATUS_CODES.index(kind), message.encode())
 
     def aborted(self) -> str | None:
         """The cause of the abort, or None."""
         message = ctypes.create_string_buffer(_TEXT_BYTES)
-        if not engine_library.load().tfdear_aborted(message, _TEXT_BYTES):
-            return None
-        return message.value.decode(errors="replace")
+        aborted = load().tfdear_aborted(message, _TEXT_BYTES)
+        return message.value.decode(errors="replace") if aborted else None
 
     def run_collective(
         self,
@@ -329,9 +316,6 @@ class Engine:
 
     def counters(self, lane: Lane) -> dict[str, int]:
         """Collectives run and bytes sent by this rank in a lane so far."""
-        collectives = ctypes.c_uint64()
-        bytes_sent = ctypes.c_uint64()
-        engine_library.load().tfdear_counters(
-            lane, ctypes.byref(collectives), ctypes.byref(bytes_sent)
-        )
+        collectives, bytes_sent = ctypes.c_uint64(), ctypes.c_uint64()
+        load().tfdear_counters(lane, ctypes.byref(collectives), ctypes.byref(bytes_sent))
         return {"collectives": collectives.value, "bytes_sent": bytes_sent.value}

@@ -9,7 +9,7 @@ from tfdear.compression.compressor import Compressor, elements_of
 from tfdear.engine.engine import Engine
 from tfdear.engine.plan import Levels, SparseBuckets
 from tfdear.job.links import Links
-from tfdear.planning import cost_model
+from tfdear.planning.cost_model import CommunicationCosts, LinearCost
 
 
 def agree(
@@ -30,12 +30,8 @@ def agree(
         warn("all ranks are on one node, where nothing is compressed")
         return None
     measured = json.dumps(dataclasses.asdict(links.of_sparse_levels()[1]))
-    outer = cost_model.CommunicationCosts(
-        **{
-            name: cost_model.LinearCost(**cost)
-            for name, cost in json.loads(exchange(measured)[0]).items()
-        }
-    )
+    costs = json.loads(exchange(measured)[0])
+    outer = CommunicationCosts(**{name: LinearCost(**cost) for name, cost in costs.items()})
     smallest = compressor.smallest_bucket(outer, levels.intra, levels.inter)
     compressor.configure(engine, members=levels.inter)
     if smallest is None:

@@ -144,6 +144,13 @@ def _sum_of_halves(reduce_scatter: LinearCost, all_gather: LinearCost) -> Commun
     return CommunicationCosts(reduce_scatter, all_gather, reduce_scatter + all_gather)
 
 
+def _of_shards(workers: int, startup: float, beta: float, gamma: float) -> CommunicationCosts:
+    """Each worker sends and gets all shards but one: the least that algorithms move."""
+    share = (workers - 1) / workers
+    scatter = LinearCost(startup, share * (beta + gamma))
+    return _sum_of_halves(scatter, LinearCost(startup, share * beta))
+
+
 def levels(
     inner: CommunicationCosts | None, outer: CommunicationCosts | None, inner_workers: int
 ) -> CommunicationCosts:
@@ -212,11 +219,7 @@ def ring(workers: int, alpha: float, beta: float, gamma: float = 0.0) -> Communi
     Reference: Zhang et al., "DeAR", equations 3 to 5; Shi et al., "MG-WFBP", Table II.
     """
     _check(workers, alpha=alpha, beta=beta, gamma=gamma)
-    share = (workers - 1) / workers
-    startup = (workers - 1) * alpha
-    return _sum_of_halves(
-        LinearCost(startup, share * (beta + gamma)), LinearCost(startup, share * beta)
-    )
+    return _of_shards(workers, (workers - 1) * alpha, beta, gamma)
 
 
 def recursive_halving(
@@ -248,11 +251,7 @@ def recursive_halving(
     Reference: Shi et al., "MG-WFBP", Table II.
     """
     _check(workers, alpha=alpha, beta=beta, gamma=gamma)
-    share = (workers - 1) / workers
-    startup = math.log2(workers) * alpha
-    return _sum_of_halves(
-        LinearCost(startup, share * (beta + gamma)), LinearCost(startup, share * beta)
-    )
+    return _of_shards(workers, math.log2(workers) * alpha, beta, gamma)
 
 
 def double_binary_trees(
