@@ -36,9 +36,7 @@ _KILL_SECONDS = 5.0
 class Guard:
     """Runs one command and everything that it starts.
 
-    Args:
-        channel: The socket to the launcher.
-        grace: Seconds between the first signal that asks the rank to end, and SIGKILL.
+    `grace` is the seconds between the first signal that asks the rank to end, and SIGKILL.
     """
 
     def __init__(self, channel: socket.socket, grace: float):

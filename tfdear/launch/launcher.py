@@ -39,17 +39,10 @@ _TAIL_LINES = 15
 def launch(plan: LaunchPlan, environ: Mapping[str, str] | None = None) -> int:
     """Runs a job and waits for its end. Call it in the main thread: it handles signals.
 
-    Args:
-        plan: What to start.
-        environ: Environment variables of the job. Defaults to None: those of this process.
-
-    Returns:
-        0 when every rank returned 0; else the exit code of the rank that failed first, 128 + n if
-        signal n killed it; 128 + n, too, when SIGINT, SIGTERM or SIGHUP ended the launcher; 127
-        when the command cannot be executed.
-
-    Raises:
-        LaunchError: The log folder cannot be written, or the machine cannot start that many ranks.
+    Returns 0 when every rank returned 0; else the exit code of the rank that failed first, 128 + n
+    if signal n killed it; 128 + n, too, when SIGINT, SIGTERM or SIGHUP ended the launcher; 127 when
+    the command cannot be executed. Raises LaunchError when the log folder cannot be written, or the
+    machine cannot start that many ranks.
     """
     return _Job(plan, os.environ if environ is None else environ).run()
 

@@ -43,9 +43,6 @@ class LinePrefixer:
     Of a line that is redrawn with `\r`, only the last state remains. What TensorFlow logs at every
     start is left out. Nothing is decoded, and a line is cut only between characters: UTF-8 that
     arrives in pieces stays whole.
-
-    Args:
-        prefix: Goes in front of every line.
     """
 
     def __init__(self, prefix: bytes):
@@ -82,9 +79,6 @@ class Sink:
 
     Nothing here blocks: bytes wait until the event loop finds the file descriptor writable. So the
     launcher ends its ranks in time even when nothing reads what they print.
-
-    Args:
-        descriptor: Where to write.
     """
 
     def __init__(self, descriptor: int):
@@ -154,11 +148,7 @@ class Sink:
 class Relay:
     """Brings what one rank prints into one pipe or terminal to a sink and to a log file.
 
-    Args:
-        source: File descriptor that is read; closed by `close`.
-        sink: Where it is shown; None: nowhere.
-        prefix: Goes in front of every line; None: the rank is live.
-        log: File that gets every byte; None: no file.
+    `close` closes the source. Without a sink nothing is shown; without a prefix the rank is live.
     """
 
     def __init__(
@@ -221,14 +211,9 @@ class Relay:
 
 
 def last_lines(data: bytes, count: int) -> list[str]:
-    r"""The last lines of raw output, for people to read.
+    r"""The last lines of raw output, for people to read: of each, the last state that `\r` left.
 
-    Args:
-        data: Raw bytes; the first line may be incomplete.
-        count: Number of lines at most.
-
-    Returns:
-        Lines without their line feeds; of each, the last state that `\r` left.
+    The first line of the data may be incomplete.
     """
     text = LinePrefixer(b"").feed(data + b"\n").decode(errors="replace")
     lines = [line.rstrip() for line in text.splitlines()]
@@ -236,13 +221,9 @@ def last_lines(data: bytes, count: int) -> list[str]:
 
 
 def exception_line(data: bytes) -> str | None:
-    """The line that names the exception which ended a Python program.
+    """The line that names the exception which ended a Python program, such as "KeyError: 'x'".
 
-    Args:
-        data: The end of what it printed, stderr included.
-
-    Returns:
-        Such as "KeyError: 'x'"; None if there is no traceback.
+    In the end of what it printed, stderr included; None if there is no traceback.
     """
     _, found, after = data.decode(errors="replace").rpartition(_TRACEBACK)
     if not found:

@@ -35,36 +35,17 @@ class LaunchError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class LaunchPlan:
-    """What to start, and where its output goes.
+    """What to start, and where its output goes. Raises LaunchError for a value out of range."""
 
-    Use it with `tfdear.launch.launcher.launch`.
-
-    Args:
-        command: Program and arguments, the same for every rank; see `make_command`.
-        num_ranks: Number of processes.
-        num_nodes: Number of nodes that this machine plays; the ranks are spread over them in equal,
-            contiguous blocks. Defaults to 1.
-        log_dir: Folder for one file per rank, `rank_<n>.log`, which is created or overwritten.
-            Defaults to None: no files.
-        prefix: Whether `[rank <n>] ` goes in front of the lines of other ranks than 0. Defaults to
-            True.
-        show: The ranks whose output is shown. Defaults to None: all; with `log_dir`, rank 0 alone.
-        grace: Seconds that the other ranks have, after the first failure, to end by themselves with
-            an error of their own. Defaults to 15.
-        kill_after: Seconds between the signal that asks a rank to end, and SIGKILL. Defaults to 5.
-
-    Raises:
-        LaunchError: A value is out of range.
-    """
-
-    command: Sequence[str]
+    command: Sequence[str]  # Program and arguments, the same for every rank; see `make_command`.
     num_ranks: int
-    num_nodes: int = 1
-    log_dir: str | None = None
-    prefix: bool = True
-    show: frozenset[int] | None = None
+    num_nodes: int = 1  # Played by this machine, with equal, contiguous blocks of ranks.
+    log_dir: str | None = None  # Folder for one file per rank, created or overwritten.
+    prefix: bool = True  # Whether `[rank <n>] ` stands before the lines of other ranks than 0.
+    show: frozenset[int] | None = None  # None: all; with `log_dir`, rank 0 alone.
+    # Seconds that the others have, after the first failure, to end with an error of their own.
     grace: float = 15.0
-    kill_after: float = 5.0
+    kill_after: float = 5.0  # Seconds between the signal that asks a rank to end, and SIGKILL.
 
     def __post_init__(self) -> None:
         if self.num_ranks < 1:
@@ -101,16 +82,9 @@ class LaunchPlan:
     def environment(
         self, environ: Mapping[str, str], rank: int, coordinator: str, cores: int
     ) -> dict[str, str]:
-        """The environment variables of one rank.
+        """The environment variables of one rank, from those of the launcher.
 
-        Args:
-            environ: The launcher's own; what it sets for threads and for TensorFlow's log is kept.
-            rank: Number of the rank.
-            coordinator: "host:port" of the coordination service, the same for every rank.
-            cores: Number of cores that all ranks share.
-
-        Returns:
-            A new dictionary.
+        What those set for threads and for TensorFlow's log is kept. All ranks share the `cores`.
         """
         result = dict(environ)
         result.pop("TF_CONFIG", None)
@@ -132,17 +106,8 @@ class LaunchPlan:
 def make_command(target: str, arguments: Sequence[str] = (), module: bool = False) -> list[str]:
     """Finds out how to start what the user named, before anything is started.
 
-    Args:
-        target: A `.py` file, a folder with `__main__.py`, or any executable; with `module`, the
-            name of a Python module.
-        arguments: What is passed on to it.
-        module: Whether `target` is the name of a module, as in `python -m`. Defaults to False.
-
-    Returns:
-        Program and arguments. Python code runs unbuffered in this interpreter.
-
-    Raises:
-        LaunchError: There is no such script, module or program.
+    That is a `.py` file, a folder with `__main__.py`, or any executable; with `module`, the name of
+    a Python module. Python code runs in this interpreter. Raises LaunchError where there is none.
     """
     # Unbuffered, so that what a rank printed before it was killed is not lost.
     python = [sys.executable, "-u"]
@@ -176,11 +141,7 @@ def make_command(target: str, arguments: Sequence[str] = (), module: bool = Fals
 
 
 def free_port() -> int:
-    """Chooses a port that is free on this machine.
-
-    Returns:
-        A port above the usual ephemeral range if possible, else any.
-    """
+    """Chooses a free port of this machine, above the usual ephemeral range if possible."""
     # At random, so that two jobs that start at the same time do not choose the same one.
     candidates = random.SystemRandom().sample(range(_FIRST_PORT, _LAST_PORT + 1), 64)
     for port in [*candidates, 0]:
@@ -195,14 +156,7 @@ def free_port() -> int:
 
 
 def available_cores(cgroup: str = "/sys/fs/cgroup") -> int:
-    """Number of cores that this process may use.
-
-    Args:
-        cgroup: Where control groups are mounted.
-
-    Returns:
-        The cores it may run on, or fewer if a container's quota allows less time; at least 1.
-    """
+    """Number of cores that this process may use; fewer if a container's quota allows less time."""
     cores = len(os.sched_getaffinity(0))
     try:
         quota, period = pathlib.Path(cgroup, "cpu.max").read_text().split()

@@ -19,13 +19,7 @@ GUARD_SECONDS = 10.0
 
 
 class Rank:
-    """One rank, its guard, and what is known of it.
-
-    Args:
-        number: The rank.
-        guard: Its guard process.
-        channel: The launcher's side of the guard's channel.
-    """
+    """One rank, its guard, the launcher's side of the guard's channel, and what is known of it."""
 
     def __init__(self, number: int, guard: subprocess.Popen, channel: socket.socket):
         self.number = number
