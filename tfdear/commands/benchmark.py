@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import signal
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from tfdear.benchmarks import report
+from tfdear.benchmarks.group import BenchmarkError
 from tfdear.benchmarks.lab import LabError
 from tfdear.commands import benchmark_runs, output_file
+from tfdear.commands.refusal import refuse
 from tfdear.planning import schedules
 
 _DESCRIPTION = """\
@@ -42,8 +46,8 @@ _SEARCHES = [
     "RandomSearch(trials=8, steps_per_trial=3, seed={seed})",
     "GridSearch(trials=8, steps_per_trial=3)",
 ]
-_USAGE_EXIT_CODE = 2
 _FAILED_EXIT_CODE = 1
+_Benchmark = Callable[[argparse.Namespace], dict[str, Any]]
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -56,9 +60,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     kinds = parser.add_subparsers(required=True, metavar="benchmark")
-    collectives = _add(
-        kinds, "collectives", "time and bandwidth of the collectives", benchmark_runs.collectives
-    )
+    collectives = _add(kinds, benchmark_runs.collectives, "time and bandwidth of the collectives")
     collectives.add_argument(
         "--sizes",
         type=_sizes,
@@ -71,12 +73,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         default=[],
         help="also with these numbers of connections to each rank, such as 2,4 (default: only 1)",
     )
-    collectives.add_argument(
-        "--paths", type=_positive(int), default=1, help="as of `tfdear netlab up` (default: 1)"
-    )
-    replay = _add(
-        kinds, "replay", "schedules and planners, with sleep as computation", benchmark_runs.replay
-    )
+    _add_number(collectives, "--paths", 1, "as of `tfdear netlab up`")
+    replay = _add(kinds, benchmark_runs.replay, "schedules and planners, with sleep as computation")
     replay.add_argument(
         "--trace",
         default="resnet-50",
@@ -101,25 +99,16 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         default=["FixedSize", "Planned"],
         help='planners of tfdear.fusion, such as "FixedSize(4 << 20)" (default: FixedSize Planned)',
     )
-    replay.add_argument(
-        "--iterations", type=_positive(int), default=2, help="iterations per turn (default: 2)"
-    )
-    overlap = _add(kinds, "overlap", "training of a real model", benchmark_runs.overlap)
+    _add_number(replay, "--iterations", 2, "iterations per turn")
+    overlap = _add(kinds, benchmark_runs.overlap, "training of a real model")
     overlap.add_argument(
         "--model",
         choices=("resnet-50", "densenet-201", "vgg-16", "bert-base"),
         default="resnet-50",
         help="default: resnet-50, on 64 x 64 images",
     )
-    overlap.add_argument(
-        "--batch-size",
-        type=_positive(int),
-        default=8,
-        help="examples per rank and step (default: 8)",
-    )
-    overlap.add_argument(
-        "--steps", type=_positive(int), default=5, help="steps per turn (default: 5)"
-    )
+    _add_number(overlap, "--batch-size", 8, "examples per rank and step")
+    _add_number(overlap, "--steps", 5, "steps per turn")
     overlap.add_argument(
         "--schedules", nargs="+", default=["dear"], help="schedules of tfdear (default: dear)"
     )
@@ -135,15 +124,10 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         action="store_true",
         help="all ranks on one node, as `tfdear run` starts them; --rate does not matter then",
     )
-    sparse = _add(kinds, "sparse", "sums of gradients, dense and compressed", benchmark_runs.sparse)
+    sparse = _add(kinds, benchmark_runs.sparse, "sums of gradients, dense and compressed")
     sparse.add_argument("--ranks-per-node", type=_positive(int), default=2, help="default: 2")
     sparse.add_argument("--density", type=float, default=0.01, help="default: 0.01")
-    sparse.add_argument(
-        "--elements",
-        type=_positive(int),
-        default=16 << 20,
-        help="of the gradient (default: 16777216)",
-    )
+    _add_number(sparse, "--elements", 16 << 20, "of the gradient")
     sparse.add_argument(
         "--sums",
         nargs="+",
@@ -151,9 +135,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help='ways to sum, such as "dense ring" HiTopKComm (default: all)',
     )
     sparse.set_defaults(rate="100mbit")
-    training = _add(
-        kinds, "training", "training with dense and compressed gradients", benchmark_runs.training
-    )
+    training = _add(kinds, benchmark_runs.training, "training with dense and compressed gradients")
     training.add_argument(
         "--task",
         choices=("resnet-50", "transformer"),
@@ -161,9 +143,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="default: resnet-50, on handwritten digits; transformer: on English text",
     )
     training.add_argument("--ranks-per-node", type=_positive(int), default=2, help="default: 2")
-    training.add_argument(
-        "--batch-size", type=_positive(int), default=8, help="examples per rank (default: 8)"
-    )
+    _add_number(training, "--batch-size", 8, "examples per rank")
     training.add_argument(
         "--rates",
         type=lambda text: text.split(","),
@@ -178,9 +158,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help='"dense", "dense hierarchical" or compressions; all are compared with the first '
         "(default: both, and the compression of density 0.01)",
     )
-    training.add_argument(
-        "--steps", type=_positive(int), default=5, help="steps per repeat (default: 5)"
-    )
+    _add_number(training, "--steps", 5, "steps per repeat")
     training.add_argument(
         "--learning-steps",
         type=int,
@@ -188,9 +166,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="steps of a training whose result is told, on a link that is not shaped (default: "
         "none)",
     )
-    planners = _add(
-        kinds, "fusion", "all planners on one workload, with sleep", benchmark_runs.fusion
-    )
+    planners = _add(kinds, benchmark_runs.fusion, "all planners on one workload, with sleep")
     planners.add_argument("--trace", default="densenet-201", help="as of replay")
     planners.add_argument(
         "--ratio", type=_positive(float), default=1.0, help="communication / computation"
@@ -201,12 +177,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     planners.add_argument(
         "--planners", nargs="+", default=_ALL_PLANNERS, help=f"default: {' '.join(_ALL_PLANNERS)}"
     )
-    planners.add_argument(
-        "--iterations", type=_positive(int), default=2, help="iterations per turn (default: 2)"
-    )
-    search = _add(
-        kinds, "search", "searches for a bucket size in real training", benchmark_runs.search
-    )
+    _add_number(planners, "--iterations", 2, "iterations per turn")
+    search = _add(kinds, benchmark_runs.search, "searches for a bucket size in real training")
     search.add_argument(
         "--models",
         nargs="+",
@@ -220,9 +192,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         default=_SEARCHES,
         help=f'planners that search; "{{seed}}" is the seed (default: {" ".join(_SEARCHES)})',
     )
-    search.add_argument(
-        "--seeds", type=_positive(int), default=20, help="fits of each model (default: 20)"
-    )
+    _add_number(search, "--seeds", 20, "fits of each model")
     search.add_argument("--first-seed", type=int, default=0, help="default: 0")
     search.add_argument(
         "--noise",
@@ -230,12 +200,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         default=0.03,
         help="added to the step times that searches are told, relative (default: 0.03)",
     )
-    search.add_argument(
-        "--grid", type=_positive(int), default=12, help="sizes of the grid (default: 12)"
-    )
-    search.add_argument(
-        "--steps", type=_positive(int), default=3, help="steps of each repeat (default: 3)"
-    )
+    _add_number(search, "--grid", 12, "sizes of the grid")
+    _add_number(search, "--steps", 3, "steps of each repeat")
     # Steps of these models take as long to compute as their gradients on such a link.
     search.set_defaults(rate="2gbit", repeats=3)
 
@@ -261,16 +227,17 @@ def _list(convert: Callable[[str], Any]) -> Callable[[str], list[Any]]:
     return read
 
 
+def _add_number(parser: argparse.ArgumentParser, option: str, default: int, text: str) -> None:
+    help_text = f"{text} (default: {default})"
+    parser.add_argument(option, type=_positive(int), default=default, help=help_text)
+
+
 def _add(
-    kinds: argparse._SubParsersAction,
-    name: str,
-    help_text: str,
-    function: Callable[[argparse.Namespace], dict[str, Any]],
+    kinds: argparse._SubParsersAction, function: _Benchmark, help_text: str
 ) -> argparse.ArgumentParser:
-    parser = kinds.add_parser(name, help=help_text, description=help_text)
-    parser.add_argument(
-        "--ranks", type=_positive(int), default=2, help="ranks, one per node (default: 2)"
-    )
+    """Adds a benchmark by the name of its function, with the options that all have."""
+    parser = kinds.add_parser(function.__name__, help=help_text, description=help_text)
+    _add_number(parser, "--ranks", 2, "ranks, one per node")
     parser.add_argument(
         "--rate", default="1gbit", help="what each node may send; none: not shaped (default: 1gbit)"
     )
@@ -291,36 +258,28 @@ def _add(
         help="a Python that has TensorFlow with Keras 2 (default: that of --horovod-python)",
     )
     parser.add_argument("--json", metavar="FILE", help="write the numbers there")
-    parser.set_defaults(function=_reporting(function))
+    parser.set_defaults(function=functools.partial(_report, function))
     return parser
 
 
-def _reporting(
-    function: Callable[[argparse.Namespace], dict[str, Any]],
-) -> Callable[[argparse.Namespace], int]:
-    def run(options: argparse.Namespace) -> int:
-        from tfdear.benchmarks import report
-        from tfdear.benchmarks.group import BenchmarkError
-
-        # As an exception, so that the lab and its ranks are removed before this process ends.
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-        try:
-            output_file.check_writable(options.json)
-            stolen = report.StolenTime()
-            document = function(options)
-            machine = report.machine(stolen.share())
-            benchmark_runs.tell(f"Machine: {report.machine_line(machine)}")
-            if options.json is not None:
-                report.write(options.json, {"machine": machine, **document})
-            return 0
-        except (LabError, ValueError, OSError) as error:
-            print(f"tfdear benchmark: {error}", file=sys.stderr)
-            return _USAGE_EXIT_CODE
-        except BenchmarkError as error:
-            print(f"tfdear benchmark: {error}", file=sys.stderr)
-            return _FAILED_EXIT_CODE
-
-    return run
+def _report(function: _Benchmark, options: argparse.Namespace) -> int:
+    """Runs a benchmark and writes what it found; returns the exit code."""
+    # As an exception, so that the lab and its ranks are removed before this process ends.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        output_file.check_writable(options.json)
+        stolen = report.StolenTime()
+        document = function(options)
+        machine = report.machine(stolen.share())
+        benchmark_runs.tell(f"Machine: {report.machine_line(machine)}")
+        if options.json is not None:
+            report.write(options.json, {"machine": machine, **document})
+        return 0
+    except (LabError, ValueError, OSError) as error:
+        return refuse("benchmark", error)
+    except BenchmarkError as error:
+        print(f"tfdear benchmark: {error}", file=sys.stderr)
+        return _FAILED_EXIT_CODE
 
 
 def _sizes(text: str) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -25,20 +24,17 @@ def tell(line: str) -> None:
 
 @contextlib.contextmanager
 def _settings(
-    options: argparse.Namespace, rate: str, iterations: int = 1, paths: int = 1
+    options: argparse.Namespace,
+    rate: str,
+    iterations: int = 1,
+    paths: int = 1,
+    one_node: bool = False,
 ) -> Iterator[Settings]:
-    """The settings with a lab of one rank per node."""
+    """The settings with a lab of one rank per node, or of all ranks on one."""
     _check_ranks(options)
-    with lab.temporary(options.ranks, None if rate == "none" else rate, paths) as nodes:
-        yield Settings(nodes, options.pin, options.repeats, tell, iterations)
-
-
-@contextlib.contextmanager
-def _settings_on_one_node(options: argparse.Namespace, iterations: int) -> Iterator[Settings]:
-    """The settings with a lab in which all ranks are on the same node."""
-    _check_ranks(options)
-    with lab.temporary(1, None) as node:
-        ranks = dataclasses.replace(node, nodes=node.nodes * options.ranks)
+    nodes = 1 if one_node else options.ranks
+    with lab.temporary(nodes, None if one_node or rate == "none" else rate, paths) as made:
+        ranks = made.with_ranks(options.ranks // nodes)
         yield Settings(ranks, options.pin, options.repeats, tell, iterations)
 
 
@@ -76,9 +72,7 @@ def fusion(options: argparse.Namespace) -> dict[str, Any]:
             trace=trace,
             ratio=options.ratio,
             names=options.schedules,
-            planners={
-                text: functools.partial(fusion_package.parse, text) for text in options.planners
-            },
+            planners=options.planners,
         )
 
 
@@ -91,9 +85,8 @@ def search(options: argparse.Namespace) -> dict[str, Any]:
     if options.first_seed < 0:
         raise ValueError(f"--first-seed must be 0 or more. Received: {options.first_seed}")
     for text in options.searches:
-        if not isinstance(
-            fusion_package.parse(text.replace("{seed}", "0")), planner.SearchingPlanner
-        ):
+        parsed = fusion_package.parse(text.replace("{seed}", "0"))
+        if not isinstance(parsed, planner.SearchingPlanner):
             raise ValueError(f"--searches takes planners that search. Received: {text}")
     with _settings(options, options.rate, options.steps) as settings:
         return search.measure(
@@ -143,11 +136,8 @@ def overlap(options: argparse.Namespace) -> dict[str, Any]:
     """Real training, compared with other frameworks."""
     from tfdear.benchmarks import overlap, peers
 
-    with (
-        _settings_on_one_node(options, options.steps)
-        if options.one_node
-        else _settings(options, options.rate, options.steps)
-    ) as settings:
+    one_node = options.one_node
+    with _settings(options, options.rate, options.steps, one_node=one_node) as settings:
         return overlap.measure(
             settings,
             peers=[

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 import tfdear
 from tfdear.commands import netlab, timeline, trace
+from tfdear.commands.refusal import refuse
 from tfdear.launch.plan import LaunchError, LaunchPlan, make_command
-
-_USAGE_EXIT_CODE = 2
 
 # Their modules load numpy and the planners, so they are imported only for these commands.
 _PLANNING_COMMANDS = {
@@ -45,17 +44,12 @@ alone; log files have all of it.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command.
+    """Runs one command, by default that of `sys.argv`.
 
-    Args:
-        arguments: The command line without the program's name. Defaults to None: `sys.argv`.
-
-    Returns:
-        The exit code: 2 for invalid arguments, else that of the command.
+    Returns the exit code: 2 for invalid arguments, else that of the command.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = _make_parser(arguments[0] if arguments else None)
-    options = parser.parse_args(arguments)
+    options = _make_parser(arguments[0] if arguments else None).parse_args(arguments)
     return options.function(options)
 
 
@@ -66,7 +60,7 @@ def _run(options: argparse.Namespace) -> int:
     # What follows "--" is the command, even if it begins with a dash.
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
-        return _refuse("name the script to run, such as: tfdear run -n 2 train.py")
+        return refuse("run", "name the script to run, such as: tfdear run -n 2 train.py")
     try:
         plan = LaunchPlan(
             command=make_command(command[0], command[1:], module=options.module),
@@ -79,18 +73,13 @@ def _run(options: argparse.Namespace) -> int:
         )
         return launcher.launch(plan)
     except LaunchError as error:
-        return _refuse(str(error))
+        return refuse("run", error)
 
 
 def _doctor(options: argparse.Namespace) -> int:
     from tfdear.commands.doctor import checks
 
     return checks.run(self_test=options.self_test, timeout=options.timeout)
-
-
-def _refuse(text: str) -> int:
-    print(f"tfdear run: {text}", file=sys.stderr)
-    return _USAGE_EXIT_CODE
 
 
 def _ranks(text: str | None, num_ranks: int) -> frozenset[int] | None:

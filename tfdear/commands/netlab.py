@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 from tfdear.benchmarks import lab
 from tfdear.benchmarks.lab import Lab, LabError
+from tfdear.commands.refusal import refuse
 from tfdear.launch.plan import LaunchError, make_command
 from tfdear.rendezvous import rank_environment
 
@@ -31,7 +34,6 @@ examples:
   tfdear netlab down
 """
 _PORT = 7100
-_USAGE_EXIT_CODE = 2
 _GRACE_SECONDS = 15.0
 
 
@@ -67,34 +69,29 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     functions = {up: _up, execute: _execute, run: _run, status: _status, down: _down}
     for action, function in functions.items():
         action.add_argument("--name", default="lab", help="name of the lab (default: lab)")
-        action.set_defaults(function=_guarded(function))
+        action.set_defaults(function=functools.partial(_guarded, function))
 
 
-def _guarded(function):
-    def run(options: argparse.Namespace) -> int:
-        try:
-            return function(options)
-        except (LabError, LaunchError) as error:
-            print(f"tfdear netlab: {error}", file=sys.stderr)
-            return _USAGE_EXIT_CODE
-
-    return run
+def _guarded(
+    function: Callable[[argparse.Namespace], int | None], options: argparse.Namespace
+) -> int:
+    try:
+        return function(options) or 0
+    except (LabError, LaunchError) as error:
+        return refuse("netlab", error)
 
 
-def _up(options: argparse.Namespace) -> int:
+def _up(options: argparse.Namespace) -> None:
     rate = None if options.rate == "none" else options.rate
     _show(lab.up(options.nodes, rate, options.name, options.paths))
-    return 0
 
 
-def _status(options: argparse.Namespace) -> int:
+def _status(options: argparse.Namespace) -> None:
     _show(lab.find(options.name))
-    return 0
 
 
-def _down(options: argparse.Namespace) -> int:
+def _down(options: argparse.Namespace) -> None:
     lab.down(options.name)
-    return 0
 
 
 def _show(shown: Lab) -> None:
@@ -170,12 +167,10 @@ def _wait(processes: list[subprocess.Popen]) -> int:
     """Waits for all; after a failure the others have some seconds to end."""
     deadline = float("inf")
     code = 0
-    while any(process.poll() is None for process in processes):
-        failed = next((p.returncode for p in processes if p.returncode), 0)
-        if failed and not code:
-            code, deadline = failed, time.monotonic() + _GRACE_SECONDS
-        if time.monotonic() > deadline:
-            break
+    while any(process.poll() is None for process in processes) and time.monotonic() <= deadline:
+        code = code or next((p.returncode for p in processes if p.returncode), 0)
+        if code:
+            deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
         time.sleep(0.05)
     code = code or next((p.returncode for p in processes if p.returncode), 0)
     return 128 - code if code < 0 else code

@@ -7,13 +7,9 @@ import os
 
 
 def check_writable(*paths: str | None) -> None:
-    """Raises if a file cannot be written; existing contents stay.
+    """Raises OSError if a file cannot be written; existing contents stay.
 
-    Args:
-        *paths: Files; None where the command writes none.
-
-    Raises:
-        OSError: A file cannot be written.
+    A path is None where the command writes no file.
     """
     for path in paths:
         if path is None:

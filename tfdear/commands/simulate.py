@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import sys
 from collections.abc import Callable, Sequence
 
 from tfdear import fusion, simulator
+from tfdear.benchmarks import report
 from tfdear.benchmarks.table import table
 from tfdear.commands import output_file
+from tfdear.commands.refusal import refuse
 from tfdear.planning import schedules
 
 _DESCRIPTION = """\
@@ -27,7 +27,6 @@ examples:
 
 The defaults of alpha and beta are 10 Gbit/s Ethernet, as the MG-WFBP paper measured it.
 """
-_USAGE_EXIT_CODE = 2
 # Each chunk is an event of the simulation, for every schedule, planner and cluster.
 _MOST_CHUNKS = 10_000
 _PLANNERS = ("NoFusion", "SingleBucket", "FixedSize", "MGWFBP", "Planned")
@@ -43,11 +42,6 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(function=run)
-    add_arguments(parser)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options of `run`."""
     defaults = simulator.Network()
     parser.add_argument(
         "trace", metavar="TRACE", help=f"a file, or one of {', '.join(simulator.shipped_traces())}"
@@ -142,8 +136,7 @@ def run(options: argparse.Namespace) -> int:
 
             simulation_plot.draw(options.plot, trace, network, results, bounds)
     except (OSError, ValueError, ImportError) as error:
-        print(f"tfdear simulate: {error}", file=sys.stderr)
-        return _USAGE_EXIT_CODE
+        return refuse("simulate", error)
     return 0
 
 
@@ -215,6 +208,4 @@ def _write(path, trace, network, results, bounds) -> None:
         "results": [dataclasses.asdict(result) for result in results],
         "bounds": [{"workers": count, **times} for count, times in bounds.items()],
     }
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(document, file, indent=1)
-        file.write("\n")
+    report.write(path, document)

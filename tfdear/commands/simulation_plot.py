@@ -21,19 +21,9 @@ def draw(
     results: Sequence[Result],
     bounds: Mapping[int, Mapping[str, float]],
 ) -> None:
-    """Draws the scaling efficiencies of `simulate`.
+    """Draws the scaling efficiencies of `simulate` into a file whose suffix is the format.
 
     Not the speedups: on the logarithmic axis that they need, a loss of a fifth cannot be seen.
-
-    Args:
-        path: File to write; its suffix is the format.
-        trace: The model.
-        network: The cluster.
-        results: What `simulate` returned.
-        bounds: What `bounds` returned, by number of workers.
-
-    Raises:
-        ModuleNotFoundError: matplotlib is not installed.
     """
     with extras.required("plot"):
         import matplotlib.artist

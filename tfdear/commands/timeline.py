@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-import sys
+
+from tfdear.commands.refusal import refuse
 
 _DESCRIPTION = """\
 Puts the timelines of a job's ranks together, into a picture or into one file.
@@ -19,7 +20,6 @@ examples:
   tfdear timeline timeline.rank*.json -o timeline.png
   tfdear timeline timeline.rank*.json -o timeline.json
 """
-_USAGE_EXIT_CODE = 2
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -63,12 +63,7 @@ def _run(options: argparse.Namespace) -> int:
                 trace, options.output, num_steps=options.steps, first_step=options.first_step
             )
     except OSError as error:
-        return _refuse(f"{error.filename}: {(error.strerror or str(error)).lower()}.")
+        return refuse("timeline", f"{error.filename}: {(error.strerror or str(error)).lower()}.")
     except (ModuleNotFoundError, ValueError) as error:
-        return _refuse(str(error))
+        return refuse("timeline", error)
     return 0
-
-
-def _refuse(text: str) -> int:
-    print(f"tfdear timeline: {text}", file=sys.stderr)
-    return _USAGE_EXIT_CODE

@@ -46,8 +46,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs the script and prints where the trace is.
 
-    Returns:
-        The job's exit code; 1 if the job made too few steps for a trace.
+    Returns the job's exit code; 1 if the job made too few steps for a trace.
     """
     from tfdear.job.options import TRACE_VARIABLE
     from tfdear.launch import launcher
@@ -67,9 +66,7 @@ def run(options: argparse.Namespace) -> int:
     folder, name = os.path.split(path)
     new = os.path.join(folder, f".{os.getpid()}.{name}")
     try:
-        plan = LaunchPlan(
-            command=make_command(command[0], command[1:]), num_ranks=options.num_ranks
-        )
+        plan = LaunchPlan(make_command(command[0], command[1:]), options.num_ranks)
         output_file.check_writable(path, new)
         os.environ[TRACE_VARIABLE] = new
         code = launcher.launch(plan)

@@ -28,19 +28,12 @@ _NOT_INHERITED = ("TFDEAR_", "SLURM_", "OMPI_", "TF_CONFIG", "MASTER_", "RANK", 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """The result of one check.
-
-    Args:
-        name: What was checked.
-        passed: Whether it is as it must be.
-        text: What was found.
-        remedy: What to do if it is not.
-    """
+    """The result of one check."""
 
     name: str
     passed: bool
-    text: str
-    remedy: str = ""
+    text: str  # What was found.
+    remedy: str = ""  # What to do if it did not pass.
 
     def __str__(self) -> str:
         lines = [f"[{'ok' if self.passed else 'FAILED'}] {self.name}: {self.text}"]
@@ -50,14 +43,9 @@ class Check:
 
 
 def run(self_test: bool = True, timeout: float = 120.0) -> int:
-    """Prints what is found and checks it.
+    """Prints what is found and checks it, with `self_test` in a job of two ranks, too.
 
-    Args:
-        self_test: Whether to run a job of two ranks. Defaults to True.
-        timeout: Seconds for that job. Defaults to 120.
-
-    Returns:
-        0 when every check passed, else 1.
+    That job may take `timeout` seconds. Returns 0 when every check passed, else 1.
     """
     for title, describe in (
         ("Versions", facts.describe_versions),
@@ -165,7 +153,8 @@ def check_two_ranks(timeout: float) -> Check:
     arguments = ["-m", "tfdear", "run", "-n", "2", "--no-prefix", "-m", program]
     result = _python(arguments, timeout)
     lines = [line for line in result.stdout.splitlines() if line.startswith(("ok ", "FAILED "))]
-    found = "\n" + textwrap.indent("\n".join(sorted(lines, key=_by_rank)), "    ") if lines else ""
+    lines.sort(key=lambda line: line.split()[1:3])  # By rank.
+    found = "\n" + textwrap.indent("\n".join(lines), "    ") if lines else ""
     if result.returncode == 0:
         return Check("two ranks", True, f"values are right{found}")
     name = f"failed with exit code {result.returncode}"
@@ -225,7 +214,3 @@ def _described(describe: Callable[[], str]) -> str:
 
 def _last_lines(text: str, count: int) -> str:
     return "\n".join(text.strip().splitlines()[-count:])
-
-
-def _by_rank(line: str) -> list[str]:
-    return line.split()[1:3]
