@@ -16,9 +16,9 @@ from typing import Any
 
 from tfdear.benchmarks import report
 from tfdear.benchmarks.group import Group
-from tfdear.benchmarks.peers import Peer
+from tfdear.benchmarks.peers import Peer, open_all
 from tfdear.benchmarks.settings import Settings
-from tfdear.benchmarks.table import table
+from tfdear.benchmarks.table import table_of
 
 COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce", "pair")
 _MEASURE_SECONDS = 0.4
@@ -51,22 +51,12 @@ class Row:
 def measure(settings: Settings, *, peers: Sequence[Peer], sizes: Sequence[int]) -> dict[str, Any]:
     """Runs the collectives of every framework that is installed, in turns, and prints a table.
 
-    Args:
-        settings: Where and how often to measure.
-        peers: The frameworks, tfdear first.
-        sizes: Sizes in bytes.
-
-    Returns:
-        What the JSON file holds.
+    tfdear is the first of `peers`; `sizes` are in bytes. Returns what the JSON file holds.
     """
     world_size = len(settings.lab.nodes)
     rows: dict[tuple[str, str, int], Row] = {}
     with contextlib.ExitStack() as stack:
-        groups: dict[str, Group] = {}
-        for peer in peers:
-            group = peer.open(stack, settings)
-            if group is not None:
-                groups[peer.name] = group
+        groups = open_all(stack, settings, peers)
         for nbytes in sizes:
             for collective in COLLECTIVES:
                 _measure_size(settings, groups, collective, nbytes, rows)
@@ -98,7 +88,7 @@ def _measure_size(
     nbytes: int,
     rows: dict[tuple[str, str, int], Row],
 ) -> None:
-    nodes = settings.lab.nodes
+    world_size = len(settings.lab.nodes)
     repeats: dict[str, int] = {}
     for _ in range(settings.repeats):
         for name, group in groups.items():
@@ -108,15 +98,14 @@ def _measure_size(
             if name not in repeats:
                 first = max(group.call("collective", _TIMEOUT, repeats=2, **call))
                 repeats[name] = max(1, min(_MOST_REPEATS, int(_MEASURE_SECONDS / max(first, 1e-5))))
-            before = [node.bytes_sent() for node in nodes]
+            before = settings.lab.bytes_sent()
             answers = group.call("collective", _TIMEOUT, repeats=repeats[name], **call)
-            after = [node.bytes_sent() for node in nodes]
+            sent = settings.lab.most_sent_since(before)
             row = rows.setdefault((name, collective, nbytes), Row(name, collective, nbytes))
             # The slowest rank counts: the others waited for it.
             row.seconds.append(max(answers))
-            sent = max(b - a for a, b in zip(before, after, strict=True))
-            least = repeats[name] * _share(collective, len(nodes)) * nbytes
-            row.wire.append(sent / (least + _share("all_reduce", len(nodes)) * _DRAIN_BYTES))
+            least = repeats[name] * _share(collective, world_size) * nbytes
+            row.wire.append(sent / (least + _share("all_reduce", world_size) * _DRAIN_BYTES))
 
 
 def _share(collective: str, world_size: int) -> float:
@@ -132,29 +121,27 @@ def _print(
     tell: Callable[[str], None],
 ) -> None:
     ordered = sorted(rows.values(), key=lambda row: (row.nbytes, COLLECTIVES.index(row.collective)))
-    header = ["collective", "size", "framework", "time ms", "algbw MB/s", "busbw MB/s", "wire"]
-    header.append("of line" if limit else "to tfdear")
     cells = []
     for row in ordered:
         bandwidth = row.bus_bandwidth(world_size)
         if limit:
-            relative = f"{bandwidth / limit:.3f}"
+            relative = ("of line", f"{bandwidth / limit:.3f}")
         else:
             ours = rows["tfdear", row.collective, row.nbytes].bus_bandwidth(world_size)
-            relative = f"{bandwidth / ours:.2f}"
+            relative = ("to tfdear", f"{bandwidth / ours:.2f}")
         cells.append(
             [
-                row.collective,
-                report.size(row.nbytes),
-                row.framework,
-                f"{row.median * 1e3:.3f}",
-                f"{row.nbytes / row.median / 1e6:.1f}",
-                f"{bandwidth / 1e6:.1f}",
-                f"{statistics.median(row.wire):.3f}",
+                ("collective", row.collective),
+                ("size", report.size(row.nbytes)),
+                ("framework", row.framework),
+                ("time ms", f"{row.median * 1e3:.3f}"),
+                ("algbw MB/s", f"{row.nbytes / row.median / 1e6:.1f}"),
+                ("busbw MB/s", f"{bandwidth / 1e6:.1f}"),
+                ("wire", f"{statistics.median(row.wire):.3f}"),
                 relative,
             ]
         )
-    tell(table(cells, header=header))
+    tell(table_of(cells))
     for nbytes in sorted({row.nbytes for row in ordered}):
         pair = rows["tfdear", "pair", nbytes].median
         whole = rows["tfdear", "all_reduce", nbytes].median

@@ -12,7 +12,6 @@ from tfdear.engine import c_api
 
 PATH = pathlib.Path(__file__).resolve().parents[1] / "_tfdear_benchmarks.so"
 
-
 _INT, _INT64, _MEMORY, _OBJECT = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
 
 # As `c_api.SIGNATURES`.
@@ -43,11 +42,7 @@ def are_built() -> bool:
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """Returns their library.
-
-    Raises:
-        ImportError: It is not built.
-    """
+    """Returns their library."""
     if not are_built():
         raise ImportError(
             f"There is no {PATH}. Run `make install` in the source tree of tfdear, and measure "

@@ -13,11 +13,12 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tfdear import fusion
 from tfdear.benchmarks import link, peers, replay
 from tfdear.benchmarks.group import Group
 from tfdear.benchmarks.settings import Settings
-from tfdear.benchmarks.table import table
-from tfdear.fusion.planner import Planner, SearchingPlanner, make_plan
+from tfdear.benchmarks.table import table_of
+from tfdear.fusion.planner import SearchingPlanner, make_plan
 from tfdear.planning import schedules
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.trace import Trace
@@ -29,23 +30,14 @@ _MOST_TRIALS = 100
 
 @dataclasses.dataclass
 class Result:
-    """A planner with a schedule; times in seconds.
-
-    Args:
-        schedule: Name of the schedule.
-        planner: The planner as it was written.
-        plan: Its final plan.
-        predicted: Modelled iteration time of that plan.
-        trials: Bucket bytes and step time of each trial of a search.
-        seconds: Measured iterations of that plan.
-    """
+    """A planner with a schedule; times in seconds."""
 
     schedule: str
-    planner: str
-    plan: schedules.Plan
-    predicted: float
-    trials: list[tuple[int, float]]
-    seconds: list[float] = dataclasses.field(default_factory=list)
+    planner: str  # As it was written.
+    plan: schedules.Plan  # The final one.
+    predicted: float  # Modelled iteration time of that plan.
+    trials: list[tuple[int, float]]  # Bucket bytes and step time, if it searches.
+    seconds: list[float] = dataclasses.field(default_factory=list)  # Measured iterations.
 
 
 def measure(
@@ -54,30 +46,22 @@ def measure(
     trace: Trace,
     ratio: float,
     names: Sequence[str],
-    planners: dict[str, Callable[[], Planner]],
+    planners: Sequence[str],
 ) -> dict[str, Any]:
     """Measures the plan of every planner for a trace and prints a table.
 
-    Args:
-        settings: Where and how often to measure.
-        trace: The model.
-        ratio: Communication over computation; the trace's times are scaled to give it.
-        names: Schedules.
-        planners: Functions that make a planner, by name.
-
-    Returns:
-        What the JSON file holds.
+    The trace's times are scaled so that communication over computation is `ratio`. Returns what the
+    JSON file holds.
     """
     with contextlib.ExitStack() as stack:
-        group = peers.tfdear().open(stack, settings)
-        assert group is not None
+        group = peers.open_tfdear(stack, settings)
         costs = link.measure(group)
         communication = costs.all_reduce.seconds(trace.bytes)
         trace = replay.scale(trace, communication / ratio)
         results = [
-            _prepare(group, trace, costs, schedule, name, make())
+            _prepare(group, trace, costs, schedule, planner)
             for schedule in names
-            for name, make in planners.items()
+            for planner in planners
         ]
         for _ in range(settings.repeats):
             for result in results:
@@ -113,13 +97,9 @@ def measure(
 
 
 def _prepare(
-    group: Group,
-    trace: Trace,
-    costs: CommunicationCosts,
-    schedule: str,
-    name: str,
-    planner: Planner,
+    group: Group, trace: Trace, costs: CommunicationCosts, schedule: str, name: str
 ) -> Result:
+    planner = fusion.parse(name)
     trials: list[tuple[int, float]] = []
     if isinstance(planner, SearchingPlanner):
         while not planner.done and len(trials) < _MOST_TRIALS:
@@ -133,32 +113,26 @@ def _prepare(
     return Result(schedule, name, plan, predicted, trials)
 
 
-def trials_needed(trials: Sequence[tuple[int, float]], best: float) -> int | None:
-    """Returns how many trials a search took to come within 5 % of `best`, None if it did not."""
-    return next((n for n, (_, time) in enumerate(trials, 1) if time <= _CLOSE * best), None)
-
-
 def _print(results: Sequence[Result], tell: Callable[[str], None]) -> None:
     rows = []
     for result in results:
         others = [other for other in results if other.schedule == result.schedule]
         fastest = min(statistics.median(other.seconds) for other in others)
-        tried = [time for other in others for _, time in other.trials]
         search = ""
         if result.trials:
-            needed = trials_needed(result.trials, min(tried))
-            search = f"{'never' if needed is None else needed} of {len(result.trials)}"
+            near = _CLOSE * min(time for other in others for _, time in other.trials)
+            arrived = (n for n, (_, time) in enumerate(result.trials, 1) if time <= near)
+            search = f"{next(arrived, 'never')} of {len(result.trials)}"
         median = statistics.median(result.seconds)
         rows.append(
             [
-                result.schedule,
-                result.planner,
-                str(len(result.plan.buckets)),
-                f"{median:.4f}",
-                f"{median / fastest:.3f}",
-                f"{result.predicted:.4f}",
-                search,
+                ("schedule", result.schedule),
+                ("planner", result.planner),
+                ("buckets", str(len(result.plan.buckets))),
+                ("measured s", f"{median:.4f}"),
+                ("of the fastest", f"{median / fastest:.3f}"),
+                ("predicted s", f"{result.predicted:.4f}"),
+                ("trials to 5 %", search),
             ]
         )
-    header = ["schedule", "planner", "buckets", "measured s", "of the fastest", "predicted s"]
-    tell(table(rows, header=[*header, "trials to 5 %"]))
+    tell(table_of(rows))

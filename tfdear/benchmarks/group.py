@@ -34,15 +34,8 @@ class BenchmarkError(RuntimeError):
 class Group:
     """Processes of one framework, one per node. Use it in a `with` statement, which ends them.
 
-    Args:
-        framework: Module in `ranks/` that the processes load, such as "with_torch".
-        python: Interpreter that has the framework.
-        lab: Where the processes run.
-        pin: Whether every rank gets one core of its own, as long as there are enough.
-        variables: More environment variables of the processes.
-
-    Raises:
-        BenchmarkError: The processes did not start.
+    They load a module in `ranks/`, such as "with_torch", in an interpreter that has the framework.
+    With `pin`, every rank gets one core of its own, as long as there are enough.
     """
 
     def __init__(
@@ -68,7 +61,7 @@ class Group:
                     self._processes.append(
                         subprocess.Popen(
                             node.command([python, "-u", str(_PROGRAM), framework]),
-                            env=_environment(python, {**(variables or {})}),
+                            env=_environment(python, variables or {}),
                             stdin=subprocess.PIPE,
                             stdout=subprocess.PIPE,
                             stderr=log,
@@ -82,21 +75,16 @@ class Group:
 
     def _start(self, pin: bool) -> str:
         cores = sorted(os.sched_getaffinity(0))
-        self._call_each(
-            "load",
-            [
-                {"cores": [cores[rank % len(cores)]] if pin else []}
-                for rank in range(len(self._processes))
-            ],
-            _START_SECONDS,
-        )
+        ranks = range(len(self._processes))
+        own_cores = [{"cores": [cores[rank % len(cores)]] if pin else []} for rank in ranks]
+        self._call_each("load", own_cores, _START_SECONDS)
         hostnames = [node.hostname for node in self.lab.nodes]
         self._signal(signal.SIGCONT)
         self._send(0, "prepare", {"hostnames": hostnames})
         prepared = self._receive(0, "prepare", time.monotonic() + _START_SECONDS)
         addresses = [node.address for node in self.lab.nodes]
         common = {"addresses": addresses, "hostnames": hostnames, "prepared": prepared}
-        each = [{"rank": rank, **common} for rank in range(len(self._processes))]
+        each = [{"rank": rank, **common} for rank in ranks]
         return self._call_each("start", each, _START_SECONDS)[0]
 
     def __enter__(self) -> Group:
@@ -119,18 +107,9 @@ class Group:
         self._files.close()
 
     def call(self, method: str, timeout: float, **arguments: Any) -> list[Any]:
-        """Calls a method on all ranks at once.
+        """Calls a function of the framework's module on all ranks at once; returns their answers.
 
-        Args:
-            method: Name of the method in the framework's module. timeout: Seconds within which all
-            must have answered. **arguments: Arguments of the method, the same on all ranks; values
-            that JSON can represent.
-
-        Returns:
-            The answer of every rank.
-
-        Raises:
-            BenchmarkError: A rank failed, ended or did not answer in time.
+        All must answer within `timeout` seconds. JSON must be able to represent the arguments.
         """
         return self._call_each(method, [arguments] * len(self._processes), timeout)
 

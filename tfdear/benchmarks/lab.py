@@ -20,8 +20,6 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 
-__all__ = ["Lab", "LabError", "Node", "down", "find", "labs", "temporary", "up"]
-
 _PREFIX = "tfdear"
 _SWITCH = "switch"
 _SUBNET = "10.213.7"
@@ -53,18 +51,11 @@ class LabError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """One node of a lab.
-
-    Args:
-        namespace: Name of its network namespace, as `ip netns` knows it.
-        address: Its IPv4 address in the lab.
-        hostname: The name that programs on it see and that the other nodes resolve.
-        device: Its network device.
-    """
+    """One node of a lab: a network namespace, as `ip netns` knows it."""
 
     namespace: str
     address: str
-    hostname: str
+    hostname: str  # What programs on it see and the other nodes resolve.
     device: str = _DEVICE
 
     def command(self, command: Sequence[str]) -> list[str]:
@@ -90,32 +81,34 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Lab:
-    """A network of nodes that reach each other and nothing else.
-
-    Args:
-        name: Name of the lab.
-        nodes: Its nodes.
-        rate: What each node may send, such as "1gbit"; None: as fast as the machine can.
-        paths: Number of equal parts of the rate, of which one connection gets one.
-    """
+    """A network of nodes that reach each other and nothing else."""
 
     name: str
     nodes: tuple[Node, ...]
-    rate: str | None
-    paths: int = 1
+    rate: str | None  # What each node may send; None: as fast as the machine can.
+    paths: int = 1  # Equal parts of the rate, of which one connection gets one.
 
     @property
     def bits_per_second(self) -> float | None:
         """The rate as a number, None when the links are not shaped."""
         return None if self.rate is None else parse_rate(self.rate)
 
+    def with_ranks(self, ranks_per_node: int) -> Lab:
+        """Returns this lab with each node named once for each rank that it has."""
+        nodes = tuple(node for node in self.nodes for _ in range(ranks_per_node))
+        return dataclasses.replace(self, nodes=nodes)
+
+    def bytes_sent(self) -> list[int]:
+        """Returns the bytes that every node has sent so far, headers included."""
+        return [node.bytes_sent() for node in self.nodes]
+
+    def most_sent_since(self, before: Sequence[int]) -> int:
+        """Returns the bytes that the busiest node has sent since `bytes_sent` gave `before`."""
+        return max(b - a for a, b in zip(before, self.bytes_sent(), strict=True))
+
 
 def parse_rate(rate: str) -> float:
-    """Returns a rate such as "2.5gbit" in bits per second.
-
-    Raises:
-        LabError: The text is no such rate.
-    """
+    """Returns a rate such as "2.5gbit" in bits per second."""
     text = rate.lower()
     if not _RATE.fullmatch(text):
         raise LabError(f"a rate is written like 1gbit or 100mbit. Received: {rate!r}")
@@ -128,24 +121,11 @@ def parse_rate(rate: str) -> float:
 def up(nodes: int, rate: str | None = "1gbit", name: str = "lab", paths: int = 1) -> Lab:
     """Makes a lab.
 
-    Use it to try and measure on one machine what a cluster would do. Every node sends at most
-    `rate` (a token bucket, so that the payload of full TCP segments reaches 0.956 of it) and uses
-    the congestion control "cubic": "bbr", a common default, measures the link all the time and adds
-    noise.
-
-    Args:
-        nodes: Number of nodes, at least 1.
-        rate: Rate of each node's link, such as "1gbit"; None: not shaped. Defaults to "1gbit".
-        name: Name of the lab; small letters, digits and dashes. Defaults to "lab".
-        paths: 2, 4, 8 or 16 make each node's link a bundle of that many links with equal shares of
-            its rate. The ports of a connection select one of them, so that a connection gets one
-            share of the rate, and several may share it. Defaults to 1.
-
-    Returns:
-        The `Lab`.
-
-    Raises:
-        LabError: This process may not or cannot make one, or there is one of this name.
+    Every node sends at most `rate` (a token bucket, so that the payload of full TCP segments
+    reaches 0.956 of it) and uses the congestion control "cubic": "bbr", a common default, measures
+    the link all the time and adds noise. 2, 4, 8 or 16 `paths` make each node's link a bundle of
+    that many links with equal shares of its rate. The ports of a connection select one of them, so
+    that a connection gets one share of the rate, and several may share it.
     """
     _check_machine()
     _check_name(name)
@@ -184,12 +164,12 @@ def up(nodes: int, rate: str | None = "1gbit", name: str = "lab", paths: int = 1
     return Lab(name, tuple(made), rate, paths)
 
 
+def _node(lab: str, number: int) -> Node:
+    return Node(f"{_PREFIX}-{lab}-{number}", f"{_SUBNET}.{number + 1}", f"{lab}-node{number}")
+
+
 def _make_node(lab: str, switch: str, number: int, rate: str | None, paths: int) -> Node:
-    node = Node(
-        namespace=f"{_PREFIX}-{lab}-{number}",
-        address=f"{_SUBNET}.{number + 1}",
-        hostname=f"{lab}-node{number}",
-    )
+    node = _node(lab, number)
     name, port = node.namespace, f"port{number}"
     _ip("netns", "add", name)
     _ip("-n", switch, "link", "add", port, "type", "veth", "peer", _DEVICE, "netns", name)
@@ -244,11 +224,7 @@ def labs() -> list[str]:
 
 
 def find(name: str = "lab") -> Lab:
-    """Returns a lab that was made before, possibly by another process.
-
-    Raises:
-        LabError: There is none of this name.
-    """
+    """Returns a lab that was made before, possibly by another process."""
     _check_name(name)
     numbers = _node_numbers(name)
     if not numbers or f"{_PREFIX}-{name}-{_SWITCH}" not in _namespaces():
@@ -257,10 +233,7 @@ def find(name: str = "lab") -> Lab:
             f"there is no lab {name!r} (labs on this machine: {there}). Make it first: "
             f"tfdear netlab up --name {name}"
         )
-    nodes = tuple(
-        Node(f"{_PREFIX}-{name}-{number}", f"{_SUBNET}.{number + 1}", f"{name}-node{number}")
-        for number in numbers
-    )
+    nodes = tuple(_node(name, number) for number in numbers)
     text = _call("tc", "-n", nodes[0].namespace, "-j", "qdisc", "show", "dev", _DEVICE)
     rates = [q["options"]["rate"] * 8 for q in json.loads(text) if q.get("kind") == "tbf"]
     # tc has no JSON for classes in every version: "class htb 1:1 root prio 0 rate 250Mbit ...".
@@ -271,11 +244,7 @@ def find(name: str = "lab") -> Lab:
 
 
 def down(name: str = "lab") -> None:
-    """Ends what runs on a lab's nodes and removes the lab.
-
-    Raises:
-        LabError: There is none of this name, or this process may not remove it.
-    """
+    """Ends what runs on a lab's nodes and removes the lab."""
     _check_machine()
     _check_name(name)
     if name not in labs() and not _node_numbers(name):
@@ -286,19 +255,7 @@ def down(name: str = "lab") -> None:
 
 @contextlib.contextmanager
 def temporary(nodes: int, rate: str | None = "1gbit", paths: int = 1) -> Iterator[Lab]:
-    """A lab of this process's own for a `with` statement, removed at its end.
-
-    Args:
-        nodes: Number of nodes.
-        rate: Rate of each node's link; None: not shaped. Defaults to "1gbit".
-        paths: As of `up`.
-
-    Yields:
-        The `Lab`.
-
-    Raises:
-        LabError: As `up`.
-    """
+    """A lab of this process's own for a `with` statement, removed at its end."""
     name = f"pid{os.getpid()}"
     while name in labs():
         name += "x"

@@ -18,7 +18,7 @@ from tfdear.benchmarks import report
 from tfdear.benchmarks.group import BenchmarkError, Group
 from tfdear.benchmarks.lab import Lab
 from tfdear.benchmarks.settings import Settings
-from tfdear.benchmarks.table import table
+from tfdear.benchmarks.table import table_of
 
 _BUILD_SECONDS = 300.0
 _TURN_SECONDS = 600.0
@@ -49,15 +49,9 @@ def measure(
 ) -> dict[str, Any]:
     """Trains one model with every framework that is installed and prints a table.
 
-    Args:
-        settings: Where and how often to measure; an iteration is a step.
-        peers: The other frameworks.
-        model: "resnet-50", "densenet-201", "vgg-16" or "bert-base".
-        batch_size: Examples per rank and step.
-        configurations: Schedules of tfdear, each with a planner.
-
-    Returns:
-        What the JSON file holds.
+    An iteration of the settings is a step; `batch_size` is that of a rank; `configurations` are
+    schedules of tfdear, each with a planner, and `peers` the other frameworks. Returns what the
+    JSON file holds.
     """
     lab, tell = settings.lab, settings.tell
     turns: list[tuple[Case, Group]] = []
@@ -66,23 +60,21 @@ def measure(
         for (schedule, planner), tcp in itertools.product(configurations, (False, True)):
             if tcp and not _on_one_node(lab):
                 continue
-            group = peers_module.tfdear(shared_memory=not tcp).open(stack, settings)
-            assert group is not None
+            group = peers_module.open_tfdear(stack, settings, shared_memory=not tcp)
             nbytes = group.call(
                 "build", _BUILD_SECONDS, schedule=schedule, fusion=planner, **arguments
             )[0]
             name = f"tfdear {schedule}, {planner}" + (", without shared memory" if tcp else "")
             turns.append((Case(name, nbytes), group))
         for peer in peers:
-            group = peer.open(stack, settings)
-            if group is None:
+            foreign = peer.open(stack, settings)
+            if foreign is None:
                 continue
             try:
-                nbytes = group.call("build", _BUILD_SECONDS, **arguments)[0]
+                nbytes = foreign.call("build", _BUILD_SECONDS, **arguments)[0]
+                turns.append((Case(peer.name, nbytes), foreign))
             except BenchmarkError as error:
                 tell(f"{peer.name}: cannot build {model}: {error}")
-                continue
-            turns.append((Case(peer.name, nbytes), group))
         for case, group in turns:
             for mode in ("alone", "together"):
                 group.call("train", _TURN_SECONDS, mode=mode, steps=_WARM_UP_STEPS)
@@ -108,14 +100,13 @@ def measure(
 def _take_turn(lab: Lab, group: Group, case: Case, steps: int) -> None:
     world_size = len(lab.nodes)
     case.alone.append(max(group.call("train", _TURN_SECONDS, mode="alone", steps=steps)))
-    before = [node.bytes_sent() for node in lab.nodes]
+    before = lab.bytes_sent()
     case.together.append(max(group.call("train", _TURN_SECONDS, mode="together", steps=steps)))
-    after = [node.bytes_sent() for node in lab.nodes]
+    sent = lab.most_sent_since(before)
     if _on_one_node(lab):
         return  # Nothing is sent to other nodes.
     least = 2 * (world_size - 1) / world_size * case.gradient_bytes
-    least *= _FIRST_STEPS + steps
-    case.wire.append(max(b - a for a, b in zip(before, after, strict=True)) / least)
+    case.wire.append(sent / (least * (_FIRST_STEPS + steps)))
 
 
 def _on_one_node(lab: Lab) -> bool:
@@ -132,18 +123,20 @@ def _print(lab: Lab, cases: Sequence[Case], tell: Callable[[str], None]) -> None
     rows = []
     for case in cases:
         together, alone = statistics.median(case.together), statistics.median(case.alone)
-        row = [case.name, f"{together:.3f}", f"{max(case.together):.3f}", f"{alone:.3f}"]
-        row += [f"{together / alone:.3f}", f"{fastest / together:.3f}"]
+        row = [
+            ("framework", case.name),
+            ("step s", f"{together:.3f}"),
+            ("slowest", f"{max(case.together):.3f}"),
+            ("alone s", f"{alone:.3f}"),
+            ("step / alone", f"{together / alone:.3f}"),
+            ("tfdear / this", f"{fastest / together:.3f}"),
+        ]
         if case.wire:
-            row.append(f"{statistics.median(case.wire):.3f}")
+            row.append(("wire", f"{statistics.median(case.wire):.3f}"))
         if lab.bits_per_second:
             rate = report.PAYLOAD_SHARE * lab.bits_per_second / 8
             communication = 2 * (world_size - 1) / world_size * case.gradient_bytes / rate
-            row += [f"{communication:.3f}", f"{max(alone, communication) / together:.3f}"]
+            row.append(("line s", f"{communication:.3f}"))
+            row.append(("limit / step", f"{max(alone, communication) / together:.3f}"))
         rows.append(row)
-    header = ["framework", "step s", "slowest", "alone s", "step / alone", "tfdear / this"]
-    if not _on_one_node(lab):
-        header.append("wire")
-    if lab.bits_per_second:
-        header += ["line s", "limit / step"]
-    tell(table(rows, header=header))
+    tell(table_of(rows))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tfdear.benchmarks.group import BenchmarkError, Group
 from tfdear.benchmarks.settings import Settings
@@ -14,28 +14,16 @@ from tfdear.benchmarks.settings import Settings
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """A framework and the interpreter that has it.
+    """A framework, a module in `ranks/`, and the interpreter that has it."""
 
-    Args:
-        name: Its name in tables.
-        framework: Module in `ranks/`.
-        python: The interpreter; None where the user named none.
-        flag: Command-line flag that names it.
-        variables: More environment variables of its ranks.
-    """
-
-    name: str
+    name: str  # In tables.
     framework: str
-    python: str | None
-    flag: str
+    python: str | None  # None where the user named none.
+    flag: str  # The command-line flag that names it.
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def open(self, stack: contextlib.ExitStack, settings: Settings) -> Group | None:
-        """Starts the framework's ranks, or prints why they are missing.
-
-        Raises:
-            BenchmarkError: The ranks of tfdear do not start.
-        """
+        """Starts the framework's ranks, or prints why they are missing, which tfdear's may not."""
         if self.python is None:
             settings.tell(f"{self.name}: not there ({self.flag} names no Python)")
             return None
@@ -50,6 +38,23 @@ class Peer:
             return None
         settings.tell(f"{self.name}: {group.description}")
         return group
+
+
+def open_all(
+    stack: contextlib.ExitStack, settings: Settings, peers: Sequence[Peer]
+) -> dict[str, Group]:
+    """Starts the frameworks that are there; their ranks by the frameworks' names."""
+    groups = {peer.name: peer.open(stack, settings) for peer in peers}
+    return {name: group for name, group in groups.items() if group is not None}
+
+
+def open_tfdear(
+    stack: contextlib.ExitStack, settings: Settings, shared_memory: bool = True
+) -> Group:
+    """Starts tfdear alone."""
+    group = tfdear(shared_memory=shared_memory).open(stack, settings)
+    assert group is not None
+    return group
 
 
 def tfdear(connections: int = 1, shared_memory: bool = True) -> Peer:

@@ -18,9 +18,9 @@ from typing import Any
 from tfdear.base import names
 from tfdear.benchmarks import link
 from tfdear.benchmarks.group import Group
-from tfdear.benchmarks.peers import Peer
+from tfdear.benchmarks.peers import Peer, open_all
 from tfdear.benchmarks.settings import Settings
-from tfdear.benchmarks.table import table
+from tfdear.benchmarks.table import table_of
 from tfdear.engine import plan as engine_plan
 from tfdear.fusion.planner import Planner, make_plan
 from tfdear.planning import schedules
@@ -61,11 +61,8 @@ class Case:
 class Bound:
     """The time that no schedule of halves can beat, and the communication that nothing can hide.
 
-    Args:
-        computation: Time of both passes, in seconds.
-        communication: Time of all gradients on the link, in seconds.
-        exposed: Time of the front bucket, or of its first part if it is sent in parts: ready last
-            and needed first, it is always exposed.
+    All in seconds. `exposed` is the front bucket, or its first part if it is sent in parts: ready
+    last and needed first, it is always exposed.
     """
 
     computation: float
@@ -89,24 +86,12 @@ def measure(
 ) -> dict[str, Any]:
     """Replays a trace with every schedule and planner and prints a table per ratio.
 
-    Args:
-        settings: Where and how often to measure.
-        peers: The frameworks, tfdear first.
-        trace: The model.
-        ratios: Communication over computation; the trace's times are scaled to give them.
-        names: Schedules of tfdear.
-        planners: Planners of tfdear, by name.
-
-    Returns:
-        What the JSON file holds.
+    tfdear is the first of `peers`. The trace's times are scaled so that communication over
+    computation is each of `ratios`. Returns what the JSON file holds.
     """
     results = []
     with contextlib.ExitStack() as stack:
-        groups: dict[str, Group] = {}
-        for peer in peers:
-            group = peer.open(stack, settings)
-            if group is not None:
-                groups[peer.name] = group
+        groups = open_all(stack, settings, peers)
         costs = link.measure(groups["tfdear"])
         for name, cost in dataclasses.asdict(costs).items():
             settings.tell(
@@ -131,11 +116,7 @@ def measure(
 
 
 def scale(trace: Trace, computation: float) -> Trace:
-    """Returns the trace with times that add up to `computation` seconds.
-
-    Raises:
-        ValueError: The trace has no times.
-    """
+    """Returns the trace with times that add up to `computation` seconds."""
     seconds = trace.forward + trace.backward
     if seconds <= 0:
         raise ValueError(
@@ -154,7 +135,7 @@ def _measure_ratio(
     names: Sequence[str],
     planners: dict[str, Planner],
 ) -> dict[str, Any]:
-    nodes = settings.lab.nodes
+    lab = settings.lab
     work = {**_work(trace), "repeats": settings.iterations}
     turns: list[tuple[Case, Group, dict[str, Any]]] = []
     front: float | None = None
@@ -172,17 +153,16 @@ def _measure_ratio(
     sent: dict[int, float] = {}
     for _ in range(settings.repeats):
         for number, (case, group, arguments) in enumerate(turns):
-            before = [node.bytes_sent() for node in nodes]
+            before = lab.bytes_sent()
             answers = group.call("replay", _TIMEOUT, **arguments)
-            after = [node.bytes_sent() for node in nodes]
+            sent[number] = lab.most_sent_since(before)
             case.seconds += _slowest_rank(answers, "device")
             case.wall += _slowest_rank(answers, "wall")
-            sent[number] = max(b - a for a, b in zip(before, after, strict=True))
     cases = [case for case, _, _ in turns]
     communication = costs.all_reduce.seconds(trace.bytes)
     bound = Bound(trace.forward + trace.backward, communication, front or 0.0)
     _print(trace, ratio, bound, cases, settings.tell)
-    least = 2 * (len(nodes) - 1) / len(nodes) * trace.bytes
+    least = 2 * (len(lab.nodes) - 1) / len(lab.nodes) * trace.bytes
     return {
         "ratio": ratio,
         "forward": trace.forward,
@@ -215,11 +195,7 @@ def _front_seconds(plan: schedules.Plan, trace: Trace, costs: CommunicationCosts
 
 
 def iterate(group: Group, trace: Trace, plan: schedules.Plan, iterations: int) -> list[float]:
-    """Replays a trace under a plan.
-
-    Returns:
-        Seconds of each iteration, by the slowest rank, for which the others waited.
-    """
+    """Replays a trace under a plan; returns the seconds of each iteration on the slowest rank."""
     work = _work(trace)
     answers = group.call(
         "replay", _TIMEOUT, plan=encode(plan, work["counts"]), repeats=iterations, **work
@@ -250,11 +226,7 @@ def encode(plan: schedules.Plan, counts: Sequence[int]) -> list[int]:
 
 
 def _print(
-    trace: Trace,
-    ratio: float,
-    bound: Bound,
-    cases: Sequence[Case],
-    tell: Callable[[str], None],
+    trace: Trace, ratio: float, bound: Bound, cases: Sequence[Case], tell: Callable[[str], None]
 ) -> None:
     tell(
         f"\n{trace.name}, communication / computation = {ratio:g}: computation "
@@ -268,34 +240,21 @@ def _print(
         error = "" if case.predicted is None else f"{case.median / case.predicted:.3f}"
         rows.append(
             [
-                case.schedule,
-                case.planner,
-                str(case.buckets or "?"),
-                f"{case.median:.3f}",
-                f"{max(case.seconds):.3f}",
-                f"{case.median_wall:.3f}",
-                f"{max(case.wall):.3f}",
-                f"{case.median / larger:.3f}",
-                f"{case.median_wall / larger:.3f}",
-                f"{case.median / bound.seconds:.3f}",
-                predicted,
-                error,
+                ("schedule", case.schedule),
+                ("planner", case.planner),
+                ("buckets", str(case.buckets or "?")),
+                ("device s", f"{case.median:.3f}"),
+                ("slowest s", f"{max(case.seconds):.3f}"),
+                ("wall s", f"{case.median_wall:.3f}"),
+                ("slowest s", f"{max(case.wall):.3f}"),
+                ("of larger", f"{case.median / larger:.3f}"),
+                ("wall of larger", f"{case.median_wall / larger:.3f}"),
+                ("of bound", f"{case.median / bound.seconds:.3f}"),
+                ("predicted s", predicted),
+                ("device / predicted", error),
             ]
         )
-    header = [
-        "schedule",
-        "planner",
-        "buckets",
-        "device s",
-        "slowest s",
-        "wall s",
-        "slowest s",
-        "of larger",
-        "wall of larger",
-        "of bound",
-        "predicted s",
-    ]
-    tell(table(rows, header=[*header, "device / predicted"]))
+    tell(table_of(rows))
     best: dict[str, float] = {}
     for case in cases:
         best[case.schedule] = min(best.get(case.schedule, case.median), case.median)

@@ -17,15 +17,11 @@ PAYLOAD_SHARE = 1448 / 1514
 
 def machine(stolen: float) -> dict[str, Any]:
     """Describes the machine, and how much of its time was stolen during the measurement."""
-    model = platform.processor()
     with open("/proc/cpuinfo") as file:
-        for line in file:
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
+        models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
-        "processor": model,
+        "processor": models[0] if models else platform.processor(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(pages / 2**30, 1),
         "kernel": platform.release(),
@@ -72,8 +68,8 @@ def size(nbytes: float) -> str:
     return f"{nbytes:g} GiB"
 
 
-def write(path: str, document: dict[str, Any]) -> None:
-    """Writes a benchmark's numbers as JSON."""
+def write(path: str, document: Any) -> None:
+    """Writes a document as JSON."""
     with open(path, "w", encoding="utf-8") as file:
         json.dump(document, file, indent=1)
         file.write("\n")

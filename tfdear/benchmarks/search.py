@@ -20,7 +20,7 @@ from tfdear import fusion
 from tfdear.benchmarks import peers
 from tfdear.benchmarks.group import BenchmarkError, Group
 from tfdear.benchmarks.settings import Settings
-from tfdear.benchmarks.table import table
+from tfdear.benchmarks.table import table_of
 
 _CLOSE = 1.05
 _FIT_SECONDS = 900.0
@@ -35,38 +35,24 @@ BATCH_SIZES = {"perceptron": 64, "convolutional": 8}
 
 @dataclasses.dataclass
 class Found:
-    """What a search found in one `fit`.
-
-    Args:
-        seed: The seed of the `fit`.
-        trials: Bucket bytes and seconds per step of each trial.
-        size: The bucket bytes that it found.
-        ratio: Step time with this size over that with the grid's best size in the same turn; the
-            median of all turns.
-    """
+    """What a search found in one `fit`."""
 
     seed: int
-    trials: list[tuple[int, float]]
-    size: int
+    trials: list[tuple[int, float]]  # Bucket bytes and seconds per step.
+    size: int  # The bucket bytes that it found.
+    # Step time with this size over that with the grid's best in the same turn, the median of turns.
     ratio: float
 
 
 @dataclasses.dataclass
 class ModelResult:
-    """What was measured with one model.
-
-    Args:
-        model: Its name.
-        grid: Seconds per step of every size of the grid.
-        scatter: Standard deviation of the trials of one size, relative: the noise of the machine.
-        start_over_best: Step time of 25 MiB over that of the grid's best, in every `fit`.
-        searches: What each search found, by its name.
-    """
+    """What was measured with one model."""
 
     model: str
-    grid: list[tuple[int, list[float]]]
+    grid: list[tuple[int, list[float]]]  # Seconds per step of every size.
+    # Standard deviation of the trials of one size, relative: the noise of the machine.
     scatter: float
-    start_over_best: list[float]
+    start_over_best: list[float]  # Step time of 25 MiB over that of the grid's best, per `fit`.
     searches: dict[str, list[Found]]
 
     @property
@@ -87,23 +73,12 @@ def measure(
 ) -> dict[str, Any]:
     """Measures the grid and the searches of every model and prints tables.
 
-    Args:
-        settings: Where and how often to measure; an iteration is a step of a measurement.
-        models: Some of `BATCH_SIZES`.
-        searches: Planners as they are written; "{seed}" in them stands for the seed.
-        seeds: One `fit` each.
-        noise: What is added to the step times that searches are told, relative.
-        grid: Sizes of the grid, 25 MiB not counted.
-
-    Returns:
-        What the JSON file holds.
-
-    Raises:
-        BenchmarkError: A `fit` was over before everything was measured.
+    An iteration of the settings is a step of a measurement. "{seed}" in a search stands for one of
+    the `seeds`, each of which is a `fit`. `noise` is added to the step times that searches are
+    told, relative. The `grid` has that many sizes and 25 MiB. Returns what the JSON file holds.
     """
     with contextlib.ExitStack() as stack:
-        group = peers.tfdear().open(stack, settings)
-        assert group is not None
+        group = peers.open_tfdear(stack, settings)
         results = []
         for model in models:
             fit = _Fit(settings, group, model, noise)
@@ -166,13 +141,13 @@ def _measure_grid(fit: _Fit, count: int) -> ModelResult:
     relative = {size: statistics.median(times) for size, times in _of_turns(seconds).items()}
     rows = [
         [
-            f"{size / 1e6:.2f}",
-            f"{statistics.median(times):.4f}",
-            f"{relative[size] / relative[result.best]:.3f}",
+            ("bucket MB", f"{size / 1e6:.2f}"),
+            ("step s", f"{statistics.median(times):.4f}"),
+            ("of the best", f"{relative[size] / relative[result.best]:.3f}"),
         ]
         for size, times in seconds
     ]
-    fit.settings.tell(table(rows, header=["bucket MB", "step s", "of the best"]))
+    fit.settings.tell(table_of(rows))
     return result
 
 
@@ -218,13 +193,12 @@ def _print(result: ModelResult, tell: Callable[[str], None]) -> None:
         trials = [len(one.trials) for one in found]
         rows.append(
             [
-                name,
-                f"{sum(ratio <= _CLOSE for ratio in ratios)} of {len(found)}",
-                f"{statistics.median(ratios):.3f}",
-                f"{max(ratios):.3f}",
-                f"{statistics.median(trials):g}",
-                str(max(trials)),
+                ("search", name),
+                ("within 5 %", f"{sum(ratio <= _CLOSE for ratio in ratios)} of {len(found)}"),
+                ("median", f"{statistics.median(ratios):.3f}"),
+                ("worst", f"{max(ratios):.3f}"),
+                ("trials", f"{statistics.median(trials):g}"),
+                ("most", str(max(trials))),
             ]
         )
-    header = ["search", "within 5 %", "median", "worst", "trials", "most"]
-    tell(table(rows, header=header))
+    tell(table_of(rows))

@@ -11,18 +11,10 @@ from tfdear.benchmarks.lab import Lab
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The settings of a benchmark.
-
-    Args:
-        lab: The nodes.
-        pin: Whether every rank gets one core.
-        repeats: Turns of each case, of which the median counts.
-        tell: Prints a line.
-        iterations: Iterations or training steps of a turn. Defaults to 1.
-    """
+    """The settings of a benchmark."""
 
     lab: Lab
-    pin: bool
-    repeats: int
-    tell: Callable[[str], None]
-    iterations: int = 1
+    pin: bool  # Whether every rank gets one core.
+    repeats: int  # Turns of each case, of which the median counts.
+    tell: Callable[[str], None]  # Prints a line.
+    iterations: int = 1  # Iterations or training steps of a turn.

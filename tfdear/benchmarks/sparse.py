@@ -18,9 +18,8 @@ from typing import Any
 
 from tfdear.benchmarks import engine_parts
 from tfdear.benchmarks.group import Group
-from tfdear.benchmarks.lab import Lab
 from tfdear.benchmarks.settings import Settings
-from tfdear.benchmarks.table import table
+from tfdear.benchmarks.table import table_of
 from tfdear.compression import MSTopK
 
 _TIMEOUT = 300.0
@@ -84,23 +83,11 @@ def measure(
 ) -> dict[str, Any]:
     """Sums a gradient in every way, one job after the other, and prints a table.
 
-    Args:
-        settings: Where and how often to measure.
-        ranks_per_node: Ranks on each.
-        count: Elements of the gradient.
-        density: Fraction that is sent.
-        sums: Names of `configurations`; None: all of them.
-
-    Returns:
-        What the JSON file holds.
-
-    Raises:
-        ValueError: There is no sum of such a name.
+    The gradient has `count` elements; `sums` are names of `configurations`, None all of them.
+    Returns what the JSON file holds.
     """
     lab, repeats = settings.lab, settings.repeats
-    ranks = dataclasses.replace(
-        lab, nodes=tuple(node for node in lab.nodes for _ in range(ranks_per_node))
-    )
+    ranks = lab.with_ranks(ranks_per_node)
     ways = configurations(density)
     for name in sums or ():
         if name not in ways:
@@ -115,18 +102,18 @@ def measure(
             # Starts the job, which measures its links; also warms up connections and memory.
             group.call("gradient_sum", _TIMEOUT, count=count, repeats=0)
             row = Row(name)
-            before = _sent(lab)
+            before = lab.bytes_sent()
             group.call("gradient_sum", _TIMEOUT, count=count, repeats=0)
             # Sent by a call itself, and by its step that is not timed.
-            overhead = _more(before, _sent(lab))
+            overhead = lab.most_sent_since(before)
             has_parts = name.startswith("HiTopKComm") and engine_parts.are_built()
             turns = repeats if has_parts else 1
             for _ in range(turns):
                 if has_parts:
                     _add_parts(group, count, density, ranks_per_node, row)
-                before = _sent(lab)
+                before = lab.bytes_sent()
                 _add_steps(group, count, repeats // turns, row)
-                row.sent = (_more(before, _sent(lab)) - overhead) / (repeats // turns)
+                row.sent = (lab.most_sent_since(before) - overhead) / (repeats // turns)
             rows.append(row)
     _print(settings, rows, ranks_per_node, count, density)
     return {
@@ -146,15 +133,6 @@ def measure(
             for row in rows
         ],
     }
-
-
-def _sent(lab: Lab) -> list[int]:
-    return [node.bytes_sent() for node in lab.nodes]
-
-
-def _more(before: list[int], after: list[int]) -> int:
-    """The bytes that the busiest node sent meanwhile."""
-    return max(b - a for a, b in zip(before, after, strict=True))
 
 
 def _add_steps(group: Group, count: int, steps: int, row: Row) -> None:
@@ -184,7 +162,7 @@ def _add_parts(group: Group, count: int, density: float, ranks_per_node: int, ro
 
     All ranks share the cores and the memory of one machine here, as in a step.
     """
-    answers = group.call(
+    of_ranks = group.call(
         "parts_of_sum",
         _TIMEOUT,
         count=count,
@@ -192,9 +170,7 @@ def _add_parts(group: Group, count: int, density: float, ranks_per_node: int, ro
         ranks_per_node=ranks_per_node,
         k=MSTopK(density).elements(count, ranks_per_node),
         bfloat16=row.name.endswith("bfloat16"),
-        repeats=1,
     )
-    of_ranks = [answer["times"][0] for answer in answers]
     row.parts.append(
         {
             part: max(times[part][1] for times in of_ranks)
@@ -213,36 +189,24 @@ def _print(
 ) -> None:
     nodes = len(settings.lab.nodes)
     pairs = (nodes - 1) * _PAIR_BYTES * density * count
-    first = rows[0].step
-    header = [
-        "sum",
-        "step ms",
-        "slowest",
-        f"{rows[0].name} / this",
-        "without copies",
-        "sent by a node",
-        "of (m-1) 8 k",
-        "parts ms",
-        "step / parts",
-    ]
     cells = []
     for row in rows:
         predicted = None if row.predicted is None else sum(row.predicted.values())
         cells.append(
             [
-                row.name,
-                f"{row.step * 1e3:.1f}",
-                f"{max(row.steps) * 1e3:.1f}",
-                f"{first / row.step:.2f}",
-                f"{row.exchange * 1e3:.1f}",
-                f"{row.sent / 1e6:.3f} MB",
-                f"{row.sent / pairs:.3f}",
-                "-" if predicted is None else f"{predicted * 1e3:.1f}",
-                "-" if predicted is None else f"{row.step / predicted:.3f}",
+                ("sum", row.name),
+                ("step ms", f"{row.step * 1e3:.1f}"),
+                ("slowest", f"{max(row.steps) * 1e3:.1f}"),
+                (f"{rows[0].name} / this", f"{rows[0].step / row.step:.2f}"),
+                ("without copies", f"{row.exchange * 1e3:.1f}"),
+                ("sent by a node", f"{row.sent / 1e6:.3f} MB"),
+                ("of (m-1) 8 k", f"{row.sent / pairs:.3f}"),
+                ("parts ms", "-" if predicted is None else f"{predicted * 1e3:.1f}"),
+                ("step / parts", "-" if predicted is None else f"{row.step / predicted:.3f}"),
             ]
         )
     settings.tell(f"{nodes} nodes x {ranks_per_node} ranks, {count} elements, density {density:g}")
-    settings.tell(table(cells, header=header))
+    settings.tell(table_of(cells))
     for row in rows:
         if row.predicted is None:
             continue

@@ -6,6 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
+def table_of(rows: Sequence[Sequence[tuple[str, str]]]) -> str:
+    """Formats rows whose cells stand behind the names of their columns, the same in every row."""
+    header = [column for column, _ in rows[0]]
+    return table([[cell for _, cell in row] for row in rows], header=header)
+
+
 def table(
     rows: Sequence[Sequence[str]],
     *,
@@ -13,14 +19,10 @@ def table(
     num_left: int = 1,
     equal_widths: bool = False,
 ) -> str:
-    """Formats a table whose columns are as wide as their cells.
+    """Formats a table whose columns are as wide as their cells; a header is underlined.
 
-    Args:
-        rows: The cells of every row.
-        header: The cells of the first row, which is underlined. Defaults to none.
-        num_left: How many columns, from the first, are flush left; the others are flush right.
-            Defaults to 1.
-        equal_widths: Whether the columns that are flush right are equally wide. Defaults to False.
+    The first `num_left` columns are flush left; the others are flush right, and all of them are as
+    wide as the widest if `equal_widths` says so.
     """
     all_rows = [header, *rows] if header else rows
     widths = [max(map(len, column)) for column in zip(*all_rows, strict=True)]

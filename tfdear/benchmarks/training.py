@@ -16,7 +16,7 @@ from typing import Any
 from tfdear import compression
 from tfdear.benchmarks.group import Group
 from tfdear.benchmarks.settings import Settings
-from tfdear.benchmarks.table import table
+from tfdear.benchmarks.table import table_of
 
 _BUILD_SECONDS = 300.0
 _STEP_SECONDS = 60.0
@@ -47,23 +47,16 @@ def measure(
 ) -> dict[str, Any]:
     """Trains with every kind of sum and prints a table.
 
-    Args:
-        settings_of_rate: Makes the settings with a lab, by the rate between its nodes; an iteration
-            is a step.
-        ranks_per_node: Ranks on each node.
-        task: "resnet-50" or "transformer".
-        batch_size: Examples per rank and step.
-        sums: As `variables` takes them; the others are compared with the first.
-        learning_steps: Steps of the training whose result is reported; 0: none.
-
-    Returns:
-        What the JSON file holds.
+    `settings_of_rate` makes the settings with a lab, by the rate between its nodes; an iteration is
+    a step. `batch_size` is that of a rank. `sums` are as `variables` takes them; the others are
+    compared with the first. `learning_steps` are those of the training whose result is reported; 0:
+    none. Returns what the JSON file holds.
     """
     rows = [Row(name) for name in sums]
     for rate, make_settings in settings_of_rate.items():
         for row in rows:
             with make_settings() as settings, _group(settings, ranks_per_node, row.name) as group:
-                nodes, tell, steps = settings.lab.nodes, settings.tell, settings.iterations
+                lab, tell, steps = settings.lab, settings.tell, settings.iterations
                 arguments = {"task": task, "batch_size": batch_size}
                 answers = group.call("learn", _BUILD_SECONDS, steps=learning_steps, **arguments)
                 row.gradient_bytes = answers[0]["gradient_bytes"]
@@ -74,15 +67,14 @@ def measure(
                     continue
                 limit = _STEP_SECONDS * (2 + steps)
                 group.call("learning_step", limit, steps=steps)
-                before = [node.bytes_sent() for node in nodes]
+                before = lab.bytes_sent()
                 row.seconds[rate] = [
                     max(group.call("learning_step", limit, steps=steps))
                     for _ in range(settings.repeats)
                 ]
-                after = [node.bytes_sent() for node in nodes]
                 # The first steps of every repeat are not timed, but they send, too.
-                sent = max(b - a for a, b in zip(before, after, strict=True))
-                row.sent[rate] = sent / (settings.repeats * (answers[0]["first_steps"] + steps))
+                sending = settings.repeats * (answers[0]["first_steps"] + steps)
+                row.sent[rate] = lab.most_sent_since(before) / sending
                 tell(f"{row.name}, {rate}: {statistics.median(row.seconds[rate]):.3f} s")
     _print(rows, tell)
     return {
@@ -98,11 +90,7 @@ def measure(
 def variables(name: str) -> dict[str, str]:
     """Returns the environment variables of a job that sums gradients in this way.
 
-    Args:
-        name: "dense", "dense hierarchical", or a compression, such as "MSTopK(density=0.01)".
-
-    Raises:
-        ValueError: It is none of these.
+    That is "dense", "dense hierarchical", or a compression, such as "MSTopK(density=0.01)".
     """
     if name in _DENSE:
         return _DENSE[name]
@@ -115,25 +103,21 @@ def variables(name: str) -> dict[str, str]:
 
 
 def _group(settings: Settings, ranks_per_node: int, name: str) -> Group:
-    nodes = tuple(node for node in settings.lab.nodes for _ in range(ranks_per_node))
-    ranks = dataclasses.replace(settings.lab, nodes=nodes)
+    ranks = settings.lab.with_ranks(ranks_per_node)
     return Group("with_tfdear", sys.executable, ranks, settings.pin, variables(name))
 
 
 def _print(rows: Sequence[Row], tell: Callable[[str], None]) -> None:
-    rates = list(rows[0].seconds)
-    header = ["sums"]
-    for rate in rates:
-        header += [f"step s, {rate}", "slowest", "times as fast", "MB sent"]
-    header.append(rows[0].measure or "result")
     table_rows = []
     for row in rows:
-        cells = [row.name]
-        for rate in rates:
+        cells = [("sums", row.name)]
+        for rate in rows[0].seconds:
             seconds = statistics.median(row.seconds[rate])
             first = statistics.median(rows[0].seconds[rate])
-            cells += [f"{seconds:.3f}", f"{max(row.seconds[rate]):.3f}", f"{first / seconds:.2f}"]
-            cells.append(f"{row.sent[rate] / 1e6:.2f}")
-        cells.append("" if row.learned is None else f"{row.learned:.4f}")
-        table_rows.append(cells)
-    tell(table(table_rows, header=header))
+            cells.append((f"step s, {rate}", f"{seconds:.3f}"))
+            cells.append(("slowest", f"{max(row.seconds[rate]):.3f}"))
+            cells.append(("times as fast", f"{first / seconds:.2f}"))
+            cells.append(("MB sent", f"{row.sent[rate] / 1e6:.2f}"))
+        learned = "" if row.learned is None else f"{row.learned:.4f}"
+        table_rows.append([*cells, (rows[0].measure or "result", learned)])
+    tell(table_of(table_rows))

@@ -20,12 +20,7 @@ _BLOCKS = 12
 
 
 def build(name: str, wrap_optimizer=lambda optimizer: optimizer) -> keras.Model:
-    """A compiled model.
-
-    Args:
-        name: "resnet-50", "densenet-201", "vgg-16" or "bert-base".
-        wrap_optimizer: Applied to the optimizer.
-    """
+    """A compiled model: "resnet-50", "densenet-201", "vgg-16" or "bert-base"."""
     if name == "bert-base":
         model = _bert_base()
     else:

@@ -18,31 +18,20 @@ _VALIDATION_WINDOWS = 256
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """Something to learn.
+    """Something to learn."""
 
-    Args:
-        make: Makes a compiled model for a number of steps.
-        inputs: Inputs for training.
-        labels: Their labels.
-        validation: Inputs and labels for validation.
-        measure: Name of the measure that is reported of a trained model.
-        of_logs: Computes the measure from the logs of `evaluate`.
-    """
-
-    make: Callable[[int], keras.Model]
+    make: Callable[[int], keras.Model]  # A compiled model, for a number of steps.
     inputs: np.ndarray
     labels: np.ndarray
     validation: tuple[np.ndarray, np.ndarray]
-    measure: str
-    of_logs: Callable[[dict], float]
+    measure: str  # What is reported of a trained model.
+    of_logs: Callable[[dict], float]  # Computes it from the logs of `evaluate`.
 
 
 def load(name: str) -> Task:
     """Returns a task.
 
-    Args:
-        name: "resnet-50", which tells handwritten digits apart, or "transformer", which predicts
-            the next character of English text.
+    "resnet-50" tells handwritten digits apart, "transformer" predicts the next character of text.
     """
     return {"resnet-50": _resnet, "transformer": _transformer}[name]()
 
@@ -84,8 +73,7 @@ def _resnet() -> Task:
 def load_text() -> tuple[np.ndarray, np.ndarray, int]:
     """The text of Python's own documentation of its language, its characters as numbers.
 
-    Returns:
-        Training, validation (the last tenth), and the size of the alphabet.
+    For training and validation (the last tenth), and the size of the alphabet.
     """
     from pydoc_data import topics
 
@@ -145,9 +133,13 @@ def _transformer() -> Task:
     )
 
 
-def _sgd(learning_rate: float, steps: int) -> keras.optimizers.Optimizer:
+def cosine_decay(learning_rate: float, steps: int) -> keras.optimizers.schedules.CosineDecay:
+    """A learning rate that falls to 0 after a warm-up of a twentieth of the steps."""
     warm_up = steps // 20
-    rate = keras.optimizers.schedules.CosineDecay(
+    return keras.optimizers.schedules.CosineDecay(
         0.0, steps - warm_up, warmup_target=learning_rate, warmup_steps=warm_up
     )
-    return keras.optimizers.SGD(rate, momentum=0.9)
+
+
+def _sgd(learning_rate: float, steps: int) -> keras.optimizers.Optimizer:
+    return keras.optimizers.SGD(cosine_decay(learning_rate, steps), momentum=0.9)

@@ -12,11 +12,7 @@ _STAGES = ((32, 1), (64, 1), (128, 2), (256, 2), (384, 2))
 
 
 def build(name: str) -> keras.Model:
-    """A compiled model.
-
-    Args:
-        name: "perceptron" (equal layers) or "convolutional" (most weights in the last layers).
-    """
+    """A compiled "perceptron" (equal layers) or "convolutional" (most weights in the last ones)."""
     inputs, outputs = {"perceptron": _perceptron, "convolutional": _convolutional}[name]()
     model = keras.Model(inputs, keras.layers.Dense(_CLASSES)(outputs))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -18,23 +18,14 @@ _ASK_EVERY = 16
 
 @dataclasses.dataclass(frozen=True)
 class Assignment:
-    """What is measured in one `fit`.
+    """What is measured in one `fit`."""
 
-    Args:
-        searches: Planners that search, as they are written.
-        sizes: Bucket sizes that are measured after them, in turns with the sizes they found.
-        turns: Number of measurements of each of these sizes.
-        steps_per_trial: Steps of each of these measurements.
-        noise: What is added to the step times that searches are told, relative.
-        seed: Seed of the noise, the weights and the data.
-    """
-
-    searches: list[str]
-    sizes: list[int]
-    turns: int
-    steps_per_trial: int
-    noise: float
-    seed: int
+    searches: list[str]  # Planners that search, as they are written.
+    sizes: list[int]  # Measured after them, in turns with the bucket sizes that they found.
+    turns: int  # Measurements of each of these sizes.
+    steps_per_trial: int  # Steps of each of these measurements.
+    noise: float  # Added to the step times that searches are told, relative.
+    seed: int  # Of the noise, the weights and the data.
 
 
 class _Runs:
@@ -159,9 +150,9 @@ def run(
 ) -> dict | None:
     """Trains a new model until everything was measured.
 
-    Returns:
-        On rank 0 `trials` of each search (bytes, seconds per step), the sizes that they `found`,
-        and the `seconds` per step of every size, measured again; None if `most_steps` were too few.
+    Returns on rank 0 the `trials` of each search (bytes, seconds per step), the sizes that they
+    `found`, and the `seconds` per step of every size, measured again; None if `most_steps` were too
+    few.
     """
     keras.backend.clear_session()
     fusion.assignment, fusion.runs = assignment, []
@@ -170,11 +161,7 @@ def run(
         trained = search_models.build(model)
     batch = search_models.data(trained, batch_size * strategy.world_size, assignment.seed)
     dataset = tf.data.Dataset.from_tensors(batch).cache().repeat()
-    trained.fit(
-        dataset,
-        steps_per_epoch=most_steps,
-        verbose=0,
-        callbacks=[_StopWhenDone(strategy, fusion)],
-    )
+    stop = _StopWhenDone(strategy, fusion)
+    trained.fit(dataset, steps_per_epoch=most_steps, verbose=0, callbacks=[stop])
     strategy.synchronize()
     return fusion.report()

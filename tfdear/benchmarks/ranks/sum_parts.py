@@ -20,18 +20,7 @@ _ELEMENTS_PER_PAIR = 4
 
 
 class Parts:
-    """One sum in parts, with memory of its own.
-
-    Args:
-        engine: The started engine.
-        gradient: This rank's share.
-        nodes: Number of nodes.
-        ranks_per_node: Ranks on each.
-        node: This rank's node.
-        local_rank: Its rank there.
-        k: Elements to select from a shard.
-        bfloat16: Whether values are sent as bfloat16.
-    """
+    """One sum in parts, with memory of its own; `k` elements are selected from a shard."""
 
     def __init__(
         self,
@@ -62,7 +51,7 @@ class Parts:
         self._library = engine_parts.library()
         self._top_k = self._library.tfdear_top_k_create(1)
         self._others = self._codes_of_others()
-        self.coded = 0
+        self._coded = 0
 
     def _codes_of_others(self) -> list[np.ndarray]:
         """The code of a selection for each of the other nodes."""
@@ -73,7 +62,7 @@ class Parts:
             self._indices[:] = np.sort(indices)
             self._values[:] = generator.exponential(1.0, self._values.size) + 3.0
             self._encode()
-            codes.append(self._code.view(np.int8)[: self.coded].copy())
+            codes.append(self._code.view(np.int8)[: self._coded].copy())
         return codes
 
     def run(self) -> dict[str, tuple[float, float]]:
@@ -116,7 +105,7 @@ class Parts:
         )
 
     def _encode(self) -> None:
-        self.coded = self._library.tfdear_sparse_encode(
+        self._coded = self._library.tfdear_sparse_encode(
             self._indices.ctypes.data,
             self._values.ctypes.data,
             self._values.size,
@@ -132,14 +121,14 @@ class Parts:
     def _exchange(self) -> None:
         between, gather = Lane.GRADIENTS_INTER, Operation.ALL_GATHER
         sizes = np.zeros(self._nodes, np.int64)
-        sizes[self._node] = self.coded
+        sizes[self._node] = self._coded
         self._engine.run_collective(between, gather, sizes)
         # The codes of all nodes have about the same size; this collective needs equal sizes.
         count = self._nodes * -(-int(sizes.max()) // self._code.itemsize)
         self._engine.run_collective(between, gather, np.zeros(count, np.float32))
 
     def _add(self) -> None:
-        own = self._code.view(np.int8)[: self.coded]
+        own = self._code.view(np.int8)[: self._coded]
         for code in (own, *self._others):
             failed = self._library.tfdear_sparse_decode_and_add(
                 code.ctypes.data,

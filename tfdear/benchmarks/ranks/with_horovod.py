@@ -95,12 +95,3 @@ def train(mode: str, steps: int) -> float:
     import keras_models
 
     return keras_models.seconds_per_step(*_trained[mode], steps)
-
-
-METHODS = {
-    "prepare": prepare,
-    "start": start,
-    "collective": collective,
-    "build": build,
-    "train": train,
-}

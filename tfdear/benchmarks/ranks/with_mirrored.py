@@ -56,6 +56,3 @@ def build(model: str, batch_size: int) -> int:
 def train(mode: str, steps: int) -> float:
     """Seconds per step, "together" with the other ranks or "alone"."""
     return keras_models.seconds_per_step(*_trained[mode], steps)
-
-
-METHODS = {"prepare": prepare, "start": start, "build": build, "train": train}

@@ -75,11 +75,10 @@ def costs() -> dict[str, dict[str, float]]:
 def gradient_sum(count: int, repeats: int) -> dict:
     """Sums a gradient of `count` elements; all ranks start each repeat together.
 
-    Returns:
-        For each repeat, after one that is not counted, on a clock that all ranks of this machine
-        share: when it `begins`, when its gradient was `copied` into the engine, when its first
-        collective starts (`first`) and its last one is over (`last`), when it `ends`; seconds of
-        its collectives by `phase` (means).
+    Returns for each repeat, after one that is not counted, on a clock that all ranks of this
+    machine share: when it `begins`, when its gradient was `copied` into the engine, when its first
+    collective starts (`first`) and its last one is over (`last`), when it `ends`; and the mean
+    seconds of its collectives by phase (`phases`).
     """
     engine = _job().engine
     layout = engine.create_layout(f"gradient {count}", _LANE)
@@ -127,17 +126,15 @@ def _gradient(count: int) -> np.ndarray:
 
 
 def parts_of_sum(
-    count: int, nodes: int, ranks_per_node: int, k: int, bfloat16: bool, repeats: int
-) -> dict:
-    """Does the work of compressed sums part by part.
+    count: int, nodes: int, ranks_per_node: int, k: int, bfloat16: bool
+) -> dict[str, tuple[float, float]]:
+    """Does the work of a compressed sum part by part, after one that is not counted.
 
-    Returns:
-        `times`: when each part of each repeat, after one that is not counted, started and ended, on
-        a clock that all ranks of this machine share; `coded`: bytes of a selection.
+    Returns when each part started and ended, on a clock that all ranks of this machine share.
     """
     parts = _parts(count, nodes, ranks_per_node, k, bfloat16)
-    times = [parts.run() for _ in range(repeats + 1)]
-    return {"times": times[1:], "coded": parts.coded}
+    parts.run()
+    return parts.run()
 
 
 @functools.cache
@@ -152,17 +149,11 @@ def replay(
 ) -> dict[str, list[float]]:
     """Times of iterations whose computation sleeps and whose gradients travel.
 
-    Args:
-        counts: Elements of each gradient, in the order of the forward pass.
-        forward: Seconds of each layer's forward computation.
-        backward: Seconds of each layer's backward computation.
-        plan: The plan, in the engine's encoding.
-        repeats: Iterations to measure, after one whose sums are checked.
-
-    Returns:
-        Seconds per iteration, from the start of a backward pass to the end of the next forward
-        pass: by the clock of the sleeping `device`, and by the `wall` clock, until this process
-        could start the next iteration.
+    Of each gradient, in the order of the forward pass, there are the elements and the seconds of
+    its layer; the `plan` is in the engine's encoding. Returns the seconds per iteration, after one
+    whose sums are checked, from the start of a backward pass to the end of the next forward pass:
+    by the clock of the sleeping `device`, and by the `wall` clock, until this process could start
+    the next iteration.
     """
     engine, world_size = _job().engine, _job().world_size
     layout = _layout(tuple(counts), tuple(plan))
@@ -281,20 +272,3 @@ def searched_fit(model: str, batch_size: int, most_steps: int, assignment: dict)
     return searched_fit.run(
         *_searching(), model, batch_size, most_steps, searched_fit.Assignment(**assignment)
     )
-
-
-METHODS = {
-    "prepare": prepare,
-    "start": start,
-    "collective": collective,
-    "costs": costs,
-    "gradient_sum": gradient_sum,
-    "parts_of_sum": parts_of_sum,
-    "replay": replay,
-    "build": build,
-    "train": train,
-    "learn": learn,
-    "learned": learned,
-    "learning_step": learning_step,
-    "searched_fit": searched_fit,
-}

@@ -12,8 +12,6 @@ import torch.distributed
 import torch.nn.parallel
 
 _DRAIN_BYTES = 1 << 20
-
-
 # As in keras_models.
 _FIRST_STEPS = 2
 
@@ -179,13 +177,3 @@ def train(mode: str, steps: int) -> float:
         torch.nn.functional.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
     return (time.perf_counter() - begin) / steps
-
-
-METHODS = {
-    "prepare": prepare,
-    "start": start,
-    "collective": collective,
-    "replay": replay,
-    "build": build,
-    "train": train,
-}

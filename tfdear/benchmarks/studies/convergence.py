@@ -25,6 +25,8 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
+from tfdear.benchmarks import report
+
 _CONTEXT = 32
 _WIDTH = 64
 _HEADS = 4
@@ -47,23 +49,19 @@ def learn(strategy, arguments, seed: int) -> list[float]:
     import keras
     import numpy as np
 
-    from tfdear.benchmarks.ranks.learning_tasks import load_text, make_transformer, windows
+    from tfdear.benchmarks.ranks import learning_tasks
+    from tfdear.benchmarks.ranks.learning_tasks import windows
 
     keras.utils.set_random_seed(seed)
-    training, validation, alphabet = load_text()
+    training, validation, alphabet = learning_tasks.load_text()
     random = np.random.RandomState(seed - 1)
     total = arguments.steps * arguments.epochs
     starts = random.randint(0, len(training) - _CONTEXT - 1, size=total * arguments.batch_size)
     space = np.linspace(0, len(validation) - _CONTEXT - 2, _VALIDATION_WINDOWS).astype(int)
     with strategy.scope():
         # 65 thousand weights: enough to learn the text.
-        model = make_transformer(alphabet, _CONTEXT, _WIDTH, _HEADS, _BLOCKS)
-        rate = keras.optimizers.schedules.CosineDecay(
-            0.0,
-            total - total // 20,
-            warmup_target=arguments.learning_rate,
-            warmup_steps=total // 20,
-        )
+        model = learning_tasks.make_transformer(alphabet, _CONTEXT, _WIDTH, _HEADS, _BLOCKS)
+        rate = learning_tasks.cosine_decay(arguments.learning_rate, total)
         model.compile(
             keras.optimizers.AdamW(rate, weight_decay=0.01)
             if arguments.optimizer == "adamw"
@@ -71,13 +69,9 @@ def learn(strategy, arguments, seed: int) -> list[float]:
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         )
     perplexities = []
-    for epoch in range(arguments.epochs):
-        part = slice(
-            epoch * arguments.steps * arguments.batch_size,
-            (epoch + 1) * arguments.steps * arguments.batch_size,
-        )
+    for of_epoch in np.split(starts, arguments.epochs):
         model.fit(
-            *windows(training, starts[part], _CONTEXT),
+            *windows(training, of_epoch, _CONTEXT),
             batch_size=arguments.batch_size,
             shuffle=False,
             verbose=2 if strategy.is_chief else 0,
@@ -166,9 +160,7 @@ def main() -> None:
             + " ".join(f"{ratio:.3f}" for ratio in ratios)
         )
     if arguments.json:
-        pathlib.Path(arguments.json).write_text(
-            json.dumps({"density": arguments.density, "perplexities": curves}, indent=1)
-        )
+        report.write(arguments.json, {"density": arguments.density, "perplexities": curves})
     if arguments.plot:
         draw(curves, arguments.density, arguments.plot)
 

@@ -8,7 +8,6 @@ writes its numbers.
 
 import argparse
 import contextlib
-import json
 import time
 
 import keras
@@ -16,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdear
+from tfdear.benchmarks import report
 
 
 def build(scope, channels: int, size: int) -> keras.Model:
@@ -76,8 +76,7 @@ def main() -> None:
             rows.append({"name": name, "last_batch": to_last, "fit": whole})
             print(f"{name:13}{to_last:8.2f}{whole:8.2f}{whole / to_last:8.3f}", flush=True)
     if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump({"steps": steps, "rows": rows}, file, indent=1)
+        report.write(arguments.json, {"steps": steps, "rows": rows})
 
 
 if __name__ == "__main__":

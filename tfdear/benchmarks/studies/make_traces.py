@@ -38,11 +38,10 @@ class Operation:
     values_moved: float  # Read and written.
 
 
-def convolutional(build) -> list[Operation]:
+def convolutional(model: keras.Model) -> list[Operation]:
     """The operations of a network for images, in the order of its forward pass."""
-    model = _without_redundant_biases(build())
     operations = []
-    for layer in model.layers:
+    for layer in _without_redundant_biases(model).layers:
         inputs = layer.input if isinstance(layer.input, list) else [layer.input]
         outputs = math.prod(layer.output.shape[1:])
         moved = outputs + sum(math.prod(tensor.shape[1:]) for tensor in inputs)
@@ -87,19 +86,13 @@ def _without_redundant_biases(model: keras.Model) -> keras.Model:
 def bert(layers: int, hidden: int, heads: int, length: int, predictions: int) -> list[Operation]:
     """The operations of BERT with its two heads of pre-training.
 
-    Args:
-        layers: Number of transformer layers.
-        hidden: Width; the inner width is four times that.
-        heads: Attention heads of a layer.
-        length: Tokens of an example.
-        predictions: Masked tokens of an example, which the language model predicts.
+    The inner width is four times the `hidden` one. An example has `length` tokens, of which the
+    language model predicts `predictions` masked ones.
     """
     # Imported here: the other traces are made without tf-models-official.
-    from official.nlp.configs import encoders  # type: ignore[import-not-found]
-    from official.nlp.modeling import (  # type: ignore[import-not-found]
-        layers as official_layers,
-    )
+    from official.nlp.configs import encoders
     from official.nlp.modeling import networks
+    from official.nlp.modeling.layers import MaskedLM
 
     config = encoders.BertEncoderConfig(
         num_layers=layers,
@@ -109,7 +102,7 @@ def bert(layers: int, hidden: int, heads: int, length: int, predictions: int) ->
     )
     encoder = encoders.build_encoder(encoders.EncoderConfig(type="bert", bert=config))
     next_sentence = networks.Classification(input_width=hidden, num_classes=2)
-    masked_lm = official_layers.MaskedLM(
+    masked_lm = MaskedLM(
         embedding_table=encoder.get_embedding_table(), activation="gelu", name="masked_lm"
     )
     masked_lm(tf.zeros((1, length, hidden)), masked_positions=tf.zeros((1, predictions), tf.int32))
@@ -180,12 +173,9 @@ def to_trace(
 
 # By name: a function that makes the operations, and the batch size of one rank in the paper.
 _MODELS = {
-    "resnet-50": (lambda: convolutional(lambda: keras.applications.ResNet50(weights=None)), 64),
-    "densenet-201": (
-        lambda: convolutional(lambda: keras.applications.DenseNet201(weights=None)),
-        32,
-    ),
-    "inception-v4": (lambda: convolutional(inception_v4), 64),
+    "resnet-50": (lambda: convolutional(keras.applications.ResNet50(weights=None)), 64),
+    "densenet-201": (lambda: convolutional(keras.applications.DenseNet201(weights=None)), 32),
+    "inception-v4": (lambda: convolutional(inception_v4()), 64),
     "bert-base": (lambda: bert(12, 768, 12, length=64, predictions=10), 64),
     "bert-large": (lambda: bert(24, 1024, 16, length=64, predictions=10), 32),
 }

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from tfdear.benchmarks import engine_parts
+from tfdear.benchmarks import engine_parts, report
 
 _STEPS = 6
 _DEADLINE = 120.0
@@ -104,10 +104,8 @@ def kernel(model: str, kind: str, repeats: int = 15) -> dict[str, float]:
 def sums_of_squares(kind: str, layers: list[list[np.ndarray]]) -> None:
     """Adds up what the norms of layers are made of, as the engine does, in the calling thread.
 
-    Args:
-        kind: "lars" or "lamb".
-        layers: Of every layer: gradient, weights and, for LAMB, mean and square of the gradients,
-            contiguous and of float32.
+    Of every layer that is: gradient, weights and, for LAMB, mean and square of the gradients,
+    contiguous and of float32.
     """
     arrays = [array for layer in layers for array in layer]
     sums = np.empty((len(layers), 2))
@@ -123,12 +121,8 @@ def sums_of_squares(kind: str, layers: list[list[np.ndarray]]) -> None:
 def at_once(kind: str, parts: list, repeats: int, cold: bool, passes: int = 1) -> float:
     """Mean processor time of the norms of a part; all parts at once, each in its own process.
 
-    Args:
-        kind: "lars" or "lamb".
-        parts: The layers of each process.
-        repeats: Measurements, of which the median counts.
-        cold: Whether every process reads other data before each measurement.
-        passes: How often each process computes its norms in a measurement.
+    In a measurement each process computes its norms `passes` times, if `cold` after reading other
+    data; the median of the `repeats` counts.
     """
     fork = multiprocessing.get_context("fork")
     barrier = fork.Barrier(len(parts))
@@ -280,8 +274,7 @@ def main() -> None:
                 cells += f"{cpu / whole:9.2f} {cpu / cold:9.2f}"
             print(f"{row['model']:12s} {row['kind']:5s} {world_size:5d} {cells}", flush=True)
     if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump(rows, file, indent=1)
+        report.write(arguments.json, rows)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ machine's speed affects both. Prints a table; with --json FILE, writes its numbe
 
 import argparse
 import contextlib
-import json
 import platform
 import statistics
 import time
@@ -17,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdear
+from tfdear.benchmarks import report
 
 
 def build(scope, size: int) -> keras.Model:
@@ -69,8 +69,8 @@ def main() -> None:
         print(f"{name:14s} " + " ".join(f"{value:9.1f}" for value in row))
     print(f"ratio of medians: {ratio:.3f} (limit 1.05)")
     if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump({"seconds": seconds, "ratio": ratio, "machine": platform.processor()}, file)
+        document = {"seconds": seconds, "ratio": ratio, "machine": platform.processor()}
+        report.write(arguments.json, document)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 import tfdear
 from tfdear.base import names
-from tfdear.benchmarks import engine_parts
+from tfdear.benchmarks import engine_parts, report
 
 SAMPLINGS = 30
 
@@ -240,9 +240,7 @@ class Case:
             for _ in range(2)
         ]
         self.about = {"distribution": name, "d": d, "k": self.k}
-        self._core = core
-        self._torch = torch
-        self._budget = budget
+        self._core, self._torch, self._budget = core, torch, budget
 
     def rows(self):
         """Measures every operator; the read pass is timed before each of its calls."""
@@ -280,12 +278,8 @@ class Case:
             lambda i: core.add(vectors[i], total),
             lambda i: core.select_with_feedback(vectors[i], residual, k),
         )
-        yield {
-            **self.about,
-            "operator": "tfdear, with feedback",
-            "seconds": seconds,
-            "over_two_reads_and_one_write": ratio,
-        }
+        timing = {"seconds": seconds, "over_two_reads_and_one_write": ratio}
+        yield {**self.about, "operator": "tfdear, with feedback", **timing}
 
     def _repeats(self, seconds):
         return int(min(max(self._budget / max(seconds, 1e-6), 3), 101))
@@ -343,16 +337,10 @@ def measure_on_gpu():
 
 def print_row(row):
     if "recall" in row:
-        print(
-            f"  {row['operator']:26s} {1e3 * row['seconds']:10.3f} ms {row['over_read_pass']:9.2f}"
-            f" {row['recall']:8.4f} {row['returned']:10d}"
-        )
+        rest = f"{row['over_read_pass']:9.2f} {row['recall']:8.4f} {row['returned']:10d}"
     else:
-        ratio = row["over_two_reads_and_one_write"]
-        print(
-            f"  {row['operator']:26s} {1e3 * row['seconds']:10.3f} ms "
-            f"{ratio:9.2f} times two reads and one write"
-        )
+        rest = f"{row['over_two_reads_and_one_write']:9.2f} times two reads and one write"
+    print(f"  {row['operator']:26s} {1e3 * row['seconds']:10.3f} ms {rest}")
 
 
 def main():
@@ -384,7 +372,7 @@ def main():
             print_row(row)
             rows.append(row)
     if arguments.json:
-        pathlib.Path(arguments.json).write_text(json.dumps(rows, indent=1))
+        report.write(arguments.json, rows)
     core.close()
     if torch is not None:
         torch.close()

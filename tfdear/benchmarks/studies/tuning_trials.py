@@ -2,23 +2,22 @@
 """The number of trials that each search for a bucket size needs, on simulated step times.
 
 The workloads are the shipped traces on simulated 10 Gbit/s Ethernet (the ring of the DeAR paper's
-cluster). Searches are told times
-with noise. One has arrived when its best size so far is, without noise, within 5 % of the best of a
-fine grid, and stays so for all later trials. Prints a table; with --json FILE, writes its
-numbers.
+cluster). Searches are told times with noise. One has arrived when its best size so far is, without
+noise, within 5 % of the best of a fine grid, and stays so for all later trials. Prints a table;
+with --json FILE, writes its numbers.
 
 Reference: Zhang et al., "DeAR", section VI-G and Figure 10.
 """
 
 import argparse
 import functools
-import json
 import math
 import statistics
 
 import numpy as np
 
 from tfdear import fusion, simulator
+from tfdear.benchmarks import report
 from tfdear.planning import schedules
 
 _TRIALS = 40
@@ -46,7 +45,7 @@ class Workload:
         self.schedule = schedule
         self.trace = simulator.load(name)
         self.costs = network.costs(workers)
-        self.step_time = functools.lru_cache(maxsize=None)(self._step_time)
+        self.step_time = functools.cache(self._step_time)
         grid = np.geomspace(_LOW, _HIGH, _FINE_GRID)
         self.best = min(self.step_time(int(size)) for size in grid)
 
@@ -119,8 +118,7 @@ def main() -> None:
         for row in rows:  # JSON knows no infinity: null stands for "did not arrive".
             for key in ("median_trials", "most_trials"):
                 row[key] = None if math.isinf(row[key]) else row[key]
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"options": vars(options), "rows": rows}, file, indent=1)
+        report.write(options.json, {"options": vars(options), "rows": rows})
 
 
 if __name__ == "__main__":
