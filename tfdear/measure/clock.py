@@ -20,17 +20,11 @@ _ROUNDS = 32
 
 @dataclasses.dataclass(frozen=True)
 class ClockOffset:
-    """What to add to this rank's clock to get rank 0's.
-
-    Args:
-        microseconds: The offset.
-        error: Half the width of the interval in which it lies, in microseconds.
-        source: "shared" (both ranks read one clock) or "measured".
-    """
+    """What to add to this rank's clock to get rank 0's."""
 
     microseconds: float
-    error: float
-    source: str
+    error: float  # Half the width of the interval in which the offset lies, in microseconds.
+    source: str  # "shared" (both ranks read one clock) or "measured".
 
 
 def boot() -> str:
@@ -56,15 +50,8 @@ def identity() -> str:
 def offset_between(rounds: Sequence[tuple[float, float, float, float]]) -> ClockOffset:
     """The offset that readings of two clocks allow; see [Note: Bounds on a clock's offset].
 
-    Args:
-        rounds: Of each round, this rank's readings before and after it and rank 0's, in
-            microseconds.
-
-    Returns:
-        The middle of the interval that is left.
-
-    Raises:
-        ValueError: No offset fits: a clock jumped, or readings were mixed up.
+    A round has this rank's readings before and after it and rank 0's, in microseconds. Raises
+    ValueError where no offset fits: a clock jumped, or readings were mixed up.
     """
     lowest = max(root_before - own_after for _, own_after, root_before, _ in rounds)
     highest = min(root_after - own_before for own_before, _, _, root_after in rounds)
@@ -82,10 +69,8 @@ def measure(
 ) -> ClockOffset:
     """Measures this rank's offset. All ranks must call it, with the same number of rounds.
 
-    Args:
-        rank: Of this process.
-        gather: Gives a list of integers to all ranks and returns everybody's, in their order.
-        now: Reads this rank's steady clock, in microseconds.
+    `gather` gives a list of integers to all ranks and returns everybody's, in their order; `now`
+    reads this rank's steady clock, in microseconds.
     """
     own: list[tuple[int, int]] = []
     root: list[tuple[int, int]] = []

@@ -76,18 +76,9 @@ def draw(
 ) -> None:
     """Draws some steps of a timeline.
 
-    Use it for one rank or for several merged ones. Bars carry the numbers of their buckets; the
-    ticks below the passes are gradients as they become ready; the legend says so.
-
-    Args:
-        trace: What `tfdear.measure.timeline.read` or `merge` returned.
-        path: Where to write the picture; its ending says in which format.
-        num_steps: How many steps to show. Defaults to 3.
-        first_step: The first of them. Defaults to None: such that they take a typical time.
-
-    Raises:
-        ValueError: The trace has no such step.
-        ModuleNotFoundError: matplotlib is not installed.
+    Bars carry the numbers of their buckets; the ticks below the passes are gradients as they become
+    ready; the legend says so. The ending of the path says which format the picture has. Where no
+    first step is given, steps of typical time are drawn; one that the trace lacks is a ValueError.
     """
     with extras.required("plot"):
         import matplotlib

@@ -37,19 +37,13 @@ def measure(
 ) -> tuple[Trace, list[int]] | None:
     """Builds a trace from recorded steps, its layers in the reverse of the order of readiness.
 
-    Args:
-        rows: Rows of the event record (`tfdear.engine.events.EVENT_ROW`).
-        layout: The layout whose steps count.
-        names: Names of its tensors.
-        sizes: Their sizes, in bytes.
-        variables: The engine's numbers of the variables whose gradients they are. Defaults to none:
-            the forward pass of single layers is not measured.
-        skip: Steps at the beginning that are left out: the first ones allocate memory and fill
-            caches. Defaults to 1.
+    Of the event record's rows (`EVENT_ROW`) those of the layout count. `names`, `sizes` (in bytes)
+    and `variables` (the engine's numbers) are those of its tensors; without variables the forward
+    pass of single layers is not measured. The first `skip` steps are left out: they allocate memory
+    and fill caches.
 
-    Returns:
-        The trace, and for each of its layers the number of the tensor; None if `rows` do not hold
-        a whole step.
+    Returns the trace, and for each of its layers the number of the tensor; None if `rows` do not
+    hold a whole step.
     """
     count = len(names)
     opened = rows[(rows["kind"] == _STEP) & (rows["subject"] == layout)][skip:]
@@ -124,18 +118,10 @@ def _forward_times(
 def of_buckets(
     trace: Trace, tensor_of_layer: Sequence[int], buckets: Sequence[Sequence[int]]
 ) -> tuple[Trace, list[int]]:
-    """Makes a trace whose layers are buckets, from one whose layers are tensors.
+    """Makes a trace whose layers are buckets, from what `measure` returned: one of tensors.
 
-    Use it where the buckets are given, to find the order in which they become ready.
-
-    Args:
-        trace: What `measure` returned.
-        tensor_of_layer: The tensor that each of its layers stands for.
-        buckets: The tensors of each bucket; every tensor is in one.
-
-    Returns:
-        The trace, its layers in the reverse of the order of readiness, and for each of its layers
-        the number of the bucket.
+    Use it where the buckets are given, each as its tensors, to find the order in which they become
+    ready: the layers are in the reverse of it. Returns also the number of each layer's bucket.
     """
     bucket_of_tensor = {t: number for number, bucket in enumerate(buckets) for t in bucket}
     ready = [0.0] * len(buckets)

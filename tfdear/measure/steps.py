@@ -65,14 +65,9 @@ STEP_WINDOW = np.dtype(
 def step_windows(rows: np.ndarray) -> np.ndarray:
     """Begin, first and last gradient and end of every step in a piece of the event record.
 
-    Use it to cut a record into forward and backward passes; see [Note: Steps in the event record].
-
-    Args:
-        rows: An array of `tfdear.engine.events.EVENT_ROW`.
-
-    Returns:
-        An array of `STEP_WINDOW`, in the order of the steps. The last one ends with its last
-        gradient, because where the next begins is not known.
+    From rows of `EVENT_ROW` to those of `STEP_WINDOW`, in the order of the steps; see [Note: Steps
+    in the event record]. The last one ends with its last gradient, because where the next begins is
+    not known.
     """
     opened = rows[rows["kind"] == _KIND["step"]]
     gradients = rows[rows["kind"] == _KIND["contribute"]]
@@ -122,18 +117,14 @@ class StepStatistics:
         threads used. With several threads of computation, their times are added up before they are
         compared with the collective's, so the overlap is then an upper bound.
 
-        Args:
-            rows: An array of `tfdear.engine.events.EVENT_ROW`.
-
-        Returns:
-            A dict of: `steps` (reductions of gradients that communicated), seconds in each of
-            `PHASES`, `update`, of `communication` (gradients, time with a collective on the line)
-            and of it `exposed`; `overlap` (the hidden fraction, None without communication) and
-            `bytes` (payload of the gradients' buckets), all for this piece; `payload` (bytes by
-            phase); `compressed_bytes` (what this rank coded of them); and `per_step`, a list of
-            dicts for the steps that this piece completed, with the same keys and `ticket`, `time`,
-            `forward`, `backward` and `other`. There, exposed communication is not part of `forward`
-            and `backward`.
+        Returns a dict of: `steps` (reductions of gradients that communicated), seconds in each of
+        `PHASES`, `update`, of `communication` (gradients, time with a collective on the line) and
+        of it `exposed`; `overlap` (the hidden fraction, None without communication) and `bytes`
+        (payload of the gradients' buckets), all for this piece; `payload` (bytes by phase);
+        `compressed_bytes` (what this rank coded of them); and `per_step`, a list of dicts for the
+        steps that this piece completed, with the same keys and `ticket`, `time`, `forward`,
+        `backward` and `other`. There, exposed communication is not part of `forward` and
+        `backward`.
         """
         line = rows[np.isin(rows["kind"], _LINE)]
         duration, hidden = _durations(line)
@@ -184,17 +175,12 @@ def _durations(line: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def merge(line: np.ndarray) -> np.ndarray:
-    """Collectives that ran at once, as rows that do not overlap.
+    """Collectives of gradients that ran at once, as rows that do not overlap.
 
     Where steps of two levels run in two process groups, the line is busy while one of them is. What
-    the process computed in a part of it is the mean of what the collectives there say.
-
-    Args:
-        line: Rows of the event record, collectives of gradients only.
-
-    Returns:
-        Rows in the order of time, each with the begin, end, ticket and computation of a part; where
-        tickets overlap, a part belongs to the earliest. The rest of a row has no meaning.
+    the process computed in a part of it is the mean of what the collectives there say. Of a row
+    only begin, end, ticket and computation have a meaning; where tickets overlap, a part belongs to
+    the earliest.
     """
     line = line[np.argsort(line["begin"], kind="stable")]
     if (line["begin"][1:] >= line["end"][:-1]).all():
@@ -284,14 +270,10 @@ def _exposed_until(line: np.ndarray):
 
 
 def average(steps: Sequence[Mapping]) -> dict | None:
-    """Means and typical values of steps.
+    """The mean of every quantity in `per_step` of `StepStatistics.add`; None without steps.
 
-    Args:
-        steps: What `StepStatistics.add` returned as `per_step`.
-
-    Returns:
-        The mean of every quantity (None without steps). `typical_time`, `typical_forward` and
-        `typical_backward` are medians, which a pause between two epochs does not move.
+    `typical_time`, `typical_forward` and `typical_backward` are medians, which a pause between two
+    epochs does not move.
     """
     if not steps:
         return None
@@ -310,16 +292,11 @@ def bandwidths(
     """Achieved bandwidths per phase, as nccl-tests defines them, in bytes per second.
 
     A collective's time ends when the slowest rank is through, and begins on this rank when it has
-    the line: what it waits for other ranks is part of it.
+    the line: what it waits for other ranks is part of it. `summary` is what `StepStatistics.add`
+    returned, `level_sizes` the ranks of a node and the number of nodes.
 
-    Args:
-        summary: What `StepStatistics.add` returned.
-        world_size: Number of ranks.
-        level_sizes: Ranks of a node and number of nodes, where sums are formed in two levels.
-
-    Returns:
-        `algbw`: payload by time; `busbw`: that times what crosses the busiest link per byte of
-        payload. Phases that did not run are left out.
+    Returns `algbw`: payload by time; `busbw`: that times what crosses the busiest link per byte of
+    payload. Phases that did not run are left out.
     """
     sizes = dict(zip(Group, (world_size, *level_sizes), strict=True))
     kinds = {kind.name: kind for kind in STEP_KINDS if kind.wire_format == WireFormat.DENSE}

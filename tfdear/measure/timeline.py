@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from tfdear.base import names
-from tfdear.measure import clock as clock_module
+from tfdear.measure import clock
 from tfdear.measure import steps as statistics
 
 # Names of lines, in the order in which they are shown.
@@ -49,7 +49,6 @@ _LINE_OF_PHASE = {kind.name: _LINE_OF_GROUP[kind.group] for kind in names.STEP_K
 # Threads per line: what happens at once is spread over them.
 _THREADS_PER_LINE = 1000
 _LATEST_MICROSECONDS = 1e17  # Three thousand years; floats tell microseconds apart that far.
-
 _KINDS = names.EVENT_KINDS
 _PASS_BOUNDS = {
     "forward": ("begin", "first_gradient"),
@@ -58,35 +57,18 @@ _PASS_BOUNDS = {
 
 
 def path_of_rank(path: str | os.PathLike, rank: int) -> pathlib.Path:
-    """Where a rank writes: `timeline.rank0.json` when all were told `timeline.json`.
-
-    Args:
-        path: The path for all ranks.
-        rank: The rank.
-    """
+    """Where a rank writes: `timeline.rank0.json` when all were told `timeline.json`."""
     whole = pathlib.Path(path)
     return whole.with_name(f"{whole.stem}.rank{rank}{whole.suffix or '.json'}")
 
 
 def make(
-    rows: np.ndarray,
-    *,
-    rank: int,
-    host: str,
-    offset: clock_module.ClockOffset,
-    lost_events: int = 0,
+    rows: np.ndarray, *, rank: int, host: str, offset: clock.ClockOffset, lost_events: int = 0
 ) -> dict:
-    """A timeline of one rank from its event record.
+    """A timeline of one rank from the rows of its event record (`EVENT_ROW`).
 
-    Args:
-        rows: An array of `tfdear.engine.events.EVENT_ROW`.
-        rank: The rank, which becomes the process number of the trace.
-        host: Name of its machine.
-        offset: What makes its clock that of rank 0.
-        lost_events: How many events were lost before the oldest one of `rows`. Defaults to 0.
-
-    Returns:
-        A trace in the JSON object format; times in microseconds of rank 0's steady clock.
+    A trace in the JSON object format, in which the rank is the process number and times are in
+    microseconds of rank 0's steady clock. `lost_events` are those before the oldest row.
 
     Reference: Google, "Trace Event Format", https://github.com/google/trace-viewer.
     """
@@ -163,24 +145,24 @@ class _Writer:
         self._busy_until: dict[str, list[int]] = {}
 
     def span(self, line: str, name: str, begin, end, category: str = "", **arguments) -> None:
-        event = self._event("X", line, self._thread(line, int(begin), int(end)), name, begin)
+        thread = self._thread(line, int(begin), int(end))
+        event = self._add("X", line, thread, name, begin, arguments)
         event["dur"] = int(end - begin)
         event["cat"] = category or name
-        event["args"] = {key: int(value) for key, value in arguments.items()}
-        self.events.append(event)
 
     def instant(self, line: str, name: str, at, **arguments) -> None:
         self._busy_until.setdefault(line, [0])
-        event = self._event("i", line, 0, name, at)
+        event = self._add("i", line, 0, name, at, arguments)
         event["s"] = "t"
         event["cat"] = line
-        event["args"] = {key: int(value) for key, value in arguments.items()}
-        self.events.append(event)
 
-    def _event(self, phase: str, line: str, thread: int, name: str, at) -> dict:
+    def _add(self, phase: str, line: str, thread: int, name: str, at, arguments: dict) -> dict:
         number = _THREADS_PER_LINE * (LINES.index(line) + 1) + thread
         timestamp = round(int(at) + self._offset, 3)
-        return {"ph": phase, "name": name, "pid": self._rank, "tid": number, "ts": timestamp}
+        event = {"ph": phase, "name": name, "pid": self._rank, "tid": number, "ts": timestamp}
+        event["args"] = {key: int(value) for key, value in arguments.items()}
+        self.events.append(event)
+        return event
 
     def _thread(self, line: str, begin: int, end: int) -> int:
         busy = self._busy_until.setdefault(line, [])
@@ -213,12 +195,7 @@ def line_of(event: dict) -> str:
 
 
 def write(trace: dict, path: str | os.PathLike) -> None:
-    """Writes a trace, whole or not at all.
-
-    Args:
-        trace: What `make` or `merge` returned.
-        path: Where to; its directory is made if it is missing.
-    """
+    """Writes a trace, whole or not at all; its directory is made if it is missing."""
     target = pathlib.Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.part")
@@ -229,12 +206,7 @@ def write(trace: dict, path: str | os.PathLike) -> None:
 def read(path: str | os.PathLike) -> dict:
     """Reads a trace that a rank wrote, or several merged ones.
 
-    Args:
-        path: The file.
-
-    Raises:
-        ValueError: It is no timeline of tfdear.
-        OSError: It cannot be read.
+    Raises ValueError where it is no timeline of tfdear, OSError where it cannot be read.
     """
     try:
         trace = json.loads(pathlib.Path(path).read_text())
@@ -272,14 +244,7 @@ def _is_event(event: dict) -> bool:
 
 
 def merge(traces: Sequence[dict]) -> dict:
-    """Puts the timelines of several ranks into one.
-
-    Args:
-        traces: What `make` or `read` returned, each rank once.
-
-    Raises:
-        ValueError: A rank is there twice.
-    """
+    """Puts the timelines of several ranks into one; ValueError where a rank is there twice."""
     ranks = [entry for trace in traces for entry in trace["otherData"]["ranks"]]
     numbers = [entry["rank"] for entry in ranks]
     if len(set(numbers)) < len(numbers):

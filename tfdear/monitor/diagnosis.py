@@ -29,19 +29,14 @@ _OWN_FAILURES = ("internal", "resource_exhausted")
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """Why the job ends; the same on every rank.
+    """Why the job ends; the same on every rank."""
 
-    Args:
-        kind: "unavailable", "deadline_exceeded", "invalid_argument" or "aborted".
-        message: What every rank raises.
-    """
-
-    kind: str
-    message: str
+    kind: str  # "unavailable", "deadline_exceeded", "invalid_argument" or "aborted".
+    message: str  # What every rank raises.
 
     def to_json(self) -> str:
         """For the store."""
-        return json.dumps({"kind": self.kind, "message": self.message})
+        return json.dumps(dataclasses.asdict(self))
 
     @staticmethod
     def from_json(text: str) -> Cause:
@@ -52,34 +47,22 @@ class Cause:
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """What one rank knows at one moment.
-
-    Args:
-        rank: The rank that looks.
-        describe: Names a rank, with its host and process id.
-        members: The ranks of a process group.
-        in_flight: Collectives that run on this rank now.
-        failure: Transport error of this rank's engine ("message", "peer", "kind"), or None.
-        failure_seconds: How long that error has been known.
-        failed: Ranks that raised, with what they published.
-        left: Ranks whose script ended, with what they published.
-        dead: Ranks whose heartbeats stopped.
-        stalls: Collectives in which other ranks wait.
-        timeout: Seconds a collective may take.
-        heartbeat: Seconds without a sign of life after which a rank is given up.
-        stall_seconds: A rank reports a collective in which it waits longer than this.
-    """
+    """What one rank knows at one moment: of itself, and from what the others published."""
 
     rank: int
-    describe: Callable[[int], str]
-    members: Callable[[str], list[int]]
+    describe: Callable[[int], str]  # Names a rank, with its host and process id.
+    members: Callable[[str], list[int]]  # The ranks of a process group.
+    # Collectives that run on this rank now, as `WatchedEngine.in_flight` tells them.
     in_flight: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    # Transport error of this rank's engine ("message", "peer", "kind"), and for how long.
     failure: Mapping[str, Any] | None = None
     failure_seconds: float = 0.0
+    # Ranks that raised, whose script ended, whose heartbeats stopped, and that wait in collectives.
     failed: Mapping[int, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     left: Mapping[int, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     dead: Mapping[int, str] = dataclasses.field(default_factory=dict)
     stalls: Mapping[int, list[dict[str, Any]]] = dataclasses.field(default_factory=dict)
+    # Seconds a collective may take, a rank may be silent, and a rank waits before it reports that.
     timeout: float = 300.0
     heartbeat: float = 10.0
     stall_seconds: float = 2.0
@@ -115,12 +98,16 @@ def missing_ranks(snapshot: Snapshot, item: Mapping[str, Any]) -> list[int]:
     """Ranks of the process group that are not known to be in this collective.
 
     A rank in an earlier collective of the group is missing too; one in a later collective is not.
+    If none is, the rank for which this one waits counts as missing.
     """
     here = {snapshot.rank}
     for rank, items in snapshot.stalls.items():
         if any(o["group"] == item["group"] and o["sequence"] >= item["sequence"] for o in items):
             here.add(rank)
-    return [rank for rank in snapshot.members(item["group"]) if rank not in here]
+    missing = [rank for rank in snapshot.members(item["group"]) if rank not in here]
+    if not missing and item.get("waiting_for", -1) >= 0:
+        missing = [item["waiting_for"]]
+    return missing
 
 
 def last_seen(snapshot: Snapshot, rank: int) -> str:
@@ -290,8 +277,6 @@ def _overdue(snapshot: Snapshot) -> Cause | None:
         return None
     item = late[0]
     missing = missing_ranks(snapshot, item)
-    if not missing and item.get("waiting_for", -1) >= 0:
-        missing = [item["waiting_for"]]
     if missing:
         who = f"{rank_names.ranks(missing)} did not come: " + "; ".join(
             f"{last_seen(snapshot, rank)} ({snapshot.describe(rank)})" for rank in missing

@@ -15,12 +15,8 @@ def install(monitor: Monitor, drain: Callable[[], None] | None = None) -> None:
 
     An exception that ends the script is reported at once, before its traceback is printed; the
     normal end when exit handlers run. Exit handlers that are registered after this call run before
-    the monitor is closed, and may still use the other ranks.
-
-    Args:
-        monitor: The monitor of this process.
-        drain: Waits until this rank has no work in flight; called where a rank ends without an
-            error, before it reports that.
+    the monitor is closed, and may still use the other ranks. `drain` waits until this rank has no
+    work in flight; it is called where a rank ends without an error, before it reports that.
     """
     previous = sys.excepthook
 

@@ -59,14 +59,11 @@ class Monitor:
         engine: What to abort.
         group_members: The ranks of the process groups that do not hold all, by name. Groups within
             and across nodes have the same name but other members on every rank.
-        heartbeat: Seconds without a sign of life after which a rank is given up. Default: that of
-            the rendezvous.
-        timeout: Seconds any collective may take. Defaults to 300.
+        heartbeat: Seconds of silence after which a rank is given up; None: as in the rendezvous.
+        timeout: Seconds any collective may take.
         stall_seconds: A collective that runs longer is compared with those of the other ranks.
-            Defaults to 2.
-        cleanup_timeout: Seconds for which the script may clean up after an abort: one that does not
-            move for this long, or whose exit handlers take longer, is ended. A checkpoint that is
-            being written may be finished. Defaults to 60.
+        cleanup_timeout: Seconds for which the script may clean up after an abort; see
+            `stuck_script`.
     """
 
     def __init__(
@@ -119,11 +116,6 @@ class Monitor:
             self._thread.start()
 
     @property
-    def cause(self) -> diagnosis.Cause | None:
-        """Why the job was aborted, or None."""
-        return self._cause
-
-    @property
     def healthy(self) -> bool:
         """True while neither this rank nor the job has failed; False in a forked child."""
         return self._cause is None and not self._reported and os.getpid() == self._pid
@@ -136,11 +128,7 @@ class Monitor:
     def cause_of(self, failure: errors.TfdearError) -> errors.TfdearError:
         """Why groups could not be connected: rarely what this rank noticed first.
 
-        Args:
-            failure: What connecting raised.
-
-        Returns:
-            The error to raise: one with the cause on which the ranks agreed, else `failure` itself.
+        Returns an error with the cause on which the ranks agreed, else `failure` itself.
         """
         self._start_failure = {
             "message": f"{self._rendezvous.describe(self._rank)} could not start: {failure}",
@@ -154,11 +142,7 @@ class Monitor:
         return failure if self._cause is None else errors.JobAbortedError(self._cause.message)
 
     def report_failure(self, error: str) -> None:
-        """Tells the other ranks that this one fails. Call it before any connection closes.
-
-        Args:
-            error: Type and text of the exception.
-        """
+        """Tells the other ranks that this one fails. Call it before any connection closes."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -168,18 +152,13 @@ class Monitor:
         report = {"error": error, "time": time.time()}
         self._publish(f"monitor/failed/{self._rank}", json.dumps(report))
 
-    def close(self, error: str | None = None) -> None:
+    def close(self) -> None:
         """Reports the end of this rank; call it when no collective runs any more.
 
         Rank 0 waits up to 10 s for the others, because the store ends with it.
-
-        Args:
-            error: Type and text of the exception that ends this rank, or None.
         """
         if self._closing_since is not None or os.getpid() != self._pid:
             return
-        if error is not None:
-            self.report_failure(error)
         self._closing_since = time.monotonic()
         self._wake.set()
         if self._rendezvous.world_size == 1:
@@ -332,8 +311,6 @@ class Monitor:
                 continue
             self._warned.add(key)
             missing = diagnosis.missing_ranks(snapshot, item)
-            if not missing and item.get("waiting_for", -1) >= 0:
-                missing = [item["waiting_for"]]
             logging.warning(
                 "tfdear: rank %d has waited %.0f s in %s; the job ends after %g s. %s",
                 self._rank,

@@ -27,11 +27,9 @@ def wait_until_stuck(
 ) -> None:
     """Returns when the script has not moved for as long as it may clean up.
 
-    Args:
-        cleanup_timeout: Seconds that the main thread may stay at one instruction, or that exit
-            handlers may take. A checkpoint that is being written may be finished.
-        grace_seconds: Seconds more that the exit handlers may take, to wait for other ranks.
-        closing_since: Time at which the exit handlers started, of `time.monotonic`, or None.
+    The main thread may stay at one instruction for `cleanup_timeout` seconds; exit handlers, which
+    started at `closing_since` by `time.monotonic`, may take `grace_seconds` more, to wait for other
+    ranks. A checkpoint that is being written may be finished.
     """
     main = threading.main_thread().ident
     position, since = None, time.monotonic()

@@ -43,7 +43,7 @@ class Check:
 
 
 def run(self_test: bool = True, timeout: float = 120.0) -> int:
-    """Prints what is found and checks it, with `self_test` in a job of two ranks, too.
+    """Prints what is found and checks it, with `self_test` also in a job of two ranks.
 
     That job may take `timeout` seconds. Returns 0 when every check passed, else 1.
     """
