@@ -72,7 +72,7 @@ def fusion(options: argparse.Namespace) -> dict[str, Any]:
             trace=trace,
             ratio=options.ratio,
             names=options.schedules,
-            planners=options.planners,
+            planners=list(dict.fromkeys(options.planners)),
         )
 
 

@@ -28,15 +28,12 @@ def _phases(group: Group | None, *wire_formats: WireFormat) -> tuple[str, ...]:
     )
 
 
-# The phases of an all-reduce in two levels, by level.
-INTRA_PHASES = _phases(Group.INTRA, WireFormat.DENSE)
-INTER_PHASES = _phases(Group.INTER, WireFormat.DENSE)
-# Those in which ranks exchange what they selected; their payload is what this rank coded.
+# In these ranks exchange what they selected; their payload is what this rank coded.
 SPARSE_PHASES = _phases(None, WireFormat.SELECTED)
 PHASES = (
     *_phases(Group.WORLD, WireFormat.DENSE, WireFormat.ROWS),
-    *INTRA_PHASES,
-    *INTER_PHASES,
+    *_phases(Group.INTRA, WireFormat.DENSE),
+    *_phases(Group.INTER, WireFormat.DENSE),
     *SPARSE_PHASES,
 )
 _SECONDS = 1e-6
@@ -127,7 +124,7 @@ class StepStatistics:
         `backward`.
         """
         line = rows[np.isin(rows["kind"], _LINE)]
-        duration, hidden = _durations(line)
+        duration, _ = _durations(line)
         summary: dict = {"steps": len(np.unique(line["ticket"]))}
         payload = {}
         for phase in PHASES:
