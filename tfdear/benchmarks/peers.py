@@ -23,7 +23,7 @@ class Peer:
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def open(self, stack: contextlib.ExitStack, settings: Settings) -> Group | None:
-        """Starts the framework's ranks, or prints why they are missing; those of tfdear must start."""
+        """Starts the framework's ranks, or prints why it cannot; those of tfdear must start."""
         if self.python is None:
             settings.tell(f"{self.name}: not there ({self.flag} names no Python)")
             return None
