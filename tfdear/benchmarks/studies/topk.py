@@ -9,7 +9,6 @@ Gaussian threshold are single-threaded numpy code here.
 """
 
 import argparse
-import dataclasses
 import json
 import pathlib
 import statistics
@@ -200,23 +199,19 @@ class Torch:
         return json.loads(answer), np.load(indices)
 
 
-@dataclasses.dataclass
 class Exact:
     """The result of exact selection by its definition, in the order of the bits."""
 
-    kth: int
-    above: int
-
-    @classmethod
-    def of(cls, x, k):
+    def __init__(self, x, k):
+        self._x, self._k = x, k
         magnitudes = _magnitudes(x)
-        kth = int(np.partition(magnitudes, x.size - k)[x.size - k])
-        return cls(kth, int(np.count_nonzero(magnitudes > kth)))
+        self._kth = np.partition(magnitudes, x.size - k)[x.size - k]
+        self._above = np.count_nonzero(magnitudes > self._kth)
 
-    def recall(self, x, indices, k):
-        selected = _magnitudes(x[np.unique(indices)])
-        ties = min(np.count_nonzero(selected == self.kth), k - self.above)
-        return float((np.count_nonzero(selected > self.kth) + ties) / k)
+    def recall(self, indices):
+        selected = _magnitudes(self._x[np.unique(indices)])
+        ties = min(np.count_nonzero(selected == self._kth), self._k - self._above)
+        return float((np.count_nonzero(selected > self._kth) + ties) / self._k)
 
 
 def _magnitudes(x):
@@ -245,7 +240,7 @@ class Case:
     def rows(self):
         """Measures every operator; the read pass is timed before each of its calls."""
         core, k, vectors = self._core, self.k, self.vectors
-        exact = Exact.of(vectors[0], k)
+        exact = Exact(vectors[0], k)
         tensors = [tf.constant(vector) for vector in vectors]
         random = np.random.default_rng(1)
         residual = np.zeros_like(vectors[0])
@@ -305,7 +300,7 @@ class Case:
             "operator": operator,
             "seconds": seconds,
             "over_read_pass": ratio,
-            "recall": exact.recall(self.vectors[0], indices, self.k),
+            "recall": exact.recall(indices),
             "returned": int(np.size(indices)),
         }
 
