@@ -1,5 +1,4 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-
 #ifndef TFDEAR_BENCHMARKS_MEMORY_PASS_H_
 #define TFDEAR_BENCHMARKS_MEMORY_PASS_H_
 

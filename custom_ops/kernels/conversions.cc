@@ -1,6 +1,8 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/kernels/conversions.h"
 
+#include <utility>
+
 #include "tensorflow/core/framework/allocation_description.pb.h"
 
 namespace tfdear {

@@ -3,7 +3,6 @@
 #define TFDEAR_KERNELS_CONVERSIONS_H_
 
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"

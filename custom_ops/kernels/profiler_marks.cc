@@ -1,5 +1,4 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-
 // Shows the engine's events in TensorFlow's profiler, beside the ops: what
 // `tf.profiler.experimental.start` records has each bucket's collectives, the updates and the reads
 // that waited, as "tfdear <kind>" with the numbers of the step (ticket) and of the bucket.

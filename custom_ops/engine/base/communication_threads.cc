@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <mutex>
 #include <vector>
 

@@ -1,9 +1,9 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-
 #include "custom_ops/engine/base/parallel_for.h"
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <utility>
 
 #include "custom_ops/engine/base/signal_mask.h"

@@ -1,12 +1,9 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-
 #ifndef TFDEAR_ENGINE_BASE_PARALLEL_FOR_H_
 #define TFDEAR_ENGINE_BASE_PARALLEL_FOR_H_
 
 #include <condition_variable>
-#include <cstdint>
 #include <functional>
-#include <memory>
 #include <thread>
 #include <vector>
 

@@ -1,10 +1,8 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-
 #ifndef TFDEAR_ENGINE_BASE_SHARD_H_
 #define TFDEAR_ENGINE_BASE_SHARD_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <vector>
 
 namespace tfdear {

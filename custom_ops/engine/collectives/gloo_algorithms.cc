@@ -1,5 +1,4 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-
 // The data movement of GlooBackend's sums and gathers: rings, and the choice between them and the
 // direct exchange. gloo_backend.cc holds the rest.
 

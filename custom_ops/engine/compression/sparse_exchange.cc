@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <string>
 
 #include "custom_ops/engine/compression/bisection_top_k.h"
 

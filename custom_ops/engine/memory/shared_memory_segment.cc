@@ -1,5 +1,4 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-
 #include "custom_ops/engine/memory/shared_memory_segment.h"
 
 #include <fcntl.h>
@@ -13,7 +12,6 @@
 
 #include <array>
 #include <cerrno>
-#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <sstream>

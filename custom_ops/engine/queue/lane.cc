@@ -2,8 +2,6 @@
 #include "custom_ops/engine/queue/lane.h"
 
 #include <algorithm>
-#include <utility>
-#include <vector>
 
 namespace tfdear {
 

@@ -2,7 +2,6 @@
 #ifndef TFDEAR_ENGINE_QUEUE_LANE_H_
 #define TFDEAR_ENGINE_QUEUE_LANE_H_
 
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>

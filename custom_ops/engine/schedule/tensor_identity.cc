@@ -1,7 +1,6 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/schedule/tensor_identity.h"
 
-#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>

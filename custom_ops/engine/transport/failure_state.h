@@ -1,5 +1,4 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-
 #ifndef TFDEAR_ENGINE_TRANSPORT_FAILURE_STATE_H_
 #define TFDEAR_ENGINE_TRANSPORT_FAILURE_STATE_H_
 

@@ -1,8 +1,6 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/transport/membership.h"
 
-#include <string>
-
 namespace tfdear {
 
 Status CheckMembership(int rank, int size, std::chrono::milliseconds timeout) {

@@ -18,7 +18,6 @@
 #include <numeric>
 #include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "custom_ops/engine/base/data_type.h"

@@ -1,5 +1,4 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-
 #include "custom_ops/engine/transport/shared_memory/shared_memory_transport.h"
 
 #include <linux/futex.h>
@@ -8,10 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <climits>
 #include <cstring>
-#include <new>
 #include <sstream>
 #include <thread>
 #include <utility>

@@ -1,5 +1,4 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-
 #include "custom_ops/engine/transport/tcp/gloo_exchange.h"
 
 #include <gloo/transport/context.h>

@@ -1,5 +1,4 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-
 #include "custom_ops/engine/transport/tcp/gloo_transport.h"
 
 #include <gloo/transport/context.h>
@@ -9,7 +8,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <utility>
 
 #include "custom_ops/engine/base/signal_mask.h"
 #include "custom_ops/engine/transport/membership.h"
