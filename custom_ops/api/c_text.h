@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string>
 
-#include "custom_ops/engine/base/status.h"
+#include "custom_ops/engine/base/errors.h"
 
 namespace tfdear {
 

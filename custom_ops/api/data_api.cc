@@ -86,7 +86,7 @@ Status RunDense(CollectiveBackend* backend, Operation operation, void* data, siz
     case Operation::kBroadcast:
       return backend->Broadcast(data, count * SizeOf(type), root, signature, sequence);
   }
-  return Status(StatusCode::kInvalidArgument, "there is no such collective");
+  return InvalidArgument("there is no such collective");
 }
 
 }  // namespace
@@ -96,13 +96,11 @@ int tfdear_collective_run(int lane, int operation, void* data, int64_t count, in
                           int error_size) {
   auto* opened = Engine::Get()->lane(static_cast<tfdear::LaneKind>(lane));
   if (opened == nullptr) {
-    return Report(Status(StatusCode::kInvalidArgument, "this rank alone has no process groups"),
-                  error, error_size);
+    return Report(InvalidArgument("this rank alone has no process groups"), error, error_size);
   }
   const auto kind = static_cast<Operation>(operation);
-  auto signature = std::make_shared<Signature>(std::string(Name(kind)) + " run " +
-                                               std::to_string(warm_up + repeats) + " times on " +
-                                               std::to_string(count) + " elements");
+  auto signature = std::make_shared<Signature>(
+      TextOf(Name(kind), " run ", warm_up + repeats, " times on ", count, " elements"));
   const auto work =
       opened->group()->Run(signature, [=](CollectiveBackend* backend, uint64_t sequence) {
         auto begin = std::chrono::steady_clock::now();
@@ -142,9 +140,8 @@ int tfdear_reduction_wait(int64_t reduction, int tensor, void* out, int64_t byte
   auto found = Reductions().Find(reduction);
   if (found == nullptr) return Report(kNotOpen, error, error_size);
   if (tensor < 0 || static_cast<size_t>(tensor) >= found->layout().tensors.size()) {
-    return Report(Status(StatusCode::kInvalidArgument,
-                         "'" + found->layout().name + "' has no tensor " + std::to_string(tensor)),
-                  error, error_size);
+    return Report(InvalidArgument("'", found->layout().name, "' has no tensor ", tensor), error,
+                  error_size);
   }
   auto future = std::make_shared<Future<std::pair<Status, Reduced>>>();
   found->WhenReduced(tensor, [future](const Status& status, const Reduced& sum) {
@@ -153,18 +150,16 @@ int tfdear_reduction_wait(int64_t reduction, int tensor, void* out, int64_t byte
   std::pair<Status, Reduced> result;
   if (!future->Wait(timeout_seconds, &result)) {
     return Report(Status(StatusCode::kDeadlineExceeded,
-                         "the sum of tensor " + std::to_string(tensor) + " did not come within " +
-                             std::to_string(timeout_seconds) + " s"),
+                         TextOf("the sum of tensor ", tensor, " did not come within ",
+                                timeout_seconds, " s")),
                   error, error_size);
   }
   if (result.first.ok() && out != nullptr) {
     int64_t held = static_cast<int64_t>(SizeOf(found->layout().tensors[tensor].type));
     for (int64_t dimension : result.second.shape) held *= dimension;
     if (bytes != held) {
-      return Report(Status(StatusCode::kInvalidArgument,
-                           "the sum of tensor " + std::to_string(tensor) + " of '" +
-                               found->layout().name + "' has " + std::to_string(held) +
-                               " bytes, its caller expected " + std::to_string(bytes)),
+      return Report(InvalidArgument("the sum of tensor ", tensor, " of '", found->layout().name,
+                                    "' has ", held, " bytes, its caller expected ", bytes),
                     error, error_size);
     }
   }

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "custom_ops/engine/base/errors.h"
 #include "custom_ops/kernels/conversions.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -28,10 +29,9 @@ Status ProgramRun::Run(const Reduced& gradient) const {
     Tensor* const value = variable->tensor();
     if (!variable->is_initialized || value->dtype() != tensorflow::DT_FLOAT ||
         static_cast<size_t>(value->NumElements()) != count) {
-      return Status(StatusCode::kInternal,
-                    "a variable is no longer what it was when its update was traced. Expected: " +
-                        std::to_string(count) + " elements of float32. Received: " +
-                        value->DebugString(0) + ". Do not assign other shapes in training");
+      return Internal("a variable is no longer what it was when its update was traced. Expected: ",
+                      count, " elements of float32. Received: ", value->DebugString(0),
+                      ". Do not assign other shapes in training");
     }
     targets.push_back(value->RefCountIsOne() ? *value : Tensor(value->dtype(), value->shape()));
     arrays.push_back({value->flat<float>().data(), targets.back().flat<float>().data()});

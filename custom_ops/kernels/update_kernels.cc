@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "custom_ops/engine/base/errors.h"
 #include "custom_ops/engine/engine.h"
 #include "custom_ops/engine/updates/elementwise_program.h"
 #include "custom_ops/kernels/cancellable.h"
@@ -196,9 +197,8 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     engine->events()->Add({EventKind::kUpdate, ticket, writes[0],
                            static_cast<int64_t>(writes.size()), begin, EventRecord::NowMicros()});
     engine->pending()->Finish(
-        writes, status.ok() ? Status()
-                            : Status(StatusCode::kInternal,
-                                     "an optimizer update failed: " + status.message()));
+        writes,
+        status.ok() ? Status() : Internal("an optimizer update failed: ", status.message()));
   }
 
   // Takes hold of the values that this step's norms are of. Earlier updates of these variables are
@@ -282,9 +282,7 @@ class DeferUpdateOp : public tensorflow::OpKernel {
                  [in_flight, engine, state, writes, ticket, begin,
                   done_here = &done_here](const absl::Status& status) {
                    RecordEnd(engine, ticket, writes, begin,
-                             status.ok()
-                                 ? Status()
-                                 : Status(StatusCode::kInternal, std::string(status.message())));
+                             status.ok() ? Status() : Internal(status.message()));
                    // Not here, in a callback of the run that still uses it.
                    if (State::OnThisThread() == state) {
                      *done_here = true;

@@ -7,28 +7,22 @@ namespace tfdear {
 
 Status CheckElements(const void* data, size_t count, DataType type) {
   if (SizeOf(type) == 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  "unknown data type " + std::to_string(static_cast<int>(type)));
+    return InvalidArgument("unknown data type ", static_cast<int>(type));
   }
   if (count > 0 && data == nullptr) {
-    return Status(StatusCode::kInvalidArgument,
-                  "data is null, expected " + std::to_string(count) + " elements");
+    return InvalidArgument("data is null, expected ", count, " elements");
   }
   return Status();
 }
 
 Status CheckRoot(int root, int size) {
   if (root >= 0 && root < size) return Status();
-  return Status(StatusCode::kInvalidArgument, "expected a root from 0 to " +
-                                                  std::to_string(size - 1) + ", received " +
-                                                  std::to_string(root));
+  return InvalidArgument("expected a root from 0 to ", size - 1, ", received ", root);
 }
 
 Status CheckLength(const char* name, size_t length, int size) {
   if (length == static_cast<size_t>(size)) return Status();
-  return Status(StatusCode::kInvalidArgument, std::string("expected ") + name + " for " +
-                                                  std::to_string(size) + " ranks, received " +
-                                                  std::to_string(length));
+  return InvalidArgument("expected ", name, " for ", size, " ranks, received ", length);
 }
 
 Status CheckExchange(const std::vector<size_t>& send_bytes, const std::vector<size_t>& recv_bytes,
@@ -36,9 +30,8 @@ Status CheckExchange(const std::vector<size_t>& send_bytes, const std::vector<si
   TFDEAR_RETURN_IF_ERROR(CheckLength("send_bytes", send_bytes.size(), size));
   TFDEAR_RETURN_IF_ERROR(CheckLength("recv_bytes", recv_bytes.size(), size));
   if (send_bytes[rank] == recv_bytes[rank]) return Status();
-  return Status(StatusCode::kInvalidArgument,
-                "a rank sends itself " + std::to_string(send_bytes[rank]) + " bytes, but expects " +
-                    std::to_string(recv_bytes[rank]) + " from itself");
+  return InvalidArgument("a rank sends itself ", send_bytes[rank], " bytes, but expects ",
+                         recv_bytes[rank], " from itself");
 }
 
 Status ToByteRanges(const void* data, const std::vector<Range>& shards, DataType type, int size,

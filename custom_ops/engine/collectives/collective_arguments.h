@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "custom_ops/engine/base/data_type.h"
+#include "custom_ops/engine/base/errors.h"
 #include "custom_ops/engine/base/shard.h"
-#include "custom_ops/engine/base/status.h"
 
 namespace tfdear {
 

@@ -38,12 +38,9 @@ Status CheckedTotal(const std::vector<int64_t>& counts, size_t item_bytes, const
   size_t sum = 0;
   for (size_t member = 0; member < counts.size(); ++member) {
     if (counts[member] < 0 || static_cast<uint64_t>(counts[member]) > most - sum) {
-      return Status(StatusCode::kInternal,
-                    what + ": member " + std::to_string(member) +
-                        " of the process group announced " + std::to_string(counts[member]) +
-                        " items of " + std::to_string(item_bytes) + " bytes, expected 0 to " +
-                        std::to_string(most - sum) +
-                        "; it may run another version of tfdear, or its memory is damaged");
+      return Internal(what, ": member ", member, " of the process group announced ", counts[member],
+                      " items of ", item_bytes, " bytes, expected 0 to ", most - sum,
+                      "; it may run another version of tfdear, or its memory is damaged");
     }
     sum += static_cast<size_t>(counts[member]);
   }
@@ -115,12 +112,11 @@ Status AllGatherIndexedRows(CollectiveBackend* backend, const Signature& signatu
                                   &announced));
   for (size_t r = 0; 2 * r < announced.size(); ++r) {
     if (announced[2 * r + 1] != announced[1]) {
-      return Status(StatusCode::kInvalidArgument,
-                    text + ": rank 0 of the process group sent rows of " +
-                        std::to_string(announced[1]) + " bytes, rank " + std::to_string(r) +
-                        " rows of " + std::to_string(announced[2 * r + 1]) +
-                        "; the shape of a sparse gradient may differ between ranks in its first "
-                        "dimension only");
+      return InvalidArgument(
+          text, ": rank 0 of the process group sent rows of ", announced[1], " bytes, rank ", r,
+          " rows of ", announced[2 * r + 1],
+          "; the shape of a sparse gradient may differ between ranks in its first "
+          "dimension only");
     }
     counts.push_back(announced[2 * r]);
   }

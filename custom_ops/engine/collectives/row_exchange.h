@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "custom_ops/engine/base/data_type.h"
+#include "custom_ops/engine/base/errors.h"
 #include "custom_ops/engine/base/signature.h"
-#include "custom_ops/engine/base/status.h"
 #include "custom_ops/engine/collectives/collective_backend.h"
 
 namespace tfdear {

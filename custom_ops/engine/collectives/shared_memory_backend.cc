@@ -238,11 +238,9 @@ Status SharedMemoryBackend::FindData(void* data, size_t bytes, std::vector<char*
     (*data_of_rank)[peer] = arena_->At(peer, offsets[peer], bytes);
     if ((*data_of_rank)[peer] == nullptr) {
       FailureState* const failure = transport_->failure();
-      return failure->Fail(
-          Status(StatusCode::kInternal,
-                 failure->NameOf(peer) + " announced data of " + std::to_string(bytes) +
-                     " bytes at " + std::to_string(offsets[peer]) + ", outside of its memory"),
-          peer);
+      return failure->Fail(Internal(failure->NameOf(peer), " announced data of ", bytes,
+                                    " bytes at ", offsets[peer], ", outside of its memory"),
+                           peer);
     }
   }
   if (std::count(offsets.begin(), offsets.end(), 0) > 0) data_of_rank->clear();

@@ -246,10 +246,9 @@ int PlanIndices(size_t k, size_t d, const GapAt& gap_at, uint64_t* unary_bits) {
 }
 
 Status Corrupt(size_t size, size_t d, const char* what) {
-  return Status(StatusCode::kInternal,
-                "coded sparse gradients are corrupt: " + std::string(what) + " (" +
-                    std::to_string(size) + " bytes, for a vector of " + std::to_string(d) +
-                    " elements); the ranks may run different versions of tfdear");
+  return Internal("coded sparse gradients are corrupt: ", what, " (", size,
+                  " bytes, for a vector of ", d,
+                  " elements); the ranks may run different versions of tfdear");
 }
 
 }  // namespace

@@ -14,9 +14,9 @@ std::string SparseExchangeOptions::Describe() const {
   std::string text = kind == ExchangeKind::kReduce ? "reduce" : "all_gather";
   text += values == ValueFormat::kBFloat16 ? " bfloat16" : " float32";
   if (!error_feedback) text += " without error feedback";
-  if (momentum != 0) text += " momentum " + std::to_string(momentum);
+  if (momentum != 0) text += TextOf(" momentum ", momentum);
   if (optimizer_has_momentum) text += " of the optimizer";
-  if (samplings > 0) text += " samplings " + std::to_string(samplings);
+  if (samplings > 0) text += TextOf(" samplings ", samplings);
   return text;
 }
 
@@ -29,10 +29,10 @@ Status SparseExchange::Run(CollectiveBackend* backend, float* data, size_t count
                            const Signature& signature, uint64_t sequence, size_t* bytes) {
   if (count == 0) return Status();
   if (count > std::numeric_limits<uint32_t>::max()) {
-    return Status(StatusCode::kInvalidArgument,
-                  "a bucket of " + std::to_string(count) +
-                      " elements per rank is too large to be compressed: indices have 32 bits. "
-                      "Choose smaller buckets with `fusion`");
+    return InvalidArgument(
+        "a bucket of ", count,
+        " elements per rank is too large to be compressed: indices have 32 bits. "
+        "Choose smaller buckets with `fusion`");
   }
   if (options_.error_feedback) {
     residual.resize(count);
@@ -199,12 +199,10 @@ void SparseExchange::Encode(const Range& range, std::vector<char>* out) {
 Status SparseExchange::CheckSize(int64_t bytes, int member, size_t k, const Range& range) const {
   const size_t most = SparseCodeBound(k, range.size(), options_.values);
   if (bytes >= 0 && static_cast<uint64_t>(bytes) <= most) return Status();
-  return Status(StatusCode::kInternal,
-                "member " + std::to_string(member) + " of the process group announced " +
-                    std::to_string(bytes) + " bytes of sparse gradients, where " +
-                    std::to_string(k) + " of " + std::to_string(range.size()) +
-                    " elements take at most " + std::to_string(most) +
-                    "; the ranks may run different versions of tfdear");
+  return Internal("member ", member, " of the process group announced ", bytes,
+                  " bytes of sparse gradients, where ", k, " of ", range.size(),
+                  " elements take at most ", most,
+                  "; the ranks may run different versions of tfdear");
 }
 
 Status SparseExchange::GatherAndAdd(CollectiveBackend* backend, float* data,
@@ -238,8 +236,8 @@ Status SparseExchange::DecodeAndAdd(const char* code, size_t size, int member, f
                                     const Range& range) {
   const Status status = DecodeSparse(code, size, range.size(), &decoded_indices_, &decoded_values_);
   if (!status.ok()) {
-    return Status(status.code(), "from member " + std::to_string(member) +
-                                     " of the process group: " + status.message());
+    return Status(status.code(),
+                  TextOf("from member ", member, " of the process group: ", status.message()));
   }
   float* const begin = data + range.begin;
   for (size_t i = 0; i < decoded_indices_.size(); ++i) {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "custom_ops/engine/base/status.h"
+#include "custom_ops/engine/base/errors.h"
 #include "custom_ops/engine/collectives/collective_backend.h"
 #include "custom_ops/engine/compression/sparse_code.h"
 #include "custom_ops/engine/compression/top_k.h"

@@ -25,9 +25,10 @@ constexpr int kPopulateWrite = 23;
 
 using Token = std::array<unsigned char, kTokenBytes>;
 
-Status SystemError(const std::string& what) {
+template <typename... Parts>
+Status SystemError(const Parts&... what) {
   const int number = errno;
-  return Status(StatusCode::kUnavailable, what + ": " + std::strerror(number));
+  return Unavailable(what..., ": ", std::strerror(number));
 }
 
 std::string ReadLink(const char* path) {
@@ -44,7 +45,7 @@ Status ThisNode(std::string* node) {
   const std::string processes = ReadLink("/proc/self/ns/pid");
   const std::string network = ReadLink("/proc/self/ns/net");
   if (boot.empty() || processes.empty() || network.empty()) {
-    return Status(StatusCode::kUnavailable, "/proc does not tell this node from others");
+    return Unavailable("/proc does not tell this node from others");
   }
   *node = boot + "/" + processes + "/" + network;
   return Status();
@@ -73,9 +74,8 @@ Status SharedMemorySegment::Create(size_t bytes, Pages pages,
   // Beyond this limit a larger file would be a signal.
   rlimit limit;
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
-    return Status(StatusCode::kUnavailable,
-                  "no " + std::to_string(bytes) + " bytes of shared memory: files are limited to " +
-                      std::to_string(limit.rlim_cur) + " bytes (ulimit -f)");
+    return Unavailable("no ", bytes, " bytes of shared memory: files are limited to ",
+                       limit.rlim_cur, " bytes (ulimit -f)");
   }
   const int fd = memfd_create("tfdear", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return SystemError("no shared memory (memfd_create)");
@@ -89,7 +89,7 @@ Status SharedMemorySegment::Create(size_t bytes, Pages pages,
   } while (failure == EINTR);
   if (failure != 0) {
     errno = failure;
-    return SystemError("no " + std::to_string(bytes) + " bytes of shared memory");
+    return SystemError("no ", bytes, " bytes of shared memory");
   }
   // The size stays: a page that went away would be a signal in the process that reads it.
   if (fchmod(fd, 0600) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
@@ -107,8 +107,7 @@ Status SharedMemorySegment::Create(size_t bytes, Pages pages,
     return SystemError("no random numbers");
   }
   std::memcpy(segment->data_, token.data(), token.size());
-  segment->address_ =
-      node + " " + std::to_string(getpid()) + " " + std::to_string(fd) + " " + ToHex(token);
+  segment->address_ = TextOf(node, " ", getpid(), " ", fd, " ", ToHex(token));
   *result = std::move(segment);
   return Status();
 }
@@ -121,42 +120,39 @@ Status SharedMemorySegment::Map(const std::string& address, size_t bytes, Access
   pid_t pid = -1;
   int remote_fd = -1;
   if (!(fields >> node >> pid >> remote_fd >> token)) {
-    return Status(StatusCode::kInvalidArgument,
-                  "expected the address of shared memory, received '" + address + "'");
+    return InvalidArgument("expected the address of shared memory, received '", address, "'");
   }
   std::string here;
   TFDEAR_RETURN_IF_ERROR(ThisNode(&here));
   if (node != here) {
-    return Status(StatusCode::kUnavailable,
-                  "it is on another node, or in another namespace of this one");
+    return Unavailable("it is on another node, or in another namespace of this one");
   }
   segment->process_fd_ = OpenProcess(pid);
   if (segment->process_fd_ < 0) {
-    return SystemError("cannot watch process " + std::to_string(pid) + " (pidfd_open)");
+    return SystemError("cannot watch process ", pid, " (pidfd_open)");
   }
-  const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(remote_fd);
+  const std::string path = TextOf("/proc/", pid, "/fd/", remote_fd);
   const bool writes = access == Access::kReadAndWrite;
   const int fd = open(path.c_str(), (writes ? O_RDWR : O_RDONLY) | O_CLOEXEC);
-  if (fd < 0) return SystemError("cannot open its shared memory, " + path);
+  if (fd < 0) return SystemError("cannot open its shared memory, ", path);
   segment->memory_fd_ = fd;
   struct stat info;
-  if (fstat(fd, &info) != 0) return SystemError("cannot read the size of " + path);
+  if (fstat(fd, &info) != 0) return SystemError("cannot read the size of ", path);
   const int seals = fcntl(fd, F_GET_SEALS);
   if (static_cast<size_t>(info.st_size) != bytes || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-    return Status(StatusCode::kUnavailable, path + " is not the expected shared memory of " +
-                                                std::to_string(bytes) + " bytes");
+    return Unavailable(path, " is not the expected shared memory of ", bytes, " bytes");
   }
   void* const memory =
       mmap(nullptr, bytes, PROT_READ | (writes ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
-  if (memory == MAP_FAILED) return SystemError("cannot map " + path);
+  if (memory == MAP_FAILED) return SystemError("cannot map ", path);
   segment->data_ = static_cast<char*>(memory);
   segment->bytes_ = bytes;
   segment->Unpublish();
   Token found;
   std::memcpy(found.data(), segment->data_, found.size());
   if (ToHex(found) != token) {
-    return Status(StatusCode::kUnavailable,
-                  path + " is other memory; did that process end and a new one take its number?");
+    return Unavailable(path,
+                       " is other memory; did that process end and a new one take its number?");
   }
   segment->address_ = address;
   *result = std::move(segment);

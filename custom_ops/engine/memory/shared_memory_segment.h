@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "custom_ops/engine/base/status.h"
+#include "custom_ops/engine/base/errors.h"
 
 namespace tfdear {
 

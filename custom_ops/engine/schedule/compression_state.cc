@@ -94,9 +94,9 @@ bool CanHoldBack(const std::vector<TensorSpec>& tensors, const std::vector<int>&
   });
 }
 
-Status Bad(const std::string& what) {
-  return Status(StatusCode::kInvalidArgument,
-                "the saved state of compressed communication does not fit: " + what);
+template <typename... Parts>
+Status Bad(const Parts&... what) {
+  return InvalidArgument("the saved state of compressed communication does not fit: ", what...);
 }
 
 }  // namespace
@@ -167,15 +167,14 @@ Status CompressionState::Load(const char** next, const char* end, int place, int
   const Status damaged = Bad("it is cut off or damaged");
   int64_t format, saved_place, saved_places, saved_steps, count;
   if (!Take(next, end, &format)) return damaged;
-  if (format != kFormat) return Bad("its format is " + std::to_string(format));
+  if (format != kFormat) return Bad("its format is ", format);
   if (!Take(next, end, &saved_place) || !Take(next, end, &saved_places) ||
       !Take(next, end, &saved_steps)) {
     return damaged;
   }
   if (saved_place != place || saved_places != places) {
-    return Bad("it was saved by rank " + std::to_string(saved_place) + " of " +
-               std::to_string(saved_places) + " of a node, this is rank " + std::to_string(place) +
-               " of " + std::to_string(places));
+    return Bad("it was saved by rank ", saved_place, " of ", saved_places,
+               " of a node, this is rank ", place, " of ", places);
   }
   std::vector<TensorSpec> tensors;
   if (saved_steps < 0 || saved_steps > kMostSteps || !TakeTensors(next, end, &tensors))

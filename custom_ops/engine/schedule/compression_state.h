@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "custom_ops/engine/base/status.h"
+#include "custom_ops/engine/base/errors.h"
 #include "custom_ops/engine/base/work.h"
 #include "custom_ops/engine/compression/sparse_exchange.h"
 #include "custom_ops/engine/schedule/bucket.h"

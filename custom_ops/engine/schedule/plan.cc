@@ -9,8 +9,9 @@ namespace {
 
 // No plan of a real model comes near; a damaged one would.
 constexpr int64_t kMost = int64_t{1} << 24;
-Status Bad(const std::string& what) {
-  return Status(StatusCode::kInvalidArgument, "a plan for tensor fusion does not hold: " + what);
+template <typename... Parts>
+Status Bad(const Parts&... what) {
+  return InvalidArgument("a plan for tensor fusion does not hold: ", what...);
 }
 
 // The kinds of a bucket's steps, in the order in which they reduce it and then spread it.
@@ -94,7 +95,7 @@ Status Plan::Decode(const std::vector<int64_t>& words, Plan* plan) {
   auto take_count = [&](size_t each, int64_t* count) {
     return take(count) && static_cast<size_t>(*count) <= (words.size() - next) / each;
   };
-  const Status damaged = Bad("its " + std::to_string(words.size()) + " numbers are no plan");
+  const Status damaged = Bad("its ", words.size(), " numbers are no plan");
   int64_t wait_for_all, count;
   if (!take(&wait_for_all) || wait_for_all > 1 || !take_count(1, &count)) return damaged;
   plan->wait_for_all = wait_for_all == 1;
@@ -138,21 +139,19 @@ Status Plan::Check(const std::vector<TensorSpec>& tensors, Levels levels) const 
     if (bucket.empty()) return Bad("a bucket is empty");
     for (int tensor : bucket) {
       if (tensor < 0 || tensor >= static_cast<int>(tensors.size()) || placed[tensor]) {
-        return Bad("tensor " + std::to_string(tensor) + " of " + std::to_string(tensors.size()) +
-                   " is unknown or twice in it");
+        return Bad("tensor ", tensor, " of ", tensors.size(), " is unknown or twice in it");
       }
       placed[tensor] = true;
       const TensorSpec& spec = tensors[tensor];
       if (spec.type != tensors[bucket[0]].type) return Bad("a bucket mixes data types");
       if (bucket.size() > 1 && (spec.sparse || spec.count < 0)) {
-        return Bad("tensor " + std::to_string(tensor) +
-                   ", sparse or sized at run time, does not travel alone");
+        return Bad("tensor ", tensor, ", sparse or sized at run time, does not travel alone");
       }
     }
   }
   if (std::count(placed.begin(), placed.end(), false) > 0) {
-    return Bad("it places " + std::to_string(std::count(placed.begin(), placed.end(), true)) +
-               " of " + std::to_string(tensors.size()) + " tensors");
+    return Bad("it places ", std::count(placed.begin(), placed.end(), true), " of ", tensors.size(),
+               " tensors");
   }
   std::vector<Progress> progress(buckets.size());
   for (const Step& step : steps) {
@@ -160,22 +159,20 @@ Status Plan::Check(const std::vector<TensorSpec>& tensors, Levels levels) const 
     if (step.bucket < 0 || step.bucket >= static_cast<int>(buckets.size()) || step.chunks < 1 ||
         static_cast<size_t>(step.chunks) > steps.size() || step.chunk < 0 ||
         step.chunk >= step.chunks) {
-      return Bad("a step names bucket " + std::to_string(step.bucket) + ", chunk " +
-                 std::to_string(step.chunk) + " of " + std::to_string(step.chunks));
+      return Bad("a step names bucket ", step.bucket, ", chunk ", step.chunk, " of ", step.chunks);
     }
     const TensorSpec& spec = tensors[buckets[step.bucket][0]];
-    const std::string words =
-        std::string(Name(step.kind)) + " of bucket " + std::to_string(step.bucket);
+    const std::string words = TextOf(Name(step.kind), " of bucket ", step.bucket);
     const bool selects = step.kind.wire_format == WireFormat::kSelected;
     if (spec.sparse != (step.kind.wire_format == WireFormat::kRows) ||
         (selects && (spec.type != DataType::kFloat32 || spec.count < 0 || step.chunks > 1))) {
-      return Bad(words + " does not suit its tensors");
+      return Bad(words, " does not suit its tensors");
     }
     if (step.chunks > 1 && (spec.sparse || spec.count < 0)) {
-      return Bad(words + " is cut, but its size is known at run time only");
+      return Bad(words, " is cut, but its size is known at run time only");
     }
     if (!progress[step.bucket].Add(step)) {
-      return Bad(words + " comes twice, out of order or in other chunks than before");
+      return Bad(words, " comes twice, out of order or in other chunks than before");
     }
   }
   const std::vector<Chain> chains = Chains(levels);
@@ -185,9 +182,8 @@ Status Plan::Check(const std::vector<TensorSpec>& tensors, Levels levels) const 
         progress[b].chunks.back().left > 0) {
       std::string words;
       for (const StepKind& kind : chain) words += std::string(" ") + Name(kind);
-      return Bad(
-          "bucket " + std::to_string(b) +
-          " is never summed and spread as a whole; its steps:" + (words.empty() ? " none" : words));
+      return Bad("bucket ", b, " is never summed and spread as a whole; its steps:",
+                 words.empty() ? " none" : words);
     }
   }
   return Status();

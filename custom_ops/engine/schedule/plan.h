@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "custom_ops/engine/base/status.h"
+#include "custom_ops/engine/base/errors.h"
 #include "custom_ops/engine/base/step_kind.h"
 #include "custom_ops/engine/schedule/bucket.h"
 

@@ -22,10 +22,8 @@ Status BroadcastAgreement(CollectiveBackend* backend, const Signature& signature
   TFDEAR_RETURN_IF_ERROR(
       CheckedTotal({header[0]}, sizeof(int64_t), signature.text(), &numbers, kMostBytes));
   if (header[1] < 1 || header[1] > kMostExecutions) {
-    return Status(StatusCode::kInternal,
-                  signature.text() + ": rank 0 announced the next agreement after " +
-                      std::to_string(header[1]) + " executions, expected 1 to " +
-                      std::to_string(kMostExecutions));
+    return Internal(signature.text(), ": rank 0 announced the next agreement after ", header[1],
+                    " executions, expected 1 to ", kMostExecutions);
   }
   agreement->plan.resize(numbers);
   agreement->interval = header[1];

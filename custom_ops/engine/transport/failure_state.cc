@@ -14,22 +14,21 @@ Status FailureState::Fail(const Status& error, int peer) {
 }
 
 Status FailureState::PeerClosed(const std::string& call, int peer, const std::string& transport) {
-  return Fail(Status(StatusCode::kUnavailable,
-                     (call.empty() ? "" : call + ": ") + NameOf(peer) +
-                         " closed its connection; it ended, or failed first. See its own "
-                         "messages. (" +
-                         transport + ")"),
-              peer);
+  return Fail(
+      Unavailable(call.empty() ? "" : call + ": ", NameOf(peer),
+                  " closed its connection; it ended, or failed first. See its own messages. (",
+                  transport, ")"),
+      peer);
 }
 
 Status FailureState::PeerSilent(const std::string& call, int peer, bool sending,
                                 std::chrono::milliseconds timeout, const std::string& instead) {
   return Fail(
       Status(StatusCode::kDeadlineExceeded,
-             call + ": " + NameOf(peer) + (sending ? " took no data for " : " sent nothing for ") +
-                 std::to_string(timeout.count()) + " ms" + instead +
-                 ". It is stuck, or waits in a different collective; see its own "
-                 "messages, or raise the timeout if a step may take that long."),
+             TextOf(call, ": ", NameOf(peer), sending ? " took no data for " : " sent nothing for ",
+                    timeout.count(), " ms", instead,
+                    ". It is stuck, or waits in a different collective; see its own "
+                    "messages, or raise the timeout if a step may take that long.")),
       peer);
 }
 

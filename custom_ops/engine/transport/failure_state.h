@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "custom_ops/engine/base/status.h"
+#include "custom_ops/engine/base/errors.h"
 #include "custom_ops/engine/base/thread_annotations.h"
 
 namespace tfdear {

@@ -5,22 +5,18 @@ namespace tfdear {
 
 Status CheckMembership(int rank, int size, std::chrono::milliseconds timeout) {
   if (size < 1 || rank < 0 || rank >= size) {
-    return Status(StatusCode::kInvalidArgument, "expected 0 <= rank < size, received rank " +
-                                                    std::to_string(rank) + " of size " +
-                                                    std::to_string(size));
+    return InvalidArgument("expected 0 <= rank < size, received rank ", rank, " of size ", size);
   }
   if (timeout.count() <= 0) {
-    return Status(StatusCode::kInvalidArgument, "expected a timeout above 0 ms, received " +
-                                                    std::to_string(timeout.count()) + " ms");
+    return InvalidArgument("expected a timeout above 0 ms, received ", timeout.count(), " ms");
   }
   return Status();
 }
 
 Status CheckBlobs(const std::vector<std::string>& blob_of_rank, int size) {
   if (blob_of_rank.size() == static_cast<size_t>(size)) return Status();
-  return Status(StatusCode::kInvalidArgument, "expected the addresses of " + std::to_string(size) +
-                                                  " ranks, received " +
-                                                  std::to_string(blob_of_rank.size()));
+  return InvalidArgument("expected the addresses of ", size, " ranks, received ",
+                         blob_of_rank.size());
 }
 
 Signature SignatureOfBlobs(const std::vector<std::string>& blob_of_rank) {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "custom_ops/engine/base/errors.h"
 #include "custom_ops/engine/base/signature.h"
-#include "custom_ops/engine/base/status.h"
 
 namespace tfdear {
 

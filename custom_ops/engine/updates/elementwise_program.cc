@@ -43,11 +43,11 @@ Function FunctionOf(ElementwiseProgram::Operation operation) {
 
 Status ElementwiseProgram::Parse(const std::vector<int64_t>& code, int variables, int scalars,
                                  ElementwiseProgram* program) {
-  auto invalid = [](const std::string& what) {
-    return Status(StatusCode::kInvalidArgument, "a program of an update " + what);
+  auto invalid = [](const auto&... what) {
+    return InvalidArgument("a program of an update ", what...);
   };
   if (code.empty() || code.size() % kMembers != 0) {
-    return invalid("has " + std::to_string(code.size()) + " numbers, which are no instructions");
+    return invalid("has ", code.size(), " numbers, which are no instructions");
   }
   ElementwiseProgram parsed;
   parsed.variables_ = variables;
@@ -61,9 +61,7 @@ Status ElementwiseProgram::Parse(const std::vector<int64_t>& code, int variables
     const bool to_variable = target >= 1 && target <= variables;
     if (operation < 0 || operation >= kOperations || left < 0 || left >= known || right < 0 ||
         right >= known || (!to_variable && target != known)) {
-      return invalid("cannot have the instruction " + std::to_string(operation) + " " +
-                     std::to_string(target) + " " + std::to_string(left) + " " +
-                     std::to_string(right));
+      return invalid("cannot have the instruction ", operation, " ", target, " ", left, " ", right);
     }
     if (to_variable) {
       written[target - 1] = true;
@@ -74,7 +72,7 @@ Status ElementwiseProgram::Parse(const std::vector<int64_t>& code, int variables
                                     static_cast<int>(left), static_cast<int>(right)});
   }
   if (std::find(written.begin(), written.end(), false) != written.end()) {
-    return invalid("does not write all of its " + std::to_string(variables) + " variables");
+    return invalid("does not write all of its ", variables, " variables");
   }
   parsed.registers_ = static_cast<int>(known);
   *program = std::move(parsed);

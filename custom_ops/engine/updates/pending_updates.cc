@@ -84,9 +84,9 @@ Status PendingUpdates::WaitAll(std::chrono::milliseconds timeout) {
   }
   if (!failure_.ok()) return failure_;
   if (in_flight_ == 0) return first_error_;
-  return Status(StatusCode::kDeadlineExceeded, std::to_string(in_flight_) +
-                                                   " variable updates were still in flight after " +
-                                                   std::to_string(timeout.count() / 1000.0) + " s");
+  return Status(StatusCode::kDeadlineExceeded,
+                TextOf(in_flight_, " variable updates were still in flight after ",
+                       timeout.count() / 1000.0, " s"));
 }
 
 void PendingUpdates::Fail(const Status& cause) {

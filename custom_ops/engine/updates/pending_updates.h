@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "custom_ops/engine/base/status.h"
+#include "custom_ops/engine/base/errors.h"
 #include "custom_ops/engine/base/thread_annotations.h"
 #include "custom_ops/engine/record/event_record.h"
 

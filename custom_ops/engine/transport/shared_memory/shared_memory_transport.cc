@@ -165,8 +165,7 @@ char* SharedMemoryTransport::DataOf(int rank, size_t slot) const {
 }
 
 std::string SharedMemoryTransport::Listen() const {
-  return std::string(kBlobName) + " " + std::to_string(rank_) + " " + std::to_string(size_) + " " +
-         segments_[rank_]->address();
+  return TextOf(kBlobName, " ", rank_, " ", size_, " ", segments_[rank_]->address());
 }
 
 Status SharedMemoryTransport::Map(const std::vector<std::string>& blob_of_rank) {
@@ -176,10 +175,9 @@ Status SharedMemoryTransport::Map(const std::vector<std::string>& blob_of_rank) 
     std::string name, address;
     int rank = -1, size = -1;
     if (!(fields >> name >> rank >> size) || name != kBlobName || rank != peer || size != size_) {
-      return Status(StatusCode::kInvalidArgument,
-                    "expected the shared memory of rank " + std::to_string(peer) + " of " +
-                        std::to_string(size_) + ", received '" + blob_of_rank[peer] +
-                        "'; is this a leftover of an earlier start?");
+      return InvalidArgument("expected the shared memory of rank ", peer, " of ", size_,
+                             ", received '", blob_of_rank[peer],
+                             "'; is this a leftover of an earlier start?");
     }
     if (segments_[peer] != nullptr) continue;  // this rank's, or mapped before
     std::getline(fields >> std::ws, address);
@@ -340,8 +338,8 @@ Status SharedMemoryTransport::Silent(int peer, bool for_data) {
   for (bool to_all : {false, true}) {
     const Slot* const other = for_data ? MessageOf(peer, to_all) : nullptr;
     if (other != nullptr && other->key != key_) {
-      instead = " but " + std::to_string(other->bytes) + " bytes of " +
-                std::string(other->name, strnlen(other->name, sizeof(other->name)));
+      instead = TextOf(" but ", other->bytes, " bytes of ",
+                       std::string(other->name, strnlen(other->name, sizeof(other->name))));
       break;
     }
   }

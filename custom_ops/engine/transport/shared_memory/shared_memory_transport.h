@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "custom_ops/engine/base/errors.h"
 #include "custom_ops/engine/base/signature.h"
-#include "custom_ops/engine/base/status.h"
 #include "custom_ops/engine/memory/shared_memory_segment.h"
 #include "custom_ops/engine/transport/failure_state.h"
 

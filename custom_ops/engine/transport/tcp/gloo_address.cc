@@ -31,8 +31,7 @@ Status Lookup(const std::string& host, const char* service, int flags, AddressLi
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), service, &hints, &found);
   if (error != 0 || found == nullptr) {
-    return Status(StatusCode::kInvalidArgument,
-                  "cannot resolve the address '" + host + "': " + gai_strerror(error));
+    return InvalidArgument("cannot resolve the address '", host, "': ", gai_strerror(error));
   }
   list->reset(found);
   return Status();
@@ -45,9 +44,8 @@ Status ProbeBind(const addrinfo& entry, const std::string& name) {
   const int error = errno;
   if (fd >= 0) close(fd);
   if (bound) return Status();
-  return Status(StatusCode::kUnavailable, "cannot listen on '" + name +
-                                              "': " + std::strerror(error) +
-                                              "; is it an address of this machine?");
+  return Unavailable("cannot listen on '", name, "': ", std::strerror(error),
+                     "; is it an address of this machine?");
 }
 
 bool IsWildcard(const sockaddr* address) {
@@ -68,9 +66,9 @@ socklen_t LengthOf(int family) {
 
 Status ResolveBindAddress(const std::string& bind_address, std::string* numeric) {
   if (bind_address.empty()) {
-    return Status(StatusCode::kInvalidArgument,
-                  "the address to listen on is empty; give an IP address or a host name of this "
-                  "machine, for example 127.0.0.1");
+    return InvalidArgument(
+        "the address to listen on is empty; give an IP address or a host name of this "
+        "machine, for example 127.0.0.1");
   }
   AddressList list(nullptr, &freeaddrinfo);
   TFDEAR_RETURN_IF_ERROR(Lookup(bind_address, nullptr, 0, &list));
@@ -79,10 +77,9 @@ Status ResolveBindAddress(const std::string& bind_address, std::string* numeric)
   for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
     if (entry->ai_family != AF_INET && entry->ai_family != AF_INET6) continue;
     if (IsWildcard(entry->ai_addr)) {
-      return Status(StatusCode::kInvalidArgument,
-                    "cannot listen on '" + bind_address +
-                        "': peers need one address to connect to; give the address of the "
-                        "interface that reaches them");
+      return InvalidArgument("cannot listen on '", bind_address,
+                             "': peers need one address to connect to; give the address of the "
+                             "interface that reaches them");
     }
     // A name may stand for several addresses, of a family that is switched off here among them.
     failure = ProbeBind(*entry, bind_address);
@@ -100,10 +97,8 @@ Status ResolveBindAddress(const std::string& bind_address, std::string* numeric)
 Status AddressToText(const std::vector<char>& gloo_address, std::string* text) {
   sockaddr_storage storage = {};
   if (gloo_address.size() != kGlooAddressBytes) {
-    return Status(StatusCode::kInternal,
-                  "gloo gave an address of " + std::to_string(gloo_address.size()) +
-                      " bytes, expected " + std::to_string(kGlooAddressBytes) +
-                      "; this version of gloo is not supported");
+    return Internal("gloo gave an address of ", gloo_address.size(), " bytes, expected ",
+                    kGlooAddressBytes, "; this version of gloo is not supported");
   }
   std::memcpy(&storage, gloo_address.data(), sizeof(storage));
   char host[NI_MAXHOST];
@@ -112,8 +107,7 @@ Status AddressToText(const std::vector<char>& gloo_address, std::string* text) {
       getnameinfo(reinterpret_cast<const sockaddr*>(&storage), LengthOf(storage.ss_family), host,
                   sizeof(host), port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV);
   if (error != 0) {
-    return Status(StatusCode::kInternal,
-                  std::string("cannot print gloo's address: ") + gai_strerror(error));
+    return Internal("cannot print gloo's address: ", gai_strerror(error));
   }
   const bool is_ipv6 = storage.ss_family == AF_INET6;
   *text = is_ipv6 ? "[" + std::string(host) + "]:" + port : std::string(host) + ":" + port;
@@ -123,8 +117,7 @@ Status AddressToText(const std::vector<char>& gloo_address, std::string* text) {
 Status AddressFromText(const std::string& text, std::vector<char>* gloo_address) {
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos || colon == 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  "expected an address as host:port, received '" + text + "'");
+    return InvalidArgument("expected an address as host:port, received '", text, "'");
   }
   std::string host = text.substr(0, colon);
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
@@ -157,10 +150,9 @@ Status AddressBook::Parse(const std::string& blob, AddressBook* book) {
   std::string magic;
   fields >> magic >> book->rank >> book->size;
   if (!fields || magic != kMagic) {
-    return Status(StatusCode::kInvalidArgument, "expected a gloo address blob that starts with '" +
-                                                    std::string(kMagic) + "', received '" +
-                                                    blob.substr(0, 64) +
-                                                    "'; do all ranks run the same tfdear?");
+    return InvalidArgument("expected a gloo address blob that starts with '", kMagic,
+                           "', received '", blob.substr(0, 64),
+                           "'; do all ranks run the same tfdear?");
   }
   book->addresses_for_peer.clear();
   for (std::string field; fields >> field;) {
@@ -169,21 +161,18 @@ Status AddressBook::Parse(const std::string& blob, AddressBook* book) {
     std::istringstream list(field);
     for (std::string address; std::getline(list, address, ',');) {
       if (address.empty() || address == kNoAddress) {
-        return Status(StatusCode::kInvalidArgument,
-                      "a gloo address blob holds an empty address: '" + field.substr(0, 64) + "'");
+        return InvalidArgument("a gloo address blob holds an empty address: '", field.substr(0, 64),
+                               "'");
       }
       book->addresses_for_peer.back().push_back(address);
     }
   }
   if (book->rank < 0 || book->rank >= book->size) {
-    return Status(StatusCode::kInvalidArgument, "a gloo address blob is of rank " +
-                                                    std::to_string(book->rank) + " of " +
-                                                    std::to_string(book->size));
+    return InvalidArgument("a gloo address blob is of rank ", book->rank, " of ", book->size);
   }
   if (book->addresses_for_peer.size() != static_cast<size_t>(book->size)) {
-    return Status(StatusCode::kInvalidArgument,
-                  "a gloo address blob for " + std::to_string(book->size) + " ranks holds " +
-                      std::to_string(book->addresses_for_peer.size()) + " lists of addresses");
+    return InvalidArgument("a gloo address blob for ", book->size, " ranks holds ",
+                           book->addresses_for_peer.size(), " lists of addresses");
   }
   return Status();
 }

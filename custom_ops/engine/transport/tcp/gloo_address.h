@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "custom_ops/engine/base/status.h"
+#include "custom_ops/engine/base/errors.h"
 
 namespace tfdear {
 

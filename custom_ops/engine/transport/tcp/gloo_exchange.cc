@@ -130,7 +130,7 @@ Status GlooExchange::Wait(Message* waited_for, const Use& use) {
     transport.waiting_for_.store(-1, std::memory_order_relaxed);
     if (!delivered && exception.empty()) {  // woken by this transport, for a reason it recorded
       status_ = transport.failure_.status();
-      if (status_.ok()) status_ = Status(StatusCode::kInternal, what_ + ": gloo gave up a wait");
+      if (status_.ok()) status_ = Internal(what_, ": gloo gave up a wait");
     }
   }
   if (!exception.empty()) status_ = transport.PeerFailed(message->peer, exception);

@@ -23,10 +23,7 @@ Status GlooTransport::Create(int rank, int size, const std::string& bind_address
                              std::unique_ptr<GlooTransport>* result) {
   TFDEAR_RETURN_IF_ERROR(CheckMembership(rank, size, timeout));
   if (connections < 1) {
-    return Status(StatusCode::kInvalidArgument,
-                  "expected at least 1 connection to each peer, "
-                  "received " +
-                      std::to_string(connections));
+    return InvalidArgument("expected at least 1 connection to each peer, received ", connections);
   }
   // Here and not in the members' initialisers: the threads inherit this thread's signal mask.
   ScopedHelperThreadSignals signals;
@@ -52,9 +49,8 @@ Status GlooTransport::Create(int rank, int size, const std::string& bind_address
           std::move(device),
           [self](int peer, const std::string& what) { self->PeerFailed(peer, what); });
     } catch (const std::exception& error) {
-      return Status(StatusCode::kUnavailable,
-                    "cannot listen on " + bind_address + " (" + numeric +
-                        "); is it an address of this machine? (gloo: " + error.what() + ")");
+      return Unavailable("cannot listen on ", bind_address, " (", numeric,
+                         "); is it an address of this machine? (gloo: ", error.what(), ")");
     }
     transport->watchdog_ = std::thread(&GlooTransport::Watch, transport.get());
   }
@@ -110,11 +106,9 @@ Status GlooTransport::Connect(const std::vector<std::string>& blob_of_rank) {
       return Status(parsed.code(), "address of " + failure_.NameOf(peer) + ": " + parsed.message());
     }
     if (book.rank != peer || book.size != size_) {
-      return Status(StatusCode::kInvalidArgument,
-                    "expected the address of rank " + std::to_string(peer) + " of " +
-                        std::to_string(size_) + ", received that of rank " +
-                        std::to_string(book.rank) + " of " + std::to_string(book.size) +
-                        "; is this a leftover of an earlier start?");
+      return InvalidArgument("expected the address of rank ", peer, " of ", size_,
+                             ", received that of rank ", book.rank, " of ", book.size,
+                             "; is this a leftover of an earlier start?");
     }
     TFDEAR_RETURN_IF_ERROR(ConnectPeer(peer, book.addresses_for_peer[rank_], deadline));
   }
@@ -124,10 +118,8 @@ Status GlooTransport::Connect(const std::vector<std::string>& blob_of_rank) {
 Status GlooTransport::ConnectPeer(int peer, const std::vector<std::string>& addresses,
                                   Clock::time_point deadline) {
   if (addresses.size() != contexts_.size()) {
-    return Status(StatusCode::kInvalidArgument,
-                  "expected " + std::to_string(contexts_.size()) + " connections to " +
-                      failure_.NameOf(peer) + ", which has " + std::to_string(addresses.size()) +
-                      "; give all ranks the same number");
+    return InvalidArgument("expected ", contexts_.size(), " connections to ", failure_.NameOf(peer),
+                           ", which has ", addresses.size(), "; give all ranks the same number");
   }
   for (size_t i = 0; i < contexts_.size(); ++i) {
     std::vector<char> bytes;
@@ -136,10 +128,9 @@ Status GlooTransport::ConnectPeer(int peer, const std::vector<std::string>& addr
     if (start > deadline) {
       return failure_.Fail(
           Status(StatusCode::kDeadlineExceeded,
-                 "connecting took longer than " + std::to_string(timeout_.count()) +
-                     " ms; connected " + std::to_string(i) + " of " +
-                     std::to_string(contexts_.size()) + " times to " + failure_.NameOf(peer) +
-                     ", not yet to later ranks; is the network slow, or a peer too busy?"),
+                 TextOf("connecting took longer than ", timeout_.count(), " ms; connected ", i,
+                        " of ", contexts_.size(), " times to ", failure_.NameOf(peer),
+                        ", not yet to later ranks; is the network slow, or a peer too busy?")),
           peer);
     }
     try {
@@ -148,11 +139,11 @@ Status GlooTransport::ConnectPeer(int peer, const std::vector<std::string>& addr
       // gloo has one exception for both. A refused connection fails at once, silence does not.
       const bool silent = Clock::now() - start >= timeout_;
       return failure_.Fail(
-          Status(silent ? StatusCode::kDeadlineExceeded : StatusCode::kUnavailable,
-                 "no connection to " + failure_.NameOf(peer) + " at " + addresses[i] +
-                     (silent ? " within " + std::to_string(timeout_.count()) + " ms" : "") +
-                     "; did it end, or does a firewall stand between? (gloo: " + error.what() +
-                     ")"),
+          Status(
+              silent ? StatusCode::kDeadlineExceeded : StatusCode::kUnavailable,
+              TextOf("no connection to ", failure_.NameOf(peer), " at ", addresses[i],
+                     silent ? TextOf(" within ", timeout_.count(), " ms") : "",
+                     "; did it end, or does a firewall stand between? (gloo: ", error.what(), ")")),
           peer);
     }
   }

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "custom_ops/engine/base/status.h"
+#include "custom_ops/engine/base/errors.h"
 #include "custom_ops/engine/base/thread_annotations.h"
 #include "custom_ops/engine/transport/failure_state.h"
 
