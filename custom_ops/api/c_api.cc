@@ -19,7 +19,6 @@
 namespace {
 
 using tfdear::CopyText;
-using tfdear::DataType;
 using tfdear::Engine;
 using tfdear::GlooBackend;
 using tfdear::kNumLanes;
@@ -28,8 +27,6 @@ using tfdear::ProcessGroup;
 using tfdear::Report;
 using tfdear::SharedMemoryBackend;
 using tfdear::Status;
-using tfdear::StatusCode;
-using tfdear::Transport;
 
 // Groups between their creation and the start of the engine, which takes them over. One thread
 // starts them; the mutex lets another one abort them meanwhile, also while Connect() waits for
@@ -80,21 +77,20 @@ int tfdear_group_create(int lane, const char* name, const int* ranks, int size, 
   const Status aborted = Engine::Get()->failure();
   if (!aborted.ok()) return Report(aborted, error, error_size);
   const std::chrono::milliseconds timeout(static_cast<int64_t>(timeout_seconds * 1000));
-  if (static_cast<Transport>(transport) == Transport::kSharedMemory) {
+  Status status;
+  if (static_cast<tfdear::Transport>(transport) == tfdear::Transport::kSharedMemory) {
     std::unique_ptr<SharedMemoryBackend> backend;
     const bool gradients = static_cast<LaneKind>(lane) == LaneKind::kGradients;
-    const Status status = SharedMemoryBackend::Create(
-        rank_in_group, size, timeout, &backend, gradients ? SharedMemoryBackend::kArenaBytes : 0);
-    if (status.ok()) backend->NameRanks(group.ranks);
+    status = SharedMemoryBackend::Create(rank_in_group, size, timeout, &backend,
+                                         gradients ? SharedMemoryBackend::kArenaBytes : 0);
     group.backend = std::move(backend);
-    return Report(status, error, error_size);
+  } else {
+    std::unique_ptr<GlooBackend> backend;
+    status = GlooBackend::Create(rank_in_group, size, bind_address, timeout, &backend, connections);
+    if (status.ok() && direct_ranks >= 0) backend->set_direct_ranks(direct_ranks);
+    group.backend = std::move(backend);
   }
-  std::unique_ptr<GlooBackend> backend;
-  const Status status =
-      GlooBackend::Create(rank_in_group, size, bind_address, timeout, &backend, connections);
-  if (status.ok()) backend->NameRanks(group.ranks);
-  if (status.ok() && direct_ranks >= 0) backend->set_direct_ranks(direct_ranks);
-  group.backend = std::move(backend);
+  if (status.ok()) group.backend->NameRanks(group.ranks);
   return Report(status, error, error_size);
 }
 
@@ -144,7 +140,7 @@ int64_t tfdear_layout_create(const char* name, int lane) {
 int tfdear_layout_add(int64_t layout, int data_type, int64_t count, int sparse, char* error,
                       int error_size) {
   tfdear::TensorSpec tensor;
-  tensor.type = static_cast<DataType>(data_type);
+  tensor.type = static_cast<tfdear::DataType>(data_type);
   tensor.count = count;
   tensor.sparse = sparse != 0;
   return Report(Engine::Get()->AddTensor(layout, tensor), error, error_size);
@@ -269,7 +265,7 @@ int tfdear_transport_failure(int* peer, char* message, int capacity) {
 }
 
 void tfdear_abort(int status_code, const char* message) {
-  const Status cause(static_cast<StatusCode>(status_code), message);
+  const Status cause(static_cast<tfdear::StatusCode>(status_code), message);
   // First: what is created from now on sees it.
   Engine::Get()->Abort(cause);
   std::lock_guard<std::mutex> lock(StartingMutex());
@@ -286,15 +282,10 @@ int64_t tfdear_events_read(uint64_t* position, int64_t* out, int64_t capacity) {
   const auto events =
       Engine::Get()->events()->Read(position, static_cast<size_t>(std::max<int64_t>(capacity, 0)));
   for (const tfdear::Event& event : events) {
-    const int64_t row[7] = {static_cast<int64_t>(event.kind),
-                            event.ticket,
-                            event.subject,
-                            event.detail,
-                            event.begin_us,
-                            event.end_us,
-                            event.computation_us};
-    std::memcpy(out, row, sizeof(row));
-    out += 7;
+    for (int64_t number : {static_cast<int64_t>(event.kind), event.ticket, event.subject,
+                           event.detail, event.begin_us, event.end_us, event.computation_us}) {
+      *out++ = number;
+    }
   }
   return static_cast<int64_t>(events.size());
 }

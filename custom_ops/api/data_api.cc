@@ -2,8 +2,8 @@
 #include "custom_ops/api/data_api.h"
 
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,6 +18,7 @@ namespace {
 using tfdear::CollectiveBackend;
 using tfdear::DataType;
 using tfdear::Engine;
+using tfdear::InvalidArgument;
 using tfdear::Operation;
 using tfdear::Reduced;
 using tfdear::Reduction;
@@ -25,32 +26,7 @@ using tfdear::Report;
 using tfdear::Signature;
 using tfdear::Status;
 using tfdear::StatusCode;
-
-// A value that another thread sets and one thread waits for.
-template <typename T>
-class Future {
- public:
-  void Set(T value) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    value_ = std::move(value);
-    set_ = true;
-    changed_.notify_all();
-  }
-  bool Wait(double seconds, T* value) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (!changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return set_; })) {
-      return false;
-    }
-    *value = std::move(value_);
-    return true;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool set_ = false;
-  T value_;
-};
+using tfdear::TextOf;
 
 // The reductions that are open, by number.
 struct OpenReductions {
@@ -70,7 +46,7 @@ OpenReductions& Reductions() {
   return *reductions;
 }
 
-const Status kNotOpen(StatusCode::kInvalidArgument, "this reduction is not open");
+const Status kNotOpen = InvalidArgument("this reduction is not open");
 
 Status RunDense(CollectiveBackend* backend, Operation operation, void* data, size_t count,
                 DataType type, int root, const Signature& signature, uint64_t sequence) {
@@ -87,6 +63,39 @@ Status RunDense(CollectiveBackend* backend, Operation operation, void* data, siz
       return backend->Broadcast(data, count * SizeOf(type), root, signature, sequence);
   }
   return InvalidArgument("there is no such collective");
+}
+
+Status WaitForSum(int64_t reduction, int tensor, void* out, int64_t bytes, double timeout_seconds,
+                  int64_t* since_us) {
+  const auto found = Reductions().Find(reduction);
+  if (found == nullptr) return kNotOpen;
+  const tfdear::ReductionLayout& layout = found->layout();
+  if (tensor < 0 || static_cast<size_t>(tensor) >= layout.tensors.size()) {
+    return InvalidArgument("'", layout.name, "' has no tensor ", tensor);
+  }
+  auto promise = std::make_shared<std::promise<std::pair<Status, Reduced>>>();
+  auto future = promise->get_future();
+  found->WhenReduced(tensor, [promise](const Status& status, const Reduced& sum) {
+    promise->set_value({status, sum});
+  });
+  const auto timeout = std::chrono::duration<double>(timeout_seconds);
+  if (future.wait_for(timeout) != std::future_status::ready) {
+    return Status(
+        StatusCode::kDeadlineExceeded,
+        TextOf("the sum of tensor ", tensor, " did not come within ", timeout_seconds, " s"));
+  }
+  const auto [status, sum] = future.get();
+  if (status.ok() && out != nullptr) {
+    int64_t held = static_cast<int64_t>(SizeOf(layout.tensors[tensor].type));
+    for (int64_t dimension : sum.shape) held *= dimension;
+    if (bytes != held) {
+      return InvalidArgument("the sum of tensor ", tensor, " of '", layout.name, "' has ", held,
+                             " bytes, its caller expected ", bytes);
+    }
+    if (bytes > 0) std::memcpy(out, sum.data, static_cast<size_t>(bytes));
+  }
+  *since_us = sum.since_us;
+  return status;
 }
 
 }  // namespace
@@ -137,37 +146,8 @@ int tfdear_reduction_contribute(int64_t reduction, int tensor, const void* data,
 
 int tfdear_reduction_wait(int64_t reduction, int tensor, void* out, int64_t bytes,
                           double timeout_seconds, int64_t* since_us, char* error, int error_size) {
-  auto found = Reductions().Find(reduction);
-  if (found == nullptr) return Report(kNotOpen, error, error_size);
-  if (tensor < 0 || static_cast<size_t>(tensor) >= found->layout().tensors.size()) {
-    return Report(InvalidArgument("'", found->layout().name, "' has no tensor ", tensor), error,
-                  error_size);
-  }
-  auto future = std::make_shared<Future<std::pair<Status, Reduced>>>();
-  found->WhenReduced(tensor, [future](const Status& status, const Reduced& sum) {
-    future->Set({status, sum});
-  });
-  std::pair<Status, Reduced> result;
-  if (!future->Wait(timeout_seconds, &result)) {
-    return Report(Status(StatusCode::kDeadlineExceeded,
-                         TextOf("the sum of tensor ", tensor, " did not come within ",
-                                timeout_seconds, " s")),
-                  error, error_size);
-  }
-  if (result.first.ok() && out != nullptr) {
-    int64_t held = static_cast<int64_t>(SizeOf(found->layout().tensors[tensor].type));
-    for (int64_t dimension : result.second.shape) held *= dimension;
-    if (bytes != held) {
-      return Report(InvalidArgument("the sum of tensor ", tensor, " of '", found->layout().name,
-                                    "' has ", held, " bytes, its caller expected ", bytes),
-                    error, error_size);
-    }
-  }
-  if (result.first.ok() && out != nullptr && bytes > 0) {
-    std::memcpy(out, result.second.data, static_cast<size_t>(bytes));
-  }
-  *since_us = result.second.since_us;
-  return Report(result.first, error, error_size);
+  return Report(WaitForSum(reduction, tensor, out, bytes, timeout_seconds, since_us), error,
+                error_size);
 }
 
 void tfdear_reduction_close(int64_t reduction) {
