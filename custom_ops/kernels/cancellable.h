@@ -23,17 +23,14 @@ class Cancellable : public std::enable_shared_from_this<Cancellable> {
     std::shared_ptr<Cancellable> op(new Cancellable(context, std::move(done)));
     if (op->manager_ == nullptr) return op;
     op->token_ = op->manager_->get_cancellation_token();
-    const bool registered = op->manager_->RegisterCallback(op->token_, [op] {
+    const auto cancel = [op] {
       op->End([](tensorflow::OpKernelContext* cancelled) {
         cancelled->SetStatus(absl::CancelledError("the step was cancelled"));
       });
-    });
-    if (!registered) {
-      op->manager_ = nullptr;
-      op->End([](tensorflow::OpKernelContext* cancelled) {
-        cancelled->SetStatus(absl::CancelledError("the step was cancelled"));
-      });
-    }
+    };
+    if (op->manager_->RegisterCallback(op->token_, cancel)) return op;
+    op->manager_ = nullptr;
+    cancel();
     return op;
   }
 

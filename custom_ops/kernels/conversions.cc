@@ -1,6 +1,7 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/kernels/conversions.h"
 
+#include <memory>
 #include <utility>
 
 #include "tensorflow/core/framework/allocation_description.pb.h"
@@ -26,30 +27,26 @@ class FusionBufferSlice : public tensorflow::TensorBuffer {
   const size_t size_;
 };
 
+// A tensor over a slice of a fusion buffer, without a copy. It keeps the buffer alive. TensorFlow
+// will not write into it in place: another tensor may look at the same slice.
+tensorflow::Tensor Alias(std::shared_ptr<FusionBuffer> owner, void* data,
+                         const tensorflow::TensorShape& shape, tensorflow::DataType type) {
+  const size_t bytes = shape.num_elements() * tensorflow::DataTypeSize(type);
+  tensorflow::core::RefCountPtr<FusionBufferSlice> slice(
+      new FusionBufferSlice(std::move(owner), data, bytes));
+  return tensorflow::Tensor(type, shape, slice.get());
+}
+
 }  // namespace
 
 absl::Status ToAbsl(const Status& status) {
-  switch (status.code()) {
-    case StatusCode::kOk:
-      return absl::OkStatus();
-    case StatusCode::kInvalidArgument:
-      return absl::InvalidArgumentError(status.message());
-    case StatusCode::kDeadlineExceeded:
-      return absl::DeadlineExceededError(status.message());
-    // TensorFlow turns "unavailable", from ops that it does not know as communication, into an
-    // internal error with another message; "aborted" arrives as it is.
-    case StatusCode::kUnavailable:
-      return absl::AbortedError(status.message());
-    case StatusCode::kAborted:
-      return absl::AbortedError(status.message());
-    case StatusCode::kCancelled:
-      return absl::CancelledError(status.message());
-    case StatusCode::kResourceExhausted:
-      return absl::ResourceExhaustedError(status.message());
-    case StatusCode::kInternal:
-      return absl::InternalError(status.message());
-  }
-  return absl::InternalError(status.message());
+  // In the order of StatusCode. TensorFlow turns "unavailable", from ops that it does not know as
+  // communication, into an internal error with another message; "aborted" arrives as it is.
+  using Code = absl::StatusCode;
+  static constexpr Code kCodes[] = {
+      Code::kOk,      Code::kInvalidArgument, Code::kDeadlineExceeded, Code::kAborted,
+      Code::kAborted, Code::kInternal,        Code::kCancelled,        Code::kResourceExhausted};
+  return absl::Status(kCodes[static_cast<int>(status.code())], status.message());
 }
 
 DataType ToEngine(tensorflow::DataType type) {
@@ -75,16 +72,15 @@ std::vector<int64_t> ToEngine(const tensorflow::TensorShape& shape) {
   return dimensions;
 }
 
-tensorflow::TensorShape ToTensorShape(const std::vector<int64_t>& shape) {
-  return tensorflow::TensorShape(shape);
-}
-
-tensorflow::Tensor Alias(std::shared_ptr<FusionBuffer> owner, void* data,
-                         const tensorflow::TensorShape& shape, tensorflow::DataType type) {
-  const size_t bytes = shape.num_elements() * tensorflow::DataTypeSize(type);
-  tensorflow::core::RefCountPtr<FusionBufferSlice> slice(
-      new FusionBufferSlice(std::move(owner), data, bytes));
-  return tensorflow::Tensor(type, shape, slice.get());
+std::vector<tensorflow::Tensor> ToTensors(const Reduced& sum, tensorflow::DataType type,
+                                          bool sparse) {
+  const tensorflow::TensorShape shape(sum.shape);
+  std::vector<tensorflow::Tensor> tensors = {Alias(sum.owner, sum.data, shape, type)};
+  if (sparse) {
+    tensors.push_back(Alias(sum.indices_owner, sum.indices,
+                            tensorflow::TensorShape({shape.dim_size(0)}), tensorflow::DT_INT64));
+  }
+  return tensors;
 }
 
 }  // namespace tfdear

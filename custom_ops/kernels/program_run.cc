@@ -14,7 +14,7 @@ namespace tfdear {
 using tensorflow::Tensor;
 
 Status ProgramRun::Run(const Reduced& gradient) const {
-  const size_t count = ToTensorShape(gradient.shape).num_elements();
+  const size_t count = tensorflow::TensorShape(gradient.shape).num_elements();
   std::vector<tensorflow::Var*> in_order;
   for (const auto& variable : variables) in_order.push_back(variable.get());
   // The order in which TensorFlow's kernels lock several: nobody waits in a circle.

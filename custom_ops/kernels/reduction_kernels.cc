@@ -1,4 +1,6 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include <vector>
+
 #include "custom_ops/engine/engine.h"
 #include "custom_ops/kernels/cancellable.h"
 #include "custom_ops/kernels/conversions.h"
@@ -37,11 +39,21 @@ class OpenReductionOp : public tensorflow::AsyncOpKernel {
   int64_t layout_;
 };
 
-class ContributeOp : public tensorflow::OpKernel {
+// A kernel that has to do with one tensor of a reduction.
+template <typename Kernel>
+class OfTensor : public Kernel {
  public:
-  explicit ContributeOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit OfTensor(OpKernelConstruction* context) : Kernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("index", &index_));
   }
+
+ protected:
+  int index_;
+};
+
+class ContributeOp : public OfTensor<tensorflow::OpKernel> {
+ public:
+  using OfTensor::OfTensor;
 
   void Compute(OpKernelContext* context) override {
     auto reduction = GetTicket<Reduction>(context);
@@ -51,16 +63,11 @@ class ContributeOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, ToAbsl(reduction->Contribute(index_, tensor.tensor_data().data(),
                                                          ToEngine(tensor.shape()), weight)));
   }
-
- private:
-  int index_;
 };
 
-class ContributeRowsOp : public tensorflow::OpKernel {
+class ContributeRowsOp : public OfTensor<tensorflow::OpKernel> {
  public:
-  explicit ContributeRowsOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("index", &index_));
-  }
+  using OfTensor::OfTensor;
 
   void Compute(OpKernelContext* context) override {
     auto reduction = GetTicket<Reduction>(context);
@@ -78,16 +85,11 @@ class ContributeRowsOp : public tensorflow::OpKernel {
                                                              indices.flat<int64_t>().data(),
                                                              ToEngine(values.shape()), weight)));
   }
-
- private:
-  int index_;
 };
 
-class ReducedOp : public tensorflow::AsyncOpKernel {
+class ReducedOp : public OfTensor<tensorflow::AsyncOpKernel> {
  public:
-  explicit ReducedOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("index", &index_));
-  }
+  using OfTensor::OfTensor;
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     auto reduction = GetTicket<Reduction>(context);
@@ -98,18 +100,11 @@ class ReducedOp : public tensorflow::AsyncOpKernel {
     reduction->WhenReduced(index_, [op, type, sparse](const Status& status, const Reduced& sum) {
       op->End([&](OpKernelContext* ended) {
         if (!status.ok()) return ended->SetStatus(ToAbsl(status));
-        const auto shape = ToTensorShape(sum.shape);
-        ended->set_output(0, Alias(sum.owner, sum.data, shape, type));
-        if (!sparse) return;
-        ended->set_output(
-            1, Alias(sum.indices_owner, sum.indices, tensorflow::TensorShape({shape.dim_size(0)}),
-                     tensorflow::DT_INT64));
+        const std::vector<Tensor> tensors = ToTensors(sum, type, sparse);
+        for (size_t i = 0; i < tensors.size(); ++i) ended->set_output(i, tensors[i]);
       });
     });
   }
-
- private:
-  int index_;
 };
 
 using tensorflow::DEVICE_CPU;

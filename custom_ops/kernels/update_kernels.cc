@@ -97,29 +97,15 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     FunctionLibraryRuntime::Handle handle = tensorflow::kInvalidHandle;
     OP_REQUIRES_OK(context, Instantiate(runtime, &handle));
 
-    auto arguments = std::make_shared<std::vector<Tensor>>();
     tensorflow::OpInputList captured;
     OP_REQUIRES_OK(context, context->input_list("captured", &captured));
-    arguments->assign(captured.begin(), captured.end());
+    auto arguments = std::make_shared<std::vector<Tensor>>(captured.begin(), captured.end());
     LayerOperands operands;
     if (norms_ != "none") OP_REQUIRES_OK(context, ReadLayer(context, &operands));
-    Engine* engine = Engine::Get();
-    engine->pending()->Defer(writes_);
-    in_flight_->Begin();
-    // The receiver owns all it needs: the step that called this op may long be over.
-    auto receiver = [in_flight = in_flight_, engine, runtime, handle, arguments, writes = writes_,
-                     sparse = sparse_, type = type_,
-                     norms_argument = norms_ == "none" ? -1 : norms_argument_,
-                     ticket = reduction->number()](const Status& status, const Reduced& sum) {
-      if (!status.ok()) return GiveUp(in_flight.get(), engine, writes, status);
-      std::vector<Tensor> inputs;
-      inputs.reserve(arguments->size() + 2);
-      const auto shape = ToTensorShape(sum.shape);
-      inputs.push_back(Alias(sum.owner, sum.data, shape, type));
-      if (sparse) {
-        inputs.push_back(Alias(sum.indices_owner, sum.indices,
-                               tensorflow::TensorShape({shape.dim_size(0)}), tensorflow::DT_INT64));
-      }
+    Defer(reduction.get(), [runtime, handle, arguments, sparse = sparse_, type = type_,
+                            norms_argument = norms_ == "none" ? -1 : norms_argument_](
+                               const UpdatePtr& update, const Reduced& sum) {
+      std::vector<Tensor> inputs = ToTensors(sum, type, sparse);
       const size_t first = inputs.size();
       inputs.insert(inputs.end(), arguments->begin(), arguments->end());
       if (norms_argument >= 0) {
@@ -127,12 +113,8 @@ class DeferUpdateOp : public tensorflow::OpKernel {
         std::copy(sum.norms.begin(), sum.norms.end(), norms.flat<float>().data());
         inputs[first + norms_argument] = norms;
       }
-      UpdateThreads()->Schedule(
-          [in_flight, engine, runtime, handle, writes, ticket, inputs = std::move(inputs)] {
-            Run(in_flight, engine, runtime, handle, ticket, inputs, writes);
-          });
-    };
-    reduction->WhenReduced(index_, std::move(receiver));
+      Run(update, runtime, handle, inputs);
+    });
     if (operands.owner != nullptr) {
       OP_REQUIRES_OK(context, ToAbsl(reduction->AddLayer(index_, std::move(operands))));
     }
@@ -167,37 +149,49 @@ class DeferUpdateOp : public tensorflow::OpKernel {
                                              &run->variables[i]));
     }
     for (const Tensor& scalar : scalars) run->scalars.push_back(scalar.scalar<float>()());
-    Engine* engine = Engine::Get();
-    engine->pending()->Defer(writes_);
+    Defer(reduction, [run](const UpdatePtr& update, const Reduced& sum) {
+      const int64_t begin = EventRecord::NowMicros();
+      RecordEnd(*update, begin, run->Run(sum));
+      update->in_flight->End();
+    });
+  }
+
+  // An update that was put off.
+  struct Update {
+    std::shared_ptr<RunsInFlight> in_flight;
+    std::vector<int64_t> writes;
+    int64_t ticket;
+  };
+  using UpdatePtr = std::shared_ptr<const Update>;
+
+  // Puts an update off: `run` is called with it and the sum, on a thread for updates.
+  template <typename RunUpdate>
+  void Defer(Reduction* reduction, RunUpdate run) {
+    Engine::Get()->pending()->Defer(writes_);
     in_flight_->Begin();
-    reduction->WhenReduced(
-        index_, [in_flight = in_flight_, engine, run, writes = writes_,
-                 ticket = reduction->number()](const Status& status, const Reduced& sum) {
-          if (!status.ok()) return GiveUp(in_flight.get(), engine, writes, status);
-          UpdateThreads()->Schedule([in_flight, engine, run, writes, ticket, sum] {
-            InjectDelay(engine->max_delay_ms());
-            const int64_t begin = EventRecord::NowMicros();
-            const Status done = run->Run(sum);
-            RecordEnd(engine, ticket, writes, begin, done);
-            in_flight->End();
-          });
+    // The receiver owns all it needs: the step that called this op may long be over.
+    const UpdatePtr update(new Update{in_flight_, writes_, reduction->number()});
+    reduction->WhenReduced(index_, [update, run](const Status& status, const Reduced& sum) {
+      if (status.ok()) {
+        return UpdateThreads()->Schedule([update, run, sum] {
+          InjectDelay(Engine::Get()->max_delay_ms());
+          run(update, sum);
         });
+      }
+      // An update of a step that was given up is not made, and nobody waits for it.
+      const bool given_up = status.code() == StatusCode::kCancelled;
+      Engine::Get()->pending()->Finish(update->writes, given_up ? Status() : status);
+      update->in_flight->End();
+    });
   }
 
-  static void GiveUp(RunsInFlight* in_flight, Engine* engine, const std::vector<int64_t>& writes,
-                     const Status& status) {
-    // An update of a step that was given up is not made, and nobody waits for it.
-    const bool given_up = status.code() == StatusCode::kCancelled;
-    engine->pending()->Finish(writes, given_up ? Status() : status);
-    in_flight->End();
-  }
-
-  static void RecordEnd(Engine* engine, int64_t ticket, const std::vector<int64_t>& writes,
-                        int64_t begin, const Status& status) {
-    engine->events()->Add({EventKind::kUpdate, ticket, writes[0],
-                           static_cast<int64_t>(writes.size()), begin, EventRecord::NowMicros()});
+  static void RecordEnd(const Update& update, int64_t begin, const Status& status) {
+    Engine* engine = Engine::Get();
+    engine->events()->Add({EventKind::kUpdate, update.ticket, update.writes[0],
+                           static_cast<int64_t>(update.writes.size()), begin,
+                           EventRecord::NowMicros()});
     engine->pending()->Finish(
-        writes,
+        update.writes,
         status.ok() ? Status() : Internal("an optimizer update failed: ", status.message()));
   }
 
@@ -239,11 +233,8 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     return absl::OkStatus();
   }
 
-  static void Run(std::shared_ptr<RunsInFlight> in_flight, Engine* engine,
-                  FunctionLibraryRuntime* runtime, FunctionLibraryRuntime::Handle handle,
-                  int64_t ticket, const std::vector<Tensor>& inputs,
-                  const std::vector<int64_t>& writes) {
-    InjectDelay(engine->max_delay_ms());
+  static void Run(const UpdatePtr& update, FunctionLibraryRuntime* runtime,
+                  FunctionLibraryRuntime::Handle handle, const std::vector<Tensor>& inputs) {
     // All that the run needs while it lasts, freed when it is done.
     struct State {
       explicit State(int64_t step)
@@ -279,24 +270,22 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     bool done_here = false;
     State* const outer = std::exchange(State::OnThisThread(), state);
     runtime->Run(options, handle, inputs, &state->results,
-                 [in_flight, engine, state, writes, ticket, begin,
-                  done_here = &done_here](const absl::Status& status) {
-                   RecordEnd(engine, ticket, writes, begin,
-                             status.ok() ? Status() : Internal(status.message()));
+                 [update, state, begin, done_here = &done_here](const absl::Status& status) {
+                   RecordEnd(*update, begin, status.ok() ? Status() : Internal(status.message()));
                    // Not here, in a callback of the run that still uses it.
                    if (State::OnThisThread() == state) {
                      *done_here = true;
                    } else {
-                     UpdateThreads()->Schedule([in_flight, state] {
+                     UpdateThreads()->Schedule([update, state] {
                        delete state;
-                       in_flight->End();
+                       update->in_flight->End();
                      });
                    }
                  });
     State::OnThisThread() = outer;
     if (done_here) {
       delete state;
-      in_flight->End();
+      update->in_flight->End();
     }
   }
 

@@ -11,7 +11,9 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <utility>
 
 namespace tfdear {
 namespace {
@@ -50,46 +52,16 @@ int BindToLoopback(int socket, const sockaddr* address, socklen_t length) {
   return bind(socket, address, length);
 }
 
-// The dynamic section of a loaded library, as far as it is needed here.
-struct ImportTable {
-  const ElfW(Sym) * symbols = nullptr;
-  const char* names = nullptr;
-  const ElfW(Rela) * relocations[2] = {nullptr, nullptr};
-  size_t num_relocations[2] = {0, 0};
-};
-
-ImportTable ReadImportTable(const dl_phdr_info& library) {
-  ImportTable table;
+// The dynamic section of a loaded library: its values, by their tags.
+std::map<int64_t, uintptr_t> ReadDynamicSection(const dl_phdr_info& library) {
+  std::map<int64_t, uintptr_t> values;
   for (int i = 0; i < library.dlpi_phnum; ++i) {
     if (library.dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
     auto* entry =
         reinterpret_cast<const ElfW(Dyn)*>(library.dlpi_addr + library.dlpi_phdr[i].p_vaddr);
-    for (; entry->d_tag != DT_NULL; ++entry) {
-      switch (entry->d_tag) {
-        case DT_SYMTAB:
-          table.symbols = reinterpret_cast<const ElfW(Sym)*>(entry->d_un.d_ptr);
-          break;
-        case DT_STRTAB:
-          table.names = reinterpret_cast<const char*>(entry->d_un.d_ptr);
-          break;
-        case DT_JMPREL:
-          table.relocations[0] = reinterpret_cast<const ElfW(Rela)*>(entry->d_un.d_ptr);
-          break;
-        case DT_PLTRELSZ:
-          table.num_relocations[0] = entry->d_un.d_val / sizeof(ElfW(Rela));
-          break;
-        case DT_RELA:
-          table.relocations[1] = reinterpret_cast<const ElfW(Rela)*>(entry->d_un.d_ptr);
-          break;
-        case DT_RELASZ:
-          table.num_relocations[1] = entry->d_un.d_val / sizeof(ElfW(Rela));
-          break;
-        default:
-          break;
-      }
-    }
+    for (; entry->d_tag != DT_NULL; ++entry) values[entry->d_tag] = entry->d_un.d_val;
   }
-  return table;
+  return values;
 }
 
 // Changes one entry. Libraries linked with "relro" have theirs write-protected after loading; the
@@ -109,16 +81,20 @@ int ChangeLibrary(dl_phdr_info* library, size_t, void* count_pointer) {
       std::strstr(library->dlpi_name, "libtensorflow_framework.so") == nullptr) {
     return 0;
   }
-  const ImportTable table = ReadImportTable(*library);
-  if (table.symbols == nullptr || table.names == nullptr) return 0;
-  for (int part = 0; part < 2; ++part) {
-    for (size_t i = 0; i < table.num_relocations[part]; ++i) {
-      const ElfW(Rela)& relocation = table.relocations[part][i];
-      const uint32_t type = ELF64_R_TYPE(relocation.r_info);
+  auto dynamic = ReadDynamicSection(*library);
+  const auto* symbols = reinterpret_cast<const ElfW(Sym)*>(dynamic[DT_SYMTAB]);
+  const auto* names = reinterpret_cast<const char*>(dynamic[DT_STRTAB]);
+  if (symbols == nullptr || names == nullptr) return 0;
+  for (const auto& [table, bytes] :
+       {std::pair(DT_JMPREL, DT_PLTRELSZ), std::pair(DT_RELA, DT_RELASZ)}) {
+    const auto* relocations = reinterpret_cast<const ElfW(Rela)*>(dynamic[table]);
+    const size_t relocated = dynamic[bytes] / sizeof(ElfW(Rela));
+    for (size_t i = 0; i < relocated; ++i) {
+      const uint32_t type = ELF64_R_TYPE(relocations[i].r_info);
       if (type != kJumpSlot && type != kGlobalData) continue;
-      const ElfW(Sym)& symbol = table.symbols[ELF64_R_SYM(relocation.r_info)];
-      if (std::strcmp(table.names + symbol.st_name, "bind") != 0) continue;
-      auto** entry = reinterpret_cast<void**>(library->dlpi_addr + relocation.r_offset);
+      const ElfW(Sym)& symbol = symbols[ELF64_R_SYM(relocations[i].r_info)];
+      if (std::strcmp(names + symbol.st_name, "bind") != 0) continue;
+      auto** entry = reinterpret_cast<void**>(library->dlpi_addr + relocations[i].r_offset);
       if (!Write(entry, reinterpret_cast<void*>(&BindToLoopback))) {
         *count = -1;
         return 1;
