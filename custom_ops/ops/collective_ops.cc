@@ -5,7 +5,6 @@
 
 namespace tensorflow {
 
-using shape_inference::DimensionHandle;
 using shape_inference::InferenceContext;
 using shape_inference::ShapeHandle;
 
@@ -27,10 +26,7 @@ REGISTER_OP("DearOpenCollective")
     .Output("ticket: variant")
     .Attr("lane: int")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) {
-      c->set_output(0, c->Scalar());
-      return absl::OkStatus();
-    })
+    .SetShapeFn(shape_inference::ScalarShape)
     .Doc(R"doc(
 Takes the next place in a lane's order of collectives for a single collective.
 )doc");

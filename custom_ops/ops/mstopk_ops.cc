@@ -12,24 +12,24 @@ using shape_inference::ShapeHandle;
 
 namespace {
 
-// The length of the outputs: k, if that is known while the graph is made.
-absl::Status SelectedLength(InferenceContext* c, int k_input, ShapeHandle* selected) {
-  ShapeHandle unused;
+// Values and indices have the length k, if that is known while the graph is made.
+absl::Status SetSelected(InferenceContext* c, int k_input) {
+  ShapeHandle unused, selected = c->Vector(InferenceContext::kUnknownDim);
   TF_RETURN_IF_ERROR(c->WithRank(c->input(k_input), 0, &unused));
   const Tensor* k = c->input_tensor(k_input);
-  if (k == nullptr) {
-    *selected = c->Vector(InferenceContext::kUnknownDim);
-    return absl::OkStatus();
+  if (k != nullptr) {
+    const int64_t length = k->scalar<int64_t>()();
+    const DimensionHandle elements = c->NumElements(c->input(0));
+    if (length < 0 || (c->ValueKnown(elements) && length > c->Value(elements))) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("k must be from 0 to the number of elements of x, ",
+                       c->ValueKnown(elements) ? absl::StrCat(c->Value(elements)) : "unknown yet",
+                       ". Received: k = ", length));
+    }
+    selected = c->Vector(length);
   }
-  const int64_t length = k->scalar<int64_t>()();
-  const DimensionHandle elements = c->NumElements(c->input(0));
-  if (length < 0 || (c->ValueKnown(elements) && length > c->Value(elements))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("k must be from 0 to the number of elements of x, ",
-                     c->ValueKnown(elements) ? absl::StrCat(c->Value(elements)) : "unknown yet",
-                     ". Received: k = ", length));
-  }
-  *selected = c->Vector(length);
+  c->set_output(0, selected);
+  c->set_output(1, selected);
   return absl::OkStatus();
 }
 
@@ -43,13 +43,7 @@ REGISTER_OP("DearMSTopK")
     .Attr("T: {half, bfloat16, float}")
     .Attr("samplings: int >= 0 = 0")
     .Attr("seed: int = 0")
-    .SetShapeFn([](InferenceContext* c) {
-      ShapeHandle selected;
-      TF_RETURN_IF_ERROR(SelectedLength(c, 1, &selected));
-      c->set_output(0, selected);
-      c->set_output(1, selected);
-      return absl::OkStatus();
-    })
+    .SetShapeFn([](InferenceContext* c) { return SetSelected(c, 1); })
     .Doc(R"doc(
 Selects the k elements of a tensor that are largest by magnitude.
 
@@ -71,12 +65,8 @@ REGISTER_OP("DearMSTopKWithFeedback")
     .SetShapeFn([](InferenceContext* c) {
       ShapeHandle both;
       TF_RETURN_IF_ERROR(c->Merge(c->input(0), c->input(1), &both));
-      ShapeHandle selected;
-      TF_RETURN_IF_ERROR(SelectedLength(c, 2, &selected));
-      c->set_output(0, selected);
-      c->set_output(1, selected);
       c->set_output(2, both);
-      return absl::OkStatus();
+      return SetSelected(c, 2);
     })
     .Doc(R"doc(
 Selects the k largest of x + residual, exactly, and keeps the rest as the new residual.

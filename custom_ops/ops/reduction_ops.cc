@@ -6,25 +6,15 @@
 namespace tensorflow {
 
 using shape_inference::InferenceContext;
-using shape_inference::ShapeHandle;
-
-namespace {
 
 constexpr char kReducedTypes[] = "T: {half, bfloat16, float, double, int32, int64}";
-
-absl::Status ScalarOutput(InferenceContext* c) {
-  c->set_output(0, c->Scalar());
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 REGISTER_OP("DearOpenReduction")
     .Input("order: resource")
     .Output("ticket: variant")
     .Attr("layout: int")
     .SetIsStateful()
-    .SetShapeFn(ScalarOutput)
+    .SetShapeFn(shape_inference::ScalarShape)
     .Doc(R"doc(
 Takes the next place in the order of collectives for one execution of a reduction.
 

@@ -66,15 +66,12 @@ int64_t ReadMicros(clockid_t clock) {
 // may be one that computes.
 class Registration {
  public:
-  void Begin(clockid_t clock) {
-    clock_ = clock;
+  explicit Registration(clockid_t clock) : clock_(clock) {
     std::lock_guard<std::mutex> lock(registry().mutex);
     registry().clocks.push_back(clock);
-    registered_ = true;
   }
 
   ~Registration() {
-    if (!registered_) return;
     std::lock_guard<std::mutex> lock(registry().mutex);
     auto& clocks = registry().clocks;
     clocks.erase(std::find(clocks.begin(), clocks.end(), clock_));
@@ -82,8 +79,7 @@ class Registration {
   }
 
  private:
-  bool registered_ = false;
-  clockid_t clock_ = 0;
+  const clockid_t clock_;
 };
 
 }  // namespace
@@ -96,8 +92,7 @@ void RegisterCommunicationThread() {
   AskForShortSlices();
   clockid_t clock;
   if (pthread_getcpuclockid(pthread_self(), &clock) != 0) return;
-  thread_local Registration registration;
-  registration.Begin(clock);
+  thread_local Registration registration(clock);
 }
 
 int64_t ComputationMicros() {

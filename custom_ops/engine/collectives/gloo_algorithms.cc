@@ -13,22 +13,16 @@
 namespace tfdear {
 namespace {
 
-// A piece of a shard on its way around the ring.
-struct Segment {
-  size_t offset = 0;  // bytes from the start of data
-  size_t bytes = 0;
-};
-
 // The messages that travel over one link in one ring pass: in step s the shard
 // (first_shard - s) mod size, cut into segments. Both ends of the link compute the same list.
-std::vector<Segment> RingMessages(const std::vector<Range>& byte_ranges, int first_shard,
-                                  size_t segment_bytes) {
+std::vector<Range> RingMessages(const std::vector<Range>& byte_ranges, int first_shard,
+                                size_t segment_bytes) {
   const int size = static_cast<int>(byte_ranges.size());
-  std::vector<Segment> messages;
+  std::vector<Range> messages;
   for (int step = 0; step + 1 < size; ++step) {
     const Range range = byte_ranges[((first_shard - step) % size + size) % size];
     for (size_t begin = range.begin; begin < range.end; begin += segment_bytes) {
-      messages.push_back(Segment{begin, std::min(segment_bytes, range.end - begin)});
+      messages.push_back({begin, std::min(begin + segment_bytes, range.end)});
     }
   }
   return messages;
@@ -42,15 +36,15 @@ std::vector<Segment> RingMessages(const std::vector<Range>& byte_ranges, int fir
 //
 // `type`: of the sums; null for a gather.
 Status RunRing(Channel* channel, int left, int right, char* data, uint64_t first_tag,
-               const std::vector<Segment>& sends, size_t first_sends,
-               const std::vector<Segment>& receives, const DataType* type) {
+               const std::vector<Range>& sends, size_t first_sends,
+               const std::vector<Range>& receives, const DataType* type) {
   const size_t receives_ahead = channel->ReceivesAhead();
   auto receive = [&](size_t i) {
-    char* const target = type == nullptr ? data + receives[i].offset : nullptr;
-    return channel->Receive(left, first_tag + i, target, receives[i].bytes);
+    char* const target = type == nullptr ? data + receives[i].begin : nullptr;
+    return channel->Receive(left, first_tag + i, target, receives[i].size());
   };
   auto send = [&](size_t i) {
-    channel->Send(right, first_tag + i, data + sends[i].offset, sends[i].bytes);
+    channel->Send(right, first_tag + i, data + sends[i].begin, sends[i].size());
   };
   std::vector<Channel::Message*> arrivals(receives.size());
   for (size_t i = 0; i < std::min(receives_ahead, receives.size()); ++i) arrivals[i] = receive(i);
@@ -58,7 +52,7 @@ Status RunRing(Channel* channel, int left, int right, char* data, uint64_t first
   for (size_t i = 0; i < receives.size(); ++i) {
     TFDEAR_RETURN_IF_ERROR(channel->Wait(arrivals[i], [&](const char* values) {
       if (type == nullptr) return;
-      SumInto(*type, data + receives[i].offset, values, receives[i].bytes / SizeOf(*type));
+      SumInto(*type, data + receives[i].begin, values, receives[i].size() / SizeOf(*type));
     }));
     if (first_sends + i < sends.size()) send(first_sends + i);
     const size_t next = i + receives_ahead;

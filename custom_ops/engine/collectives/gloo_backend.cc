@@ -54,10 +54,6 @@ GlooBackend::GlooBackend(std::unique_ptr<GlooTransport> transport)
       direct_ranks_(kDefaultDirectRanks),
       direct_(transport_->rank(), transport_->size()) {}
 
-GlooBackend::~GlooBackend() = default;
-
-std::string GlooBackend::Listen() { return transport_->Listen(); }
-
 Status GlooBackend::Connect(const std::vector<std::string>& blob_of_rank) {
   TFDEAR_RETURN_IF_ERROR(transport_->Connect(blob_of_rank));
   // All ranks must have been given the same addresses, and be connected, before any goes on.

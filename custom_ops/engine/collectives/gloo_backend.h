@@ -39,9 +39,8 @@ class GlooBackend : public CollectiveBackend {
   static Status Create(int rank, int size, const std::string& bind_address,
                        std::chrono::milliseconds timeout, std::unique_ptr<GlooBackend>* result,
                        int connections = 1);
-  ~GlooBackend() override;
 
-  std::string Listen() override;
+  std::string Listen() override { return transport_->Listen(); }
 
   // At most three timeouts: the last connection may begin just before the end of the first one, and
   // another passes until all ranks have theirs.

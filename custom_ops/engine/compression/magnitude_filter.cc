@@ -215,10 +215,6 @@ TFDEAR_AVX512 void FilterSumAvx512(const float* x, float* residual, size_t begin
   FilterSumPortable(x, residual, i, end, limit, candidates);
 }
 
-#else
-
-class KeepDenormals {};
-
 #endif
 
 template <typename Word>
@@ -301,7 +297,6 @@ void FilterMagnitude(InstructionSet instructions, DataType type, const void* x, 
 void FilterMagnitudeOfSum(InstructionSet instructions, const float* x, float* residual,
                           size_t begin, size_t end, uint32_t limit, Candidates* candidates) {
   const KeepDenormals keep_denormals;
-  (void)keep_denormals;
   switch (instructions) {
 #if defined(__x86_64__)
     case InstructionSet::kAvx512:

@@ -49,12 +49,6 @@ GlooExchange::~GlooExchange() {
   if (close) transport_->CloseConnections();
 }
 
-uint64_t GlooExchange::SlotOf(uint64_t tag, size_t bytes) const {
-  // The length is part of it because gloo ends the process when a message is longer than its
-  // receiver expects. This way the receiver waits until its deadline, and its error explains.
-  return MixBits(MixBits(key_ ^ tag) ^ bytes);
-}
-
 void GlooExchange::Prepare(GlooMessage* message, uint64_t tag) {
   try {
     message->buffer =
@@ -64,23 +58,17 @@ void GlooExchange::Prepare(GlooMessage* message, uint64_t tag) {
     status_ = transport_->PeerFailed(message->peer, error.what());
     return;
   }
-  GlooPoster::Operation operation;
-  operation.buffer = message->buffer.get();
-  operation.peer = message->peer;
-  operation.slot = SlotOf(tag, message->bytes);
-  operation.bytes = message->bytes;
-  operation.is_send = message->is_send;
-  unposted_.push_back(operation);
+  // The length is part of it because gloo ends the process when a message is longer than its
+  // receiver expects. This way the receiver waits until its deadline, and its error explains.
+  const uint64_t slot = MixBits(MixBits(key_ ^ tag) ^ message->bytes);
+  unposted_.push_back(
+      {message->buffer.get(), message->peer, slot, message->bytes, message->is_send});
 }
 
 Channel::Message* GlooExchange::Send(int peer, uint64_t tag, const void* data, size_t bytes) {
-  sends_.emplace_back();
-  GlooMessage* const message = &sends_.back();
-  message->peer = peer;
-  message->bytes = bytes;
   // gloo has one buffer class for both directions; it only reads from this one.
-  message->target = static_cast<char*>(const_cast<void*>(data));
-  message->is_send = true;
+  char* const source = static_cast<char*>(const_cast<void*>(data));
+  GlooMessage* const message = &sends_.emplace_back(peer, bytes, source, /*is_send=*/true);
   if (!status_.ok() || bytes == 0) return message;
   Prepare(message, tag);
   transport_->bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
@@ -88,11 +76,8 @@ Channel::Message* GlooExchange::Send(int peer, uint64_t tag, const void* data, s
 }
 
 Channel::Message* GlooExchange::Receive(int peer, uint64_t tag, void* target, size_t bytes) {
-  receives_.emplace_back();
-  GlooMessage* const message = &receives_.back();
-  message->peer = peer;
-  message->bytes = bytes;
-  message->target = static_cast<char*>(target);
+  GlooMessage* const message =
+      &receives_.emplace_back(peer, bytes, static_cast<char*>(target), /*is_send=*/false);
   if (!status_.ok() || bytes == 0) return message;
   if (target == nullptr) {
     message->memory = transport_->TakeMemory(bytes);

@@ -42,12 +42,13 @@ class GlooExchange : public Channel {
 
  private:
   struct GlooMessage : Message {
+    GlooMessage(int peer, size_t bytes, char* target, bool is_send)
+        : Message{peer, bytes, target}, is_send(is_send) {}
+    const bool is_send;
     std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
-    bool is_send = false;
     std::vector<char> memory;  // Where it arrives without a target.
   };
 
-  uint64_t SlotOf(uint64_t tag, size_t bytes) const;
   void Prepare(GlooMessage* message, uint64_t tag);
 
   GlooTransport* const transport_;

@@ -15,11 +15,9 @@
 
 #include "custom_ops/engine/base/thread_annotations.h"
 
-namespace gloo {
-namespace transport {
+namespace gloo::transport {
 class UnboundBuffer;
-}  // namespace transport
-}  // namespace gloo
+}  // namespace gloo::transport
 
 namespace tfdear {
 

@@ -16,12 +16,10 @@
 #include "custom_ops/engine/base/thread_annotations.h"
 #include "custom_ops/engine/transport/failure_state.h"
 
-namespace gloo {
-namespace transport {
+namespace gloo::transport {
 class Context;
 class UnboundBuffer;
-}  // namespace transport
-}  // namespace gloo
+}  // namespace gloo::transport
 
 namespace tfdear {
 
