@@ -1,6 +1,7 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/api/c_api.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
@@ -170,9 +171,7 @@ int tfdear_layout_set_optimizer(int64_t layout, double momentum, char* error, in
 
 int tfdear_layout_buckets(int64_t layout, int64_t* bytes, int capacity) {
   const std::vector<size_t> buckets = Engine::Get()->BucketBytes(layout);
-  for (size_t i = 0; i < buckets.size() && i < static_cast<size_t>(capacity); ++i) {
-    bytes[i] = static_cast<int64_t>(buckets[i]);
-  }
+  std::copy_n(buckets.begin(), std::min(buckets.size(), static_cast<size_t>(capacity)), bytes);
   return static_cast<int>(buckets.size());
 }
 

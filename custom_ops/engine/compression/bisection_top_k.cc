@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -90,9 +91,7 @@ class Blocks {
     ForEach([&](size_t block, const float* x, size_t n) {
       counts[block] = tfdear::CountFrom(x, n, threshold);
     });
-    size_t total = 0;
-    for (size_t n : counts) total += n;
-    return total;
+    return std::accumulate(counts.begin(), counts.end(), size_t{0});
   }
 
  private:
@@ -132,8 +131,7 @@ void BisectionTopK(DataType type, const void* x, size_t d, size_t k, int samplin
   blocks.ForEach([&](size_t block, const float* from, size_t n) {
     SumAndMax(from, n, &sums[block], &maxima[block]);
   });
-  double sum = 0;
-  for (double of_block : sums) sum += of_block;
+  const double sum = std::accumulate(sums.begin(), sums.end(), 0.0);
   const float mean = static_cast<float>(sum / static_cast<double>(d));
   const float maximum = *std::max_element(maxima.begin(), maxima.end());
 

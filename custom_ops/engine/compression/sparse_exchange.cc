@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "custom_ops/engine/compression/bisection_top_k.h"
 
@@ -107,7 +108,7 @@ Status SparseExchange::Reduce(CollectiveBackend* backend, float* data, size_t co
                     std::max<size_t>(1, ShardOf(k, member, members).size()));
   };
   // To the owners.
-  std::vector<size_t> send_bytes(members), receive_bytes(members);
+  std::vector<size_t> send_bytes(members), receive_bytes;
   std::vector<int64_t> send_sizes(members), receive_sizes(members);
   payload_.clear();
   for (int member = 0; member < members; ++member) {
@@ -123,22 +124,13 @@ Status SparseExchange::Reduce(CollectiveBackend* backend, float* data, size_t co
                                             Signature(signature.text() + " sizes to owners"),
                                             sequence));
   const Range own = regions[backend->rank()];
-  size_t total = 0;
-  for (int member = 0; member < members; ++member) {
-    TFDEAR_RETURN_IF_ERROR(CheckSize(receive_sizes[member], member, share(backend->rank()), own));
-    receive_bytes[member] = static_cast<size_t>(receive_sizes[member]);
-    total += receive_bytes[member];
-  }
-  received_.resize(total);
+  const std::vector<Range> owns(members, own);
+  TFDEAR_RETURN_IF_ERROR(Expect(receive_sizes, share(backend->rank()), owns, &receive_bytes));
   TFDEAR_RETURN_IF_ERROR(backend->AllToAllV(payload_.data(), send_bytes, received_.data(),
                                             receive_bytes,
                                             Signature(signature.text() + " to owners"), sequence));
   std::memset(data, 0, count * sizeof(float));
-  const char* code = received_.data();
-  for (int member = 0; member < members; ++member) {
-    TFDEAR_RETURN_IF_ERROR(DecodeAndAdd(code, receive_bytes[member], member, data, own));
-    code += receive_bytes[member];
-  }
+  TFDEAR_RETURN_IF_ERROR(DecodeAndAdd(receive_bytes, owns, data));
   // From the owners. The sums need no feedback of their own: what is left goes to the residual.
   const size_t selected = share(backend->rank());
   float* const sum = data + own.begin;
@@ -196,52 +188,52 @@ void SparseExchange::Encode(const Range& range, std::vector<char>* out) {
   EncodeSparse(indices_.data(), values_.data(), values_.size(), range.size(), options_.values, out);
 }
 
-Status SparseExchange::CheckSize(int64_t bytes, int member, size_t k, const Range& range) const {
-  const size_t most = SparseCodeBound(k, range.size(), options_.values);
-  if (bytes >= 0 && static_cast<uint64_t>(bytes) <= most) return Status();
-  return Internal("member ", member, " of the process group announced ", bytes,
-                  " bytes of sparse gradients, where ", k, " of ", range.size(),
-                  " elements take at most ", most,
-                  "; the ranks may run different versions of tfdear");
+Status SparseExchange::Expect(const std::vector<int64_t>& announced, size_t k,
+                              const std::vector<Range>& ranges, std::vector<size_t>* bytes) {
+  for (size_t member = 0; member < ranges.size(); ++member) {
+    const size_t count = ranges[member].size();
+    const size_t most = SparseCodeBound(std::min(k, count), count, options_.values);
+    if (announced[member] < 0 || static_cast<uint64_t>(announced[member]) > most) {
+      return Internal("member ", member, " of the process group announced ", announced[member],
+                      " bytes of sparse gradients, where ", std::min(k, count), " of ", count,
+                      " elements take at most ", most,
+                      "; the ranks may run different versions of tfdear");
+    }
+  }
+  bytes->assign(announced.begin(), announced.end());
+  received_.resize(std::accumulate(bytes->begin(), bytes->end(), size_t{0}));
+  return Status();
 }
 
 Status SparseExchange::GatherAndAdd(CollectiveBackend* backend, float* data,
                                     const std::vector<Range>& ranges, const Signature& signature,
                                     uint64_t sequence) {
-  const int members = backend->size();
-  std::vector<int64_t> sizes(members);
+  std::vector<int64_t> sizes(backend->size());
   sizes[backend->rank()] = static_cast<int64_t>(payload_.size());
   TFDEAR_RETURN_IF_ERROR(backend->AllGather(sizes.data(), sizes.size(), DataType::kInt64,
                                             Signature(signature.text() + " sizes"), sequence));
-  std::vector<size_t> bytes_of_member(members);
-  size_t total = 0;
-  for (int member = 0; member < members; ++member) {
-    TFDEAR_RETURN_IF_ERROR(CheckSize(sizes[member], member, ranges[member].size(), ranges[member]));
-    bytes_of_member[member] = static_cast<size_t>(sizes[member]);
-    total += bytes_of_member[member];
-  }
-  received_.resize(total);
+  std::vector<size_t> bytes;
+  TFDEAR_RETURN_IF_ERROR(Expect(sizes, std::numeric_limits<size_t>::max(), ranges, &bytes));
   TFDEAR_RETURN_IF_ERROR(
-      backend->AllGatherV(payload_.data(), received_.data(), bytes_of_member, signature, sequence));
-  const char* code = received_.data();
-  for (int member = 0; member < members; ++member) {
-    TFDEAR_RETURN_IF_ERROR(
-        DecodeAndAdd(code, bytes_of_member[member], member, data, ranges[member]));
-    code += bytes_of_member[member];
-  }
-  return Status();
+      backend->AllGatherV(payload_.data(), received_.data(), bytes, signature, sequence));
+  return DecodeAndAdd(bytes, ranges, data);
 }
 
-Status SparseExchange::DecodeAndAdd(const char* code, size_t size, int member, float* data,
-                                    const Range& range) {
-  const Status status = DecodeSparse(code, size, range.size(), &decoded_indices_, &decoded_values_);
-  if (!status.ok()) {
-    return Status(status.code(),
-                  TextOf("from member ", member, " of the process group: ", status.message()));
-  }
-  float* const begin = data + range.begin;
-  for (size_t i = 0; i < decoded_indices_.size(); ++i) {
-    begin[decoded_indices_[i]] += decoded_values_[i];
+Status SparseExchange::DecodeAndAdd(const std::vector<size_t>& bytes,
+                                    const std::vector<Range>& ranges, float* data) {
+  const char* code = received_.data();
+  for (size_t member = 0; member < ranges.size(); ++member) {
+    const Status status = DecodeSparse(code, bytes[member], ranges[member].size(),
+                                       &decoded_indices_, &decoded_values_);
+    if (!status.ok()) {
+      return Status(status.code(),
+                    TextOf("from member ", member, " of the process group: ", status.message()));
+    }
+    float* const begin = data + ranges[member].begin;
+    for (size_t i = 0; i < decoded_indices_.size(); ++i) {
+      begin[decoded_indices_[i]] += decoded_values_[i];
+    }
+    code += bytes[member];
   }
   return Status();
 }

@@ -108,8 +108,12 @@ class SparseExchange {
   // Gathers one payload of each member and adds its pairs to data[ranges[member]], in their order.
   Status GatherAndAdd(CollectiveBackend* backend, float* data, const std::vector<Range>& ranges,
                       const Signature& signature, uint64_t sequence);
-  Status DecodeAndAdd(const char* code, size_t size, int member, float* data, const Range& range);
-  Status CheckSize(int64_t bytes, int member, size_t k, const Range& range) const;
+  // Checks what members announced of their codes of at most k elements each, and makes room.
+  Status Expect(const std::vector<int64_t>& announced, size_t k, const std::vector<Range>& ranges,
+                std::vector<size_t>* bytes);
+  // Adds what was received, bytes[member] of each member, to data[ranges[member]].
+  Status DecodeAndAdd(const std::vector<size_t>& bytes, const std::vector<Range>& ranges,
+                      float* data);
 
   SparseExchangeOptions options_;
   std::vector<std::unique_ptr<TopK>> selectors_;  // Of every region; the last for the sums.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "custom_ops/engine/base/shard.h"
+#include "custom_ops/engine/base/signature.h"
 #include "custom_ops/engine/base/vector_clones.h"
 
 namespace tfdear {
@@ -46,13 +47,6 @@ uint32_t SignOf(DataType type) { return type == DataType::kFloat32 ? 0x80000000u
 
 uint32_t MagnitudeOf(uint32_t bits, DataType type) {
   return std::min(bits & ~SignOf(type), NanOf(type));
-}
-
-// Scatters sample positions, always in the same way.
-uint64_t Mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
 }
 
 // The bin that holds the k-th largest, counted from the last; `*k` becomes its rank within the bin.
@@ -251,7 +245,7 @@ TopK::Guess TopK::GuessFromSample(const Vector& vector, size_t k) {
   const size_t places = std::min<size_t>(std::max<size_t>(d / 256, 128), 8192);
   const size_t part = d / places;
   for (size_t i = 0; i < places; ++i) {
-    const size_t begin = i * part + ((Mix(i) >> 32) * (part - kNeighbours + 1) >> 32);
+    const size_t begin = i * part + ((MixBits(i) >> 32) * (part - kNeighbours + 1) >> 32);
     for (size_t j = begin; j < begin + kNeighbours; ++j) keys_.push_back(vector.Magnitude(j));
   }
   // Of the sample, about this many belong to the k largest; the rank is four deviations more.

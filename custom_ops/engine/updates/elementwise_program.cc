@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <string>
 
 #include "custom_ops/engine/base/vector_clones.h"
@@ -31,13 +32,9 @@ TFDEAR_ELEMENTWISE(Divide, x[i] / y[i])
 
 using Function = void (*)(float*, const float*, const float*, size_t);
 
-// In the order of `Operation`.
-constexpr int kOperations = 7;
-Function FunctionOf(ElementwiseProgram::Operation operation) {
-  static const Function functions[kOperations] = {Copy,     Negate,   SquareRoot, Add,
-                                                  Subtract, Multiply, Divide};
-  return functions[static_cast<int>(operation)];
-}
+// In the order of ElementwiseProgram::Operation.
+const Function kFunctions[] = {Copy, Negate, SquareRoot, Add, Subtract, Multiply, Divide};
+constexpr int kOperations = static_cast<int>(std::size(kFunctions));
 
 }  // namespace
 
@@ -99,7 +96,8 @@ void ElementwiseProgram::Run(const float* gradient, const std::vector<Array>& va
       written[1 + i] = variables[i].target + begin;
     }
     for (const Instruction& step : instructions_) {
-      FunctionOf(step.operation)(written[step.target], read[step.left], read[step.right], size);
+      kFunctions[static_cast<int>(step.operation)](written[step.target], read[step.left],
+                                                   read[step.right], size);
       // What was written is what later instructions read.
       read[step.target] = written[step.target];
     }

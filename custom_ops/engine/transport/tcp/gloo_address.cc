@@ -58,10 +58,6 @@ bool IsWildcard(const sockaddr* address) {
   return false;
 }
 
-socklen_t LengthOf(int family) {
-  return family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-}
-
 }  // namespace
 
 Status ResolveBindAddress(const std::string& bind_address, std::string* numeric) {
@@ -103,9 +99,8 @@ Status AddressToText(const std::vector<char>& gloo_address, std::string* text) {
   std::memcpy(&storage, gloo_address.data(), sizeof(storage));
   char host[NI_MAXHOST];
   char port[NI_MAXSERV];
-  const int error =
-      getnameinfo(reinterpret_cast<const sockaddr*>(&storage), LengthOf(storage.ss_family), host,
-                  sizeof(host), port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV);
+  const int error = getnameinfo(reinterpret_cast<const sockaddr*>(&storage), sizeof(storage), host,
+                                sizeof(host), port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV);
   if (error != 0) {
     return Internal("cannot print gloo's address: ", gai_strerror(error));
   }
