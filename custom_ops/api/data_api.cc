@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <utility>
 
 #include "custom_ops/api/c_text.h"
@@ -25,7 +24,6 @@ using tfdear::Reduction;
 using tfdear::Report;
 using tfdear::Signature;
 using tfdear::Status;
-using tfdear::StatusCode;
 using tfdear::TextOf;
 
 // The reductions that are open, by number.
@@ -81,7 +79,7 @@ Status WaitForSum(int64_t reduction, int tensor, void* out, int64_t bytes, doubl
   const auto timeout = std::chrono::duration<double>(timeout_seconds);
   if (future.wait_for(timeout) != std::future_status::ready) {
     return Status(
-        StatusCode::kDeadlineExceeded,
+        tfdear::StatusCode::kDeadlineExceeded,
         TextOf("the sum of tensor ", tensor, " did not come within ", timeout_seconds, " s"));
   }
   const auto [status, sum] = future.get();

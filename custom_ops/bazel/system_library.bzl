@@ -59,7 +59,7 @@ def _system_library_impl(repository_ctx):
         name = attr.name,
     ))
 
-_system_library = repository_rule(
+system_library = repository_rule(
     implementation = _system_library_impl,
     attrs = {
         "debian_package": attr.string(doc = "What to install when it is missing."),
@@ -70,10 +70,7 @@ _system_library = repository_rule(
         "version_macros": attr.string_list(doc = "Their names, most significant first."),
     },
     configure = True,
+    doc = "@NAME//:NAME for a library found below /usr, or below the prefix in root_variable.",
     environ = ["TFDEAR_GLOO_ROOT", "TFDEAR_GTEST_ROOT"],
     local = True,
 )
-
-def system_library(**kwargs):
-    """Declares @NAME//:NAME for a library found below /usr, or below the prefix in root_variable."""
-    _system_library(**kwargs)

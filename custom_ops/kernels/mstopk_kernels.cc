@@ -15,7 +15,6 @@
 namespace tfdear {
 namespace {
 
-using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
@@ -83,7 +82,7 @@ class SharedTopK {
 
 class MSTopKOp : public tensorflow::OpKernel {
  public:
-  explicit MSTopKOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit MSTopKOp(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("samplings", &samplings_));
     OP_REQUIRES_OK(context, context->GetAttr("seed", &seed_));
   }

@@ -2,7 +2,6 @@
 #include "custom_ops/kernels/program_run.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "custom_ops/engine/base/errors.h"

@@ -6,13 +6,12 @@
 namespace tensorflow {
 
 using shape_inference::InferenceContext;
-using shape_inference::ShapeHandle;
 
 namespace {
 
 // Rows of other ranks come or go: only the first dimension is unknown.
 absl::Status RowsChange(InferenceContext* c) {
-  ShapeHandle input, output;
+  shape_inference::ShapeHandle input, output;
   TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(1), 1, &input));
   TF_RETURN_IF_ERROR(c->ReplaceDim(input, 0, c->UnknownDim(), &output));
   c->set_output(0, output);

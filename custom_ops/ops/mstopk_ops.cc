@@ -6,7 +6,6 @@
 
 namespace tensorflow {
 
-using shape_inference::DimensionHandle;
 using shape_inference::InferenceContext;
 using shape_inference::ShapeHandle;
 
@@ -19,7 +18,7 @@ absl::Status SetSelected(InferenceContext* c, int k_input) {
   const Tensor* k = c->input_tensor(k_input);
   if (k != nullptr) {
     const int64_t length = k->scalar<int64_t>()();
-    const DimensionHandle elements = c->NumElements(c->input(0));
+    const shape_inference::DimensionHandle elements = c->NumElements(c->input(0));
     if (length < 0 || (c->ValueKnown(elements) && length > c->Value(elements))) {
       return absl::InvalidArgumentError(
           absl::StrCat("k must be from 0 to the number of elements of x, ",

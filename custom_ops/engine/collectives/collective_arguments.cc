@@ -1,8 +1,6 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/collectives/collective_arguments.h"
 
-#include <string>
-
 namespace tfdear {
 
 Status CheckElements(const void* data, size_t count, DataType type) {

@@ -220,9 +220,7 @@ void TopK::Run(Vector* vector, size_t k, void* values, uint32_t* indices) {
     if (vector->to_add != nullptr) Filter(kAboveAll, vector, k);
     return;
   }
-  if (next_.valid) {
-    if (Try(next_, vector, k, values, indices)) return;
-  }
+  if (next_.valid && Try(next_, vector, k, values, indices)) return;
   const Guess sampled = GuessFromSample(*vector, k);
   if (sampled.valid && Try(sampled, vector, k, values, indices)) return;
   // As sums that are stored, so that every reader sees the same magnitudes: the filter keeps

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <string>
 #include <utility>
 
 namespace tfdear {

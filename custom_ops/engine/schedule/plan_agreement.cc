@@ -1,8 +1,6 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/schedule/plan_agreement.h"
 
-#include <string>
-
 #include "custom_ops/engine/collectives/row_exchange.h"
 
 namespace tfdear {

@@ -1,7 +1,6 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/updates/pending_updates.h"
 
-#include <string>
 #include <utility>
 
 namespace tfdear {

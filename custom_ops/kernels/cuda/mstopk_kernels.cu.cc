@@ -13,7 +13,6 @@
 namespace tfdear {
 namespace {
 
-using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
@@ -97,7 +96,7 @@ absl::Status AllocateSelected(OpKernelContext* context, const Tensor& x, const T
 
 class CudaMSTopKOp : public tensorflow::OpKernel {
  public:
-  explicit CudaMSTopKOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit CudaMSTopKOp(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
     int samplings;
     OP_REQUIRES_OK(context, context->GetAttr("samplings", &samplings));
     OP_REQUIRES(context, samplings == 0,

@@ -35,8 +35,7 @@ struct alignas(64) SharedMemoryTransport::Queue {
 
 // How many messages of one publisher this rank has read.
 struct alignas(64) SharedMemoryTransport::Progress {
-  std::atomic<uint64_t> read;          // of those to this rank alone
-  std::atomic<uint64_t> read_for_all;  // of those to everybody
+  std::atomic<uint64_t> read[2];  // of those to this rank alone, and of those to all
 };
 
 struct SharedMemoryTransport::Slot {
@@ -133,8 +132,7 @@ SharedMemoryTransport::SharedMemoryTransport(int rank, int size, std::chrono::mi
       layout_(size),
       segments_(size),
       uses_(layout_.slots),
-      read_(size),
-      read_for_all_(size) {}
+      read_(size) {}
 
 SharedMemoryTransport::~SharedMemoryTransport() { Close(); }
 
@@ -192,8 +190,6 @@ Status SharedMemoryTransport::Map(const std::vector<std::string>& blob_of_rank) 
   return failure_.status();
 }
 
-void SharedMemoryTransport::Unpublish() { segments_[rank_]->Unpublish(); }
-
 Status SharedMemoryTransport::Begin(std::string name, uint64_t key) {
   name_ = std::move(name);
   key_ = key;
@@ -201,8 +197,7 @@ Status SharedMemoryTransport::Begin(std::string name, uint64_t key) {
 }
 
 uint64_t SharedMemoryTransport::ReadBy(int reader, bool to_all) const {
-  const Progress* const progress = ProgressOf(reader, rank_);
-  return (to_all ? progress->read_for_all : progress->read).load(std::memory_order_acquire);
+  return ProgressOf(reader, rank_)->read[to_all].load(std::memory_order_acquire);
 }
 
 Status SharedMemoryTransport::Publish(int reader, const void* data, size_t bytes) {
@@ -241,7 +236,7 @@ Status SharedMemoryTransport::Publish(int reader, const void* data, size_t bytes
 
 const SharedMemoryTransport::Slot* SharedMemoryTransport::MessageOf(int peer, bool to_all) const {
   const int reader = to_all ? kAll : rank_;
-  const uint64_t next = (to_all ? read_for_all_ : read_)[peer];
+  const uint64_t next = read_[peer][to_all];
   if (QueueOf(peer, reader)->published.load(std::memory_order_acquire) == next) return nullptr;
   // It is the peer's memory: whatever stands there, nothing outside of the segment is read.
   return SlotOf(peer, *EntryOf(peer, reader, next) % layout_.slots);
@@ -258,9 +253,7 @@ Status SharedMemoryTransport::Receive(int peer, bool to_all, size_t bytes, const
 }
 
 void SharedMemoryTransport::Release(int peer, bool to_all) {
-  const uint64_t read = ++(to_all ? read_for_all_ : read_)[peer];
-  Progress* const progress = ProgressOf(rank_, peer);
-  (to_all ? progress->read_for_all : progress->read).store(read, std::memory_order_release);
+  ProgressOf(rank_, peer)->read[to_all].store(++read_[peer][to_all], std::memory_order_release);
   Wake(peer, /*for_data=*/false);
 }
 

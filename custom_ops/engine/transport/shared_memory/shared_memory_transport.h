@@ -2,6 +2,7 @@
 #ifndef TFDEAR_ENGINE_TRANSPORT_SHARED_MEMORY_SHARED_MEMORY_TRANSPORT_H_
 #define TFDEAR_ENGINE_TRANSPORT_SHARED_MEMORY_SHARED_MEMORY_TRANSPORT_H_
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -49,7 +50,7 @@ class SharedMemoryTransport {
   // Maps the segments of all peers, without waiting for anybody.
   Status Map(const std::vector<std::string>& blob_of_rank);
   // To be called when all peers have mapped this rank's segment.
-  void Unpublish();
+  void Unpublish() { segments_[rank_]->Unpublish(); }
 
   // Starts a collective, of which all messages until the next one are; its name for messages, and
   // its key, equal on all ranks.
@@ -129,7 +130,7 @@ class SharedMemoryTransport {
   uint64_t key_ = 0;
   size_t next_slot_ = 0;
   std::vector<Use> uses_;                      // by slot
-  std::vector<uint64_t> read_, read_for_all_;  // messages read so far, by publisher
+  std::vector<std::array<uint64_t, 2>> read_;  // as in Progress, by publisher
 
   FailureState failure_;
   std::atomic<int> waiting_for_{-1};
