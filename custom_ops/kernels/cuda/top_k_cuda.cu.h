@@ -186,7 +186,6 @@ class Selection {
   static constexpr uint32_t kGroup = 32 * kLoads * kVector;  // elements a warp loads at once
   static constexpr int kMarks = kLoads * kVector;            // marks of a thread in a group
   static constexpr uint32_t kGroupsPerWord = 64 / kMarks;
-  static constexpr uint32_t kMaxGroups = kMarkWords * kGroupsPerWord;
 
   __device__ Selection(const Arguments& arguments, Shared* shared)
       : a_(arguments), size_(arguments.layout.size), shared_(shared) {}
