@@ -4,8 +4,7 @@
 //
 // Calls that can fail return 0 on success and otherwise 1 + StatusCode, with the message in
 // `error` (always terminated). Ranks in group calls are indices into `ranks`.
-#ifndef TFDEAR_API_C_API_H_
-#define TFDEAR_API_C_API_H_
+#pragma once
 
 #include <stdint.h>
 
@@ -99,5 +98,3 @@ TFDEAR_EXPORT int64_t tfdear_now_micros();
 TFDEAR_EXPORT int tfdear_counters(int lane, uint64_t* collectives, uint64_t* bytes_sent);
 
 }  // extern "C"
-
-#endif  // TFDEAR_API_C_API_H_

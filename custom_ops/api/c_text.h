@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_API_C_TEXT_H_
-#define TFDEAR_API_C_TEXT_H_
+#pragma once
 
 #include <algorithm>
 #include <cstring>
@@ -26,5 +25,3 @@ inline int Report(const Status& status, char* error, int error_size) {
 }
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_API_C_TEXT_H_

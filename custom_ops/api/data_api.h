@@ -2,8 +2,7 @@
 // The engine's data plane as plain C, for programs without TensorFlow graphs: start-up measurements
 // of the links, benchmarks, replays of traces. Conventions as in c_api.h. All calls block; buffers
 // belong to the caller.
-#ifndef TFDEAR_API_DATA_API_H_
-#define TFDEAR_API_DATA_API_H_
+#pragma once
 
 #include <stdint.h>
 
@@ -31,5 +30,3 @@ TFDEAR_EXPORT int tfdear_reduction_wait(int64_t reduction, int tensor, void* out
 TFDEAR_EXPORT void tfdear_reduction_close(int64_t reduction);
 
 }  // extern "C"
-
-#endif  // TFDEAR_API_DATA_API_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_API_NAMES_H_
-#define TFDEAR_API_NAMES_H_
+#pragma once
 
 #include <string>
 
@@ -15,5 +14,3 @@ enum class Transport : int { kGloo = 0, kSharedMemory = 1 };
 std::string Names();
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_API_NAMES_H_

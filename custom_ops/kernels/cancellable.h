@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_KERNELS_CANCELLABLE_H_
-#define TFDEAR_KERNELS_CANCELLABLE_H_
+#pragma once
 
 #include <atomic>
 #include <functional>
@@ -56,5 +55,3 @@ class Cancellable : public std::enable_shared_from_this<Cancellable> {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_KERNELS_CANCELLABLE_H_

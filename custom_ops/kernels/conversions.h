@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_KERNELS_CONVERSIONS_H_
-#define TFDEAR_KERNELS_CONVERSIONS_H_
+#pragma once
 
 #include <vector>
 
@@ -24,5 +23,3 @@ std::vector<tensorflow::Tensor> ToTensors(const Reduced& sum, tensorflow::DataTy
                                           bool sparse);
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_KERNELS_CONVERSIONS_H_

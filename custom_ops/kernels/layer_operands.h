@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_KERNELS_LAYER_OPERANDS_H_
-#define TFDEAR_KERNELS_LAYER_OPERANDS_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -19,5 +18,3 @@ absl::Status DescribeLayer(const std::string& norms, const tensorflow::Tensor& w
                            const std::vector<tensorflow::Tensor>& step, LayerPiece* piece);
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_KERNELS_LAYER_OPERANDS_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_KERNELS_PROGRAM_RUN_H_
-#define TFDEAR_KERNELS_PROGRAM_RUN_H_
+#pragma once
 
 #include <memory>
 #include <vector>
@@ -23,5 +22,3 @@ struct ProgramRun {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_KERNELS_PROGRAM_RUN_H_

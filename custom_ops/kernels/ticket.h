@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_KERNELS_TICKET_H_
-#define TFDEAR_KERNELS_TICKET_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -54,5 +53,3 @@ std::shared_ptr<T> GetTicket(tensorflow::OpKernelContext* context) {
 }
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_KERNELS_TICKET_H_

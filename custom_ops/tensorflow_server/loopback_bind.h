@@ -2,8 +2,7 @@
 //
 // Keeps TensorFlow's server off the network when a job runs on one machine.
 
-#ifndef TFDEAR_TENSORFLOW_SERVER_LOOPBACK_BIND_H_
-#define TFDEAR_TENSORFLOW_SERVER_LOOPBACK_BIND_H_
+#pragma once
 
 #include "custom_ops/engine/base/export.h"
 
@@ -20,5 +19,3 @@
 // in a way that has no such entry), -1 when an entry could not be made writable. Safe from any
 // thread; calls are serialised.
 extern "C" TFDEAR_EXPORT int tfdear_bind_to_loopback(int enable);
-
-#endif  // TFDEAR_TENSORFLOW_SERVER_LOOPBACK_BIND_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_BASE_COMMUNICATION_THREADS_H_
-#define TFDEAR_ENGINE_BASE_COMMUNICATION_THREADS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -18,5 +17,3 @@ void RegisterCommunicationThread();
 int64_t ComputationMicros();
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_BASE_COMMUNICATION_THREADS_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_BASE_ERRORS_H_
-#define TFDEAR_ENGINE_BASE_ERRORS_H_
+#pragma once
 
 #include <string>
 #include <type_traits>
@@ -39,5 +38,3 @@ Status Internal(const Parts&... parts) {
 }
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_BASE_ERRORS_H_

@@ -1,8 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_BASE_EXPORT_H_
-#define TFDEAR_ENGINE_BASE_EXPORT_H_
+#pragma once
 
 // Before a function that Python calls by its name: all else is hidden in the library.
 #define TFDEAR_EXPORT __attribute__((visibility("default")))
-
-#endif  // TFDEAR_ENGINE_BASE_EXPORT_H_

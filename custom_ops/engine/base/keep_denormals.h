@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_BASE_KEEP_DENORMALS_H_
-#define TFDEAR_ENGINE_BASE_KEEP_DENORMALS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -36,5 +35,3 @@ class KeepDenormals {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_BASE_KEEP_DENORMALS_H_

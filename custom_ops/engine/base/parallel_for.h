@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_BASE_PARALLEL_FOR_H_
-#define TFDEAR_ENGINE_BASE_PARALLEL_FOR_H_
+#pragma once
 
 #include <condition_variable>
 #include <functional>
@@ -42,5 +41,3 @@ class WorkerThreads {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_BASE_PARALLEL_FOR_H_

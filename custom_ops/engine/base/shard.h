@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_BASE_SHARD_H_
-#define TFDEAR_ENGINE_BASE_SHARD_H_
+#pragma once
 
 #include <cstddef>
 #include <vector>
@@ -41,5 +40,3 @@ inline std::vector<Range> ShardsOf(size_t count, int size, int chunk = 0, int ch
 }
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_BASE_SHARD_H_

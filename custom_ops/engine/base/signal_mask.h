@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_BASE_SIGNAL_MASK_H_
-#define TFDEAR_ENGINE_BASE_SIGNAL_MASK_H_
+#pragma once
 
 #include <signal.h>
 
@@ -29,5 +28,3 @@ class ScopedHelperThreadSignals {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_BASE_SIGNAL_MASK_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_BASE_SIGNATURE_H_
-#define TFDEAR_ENGINE_BASE_SIGNATURE_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -61,5 +60,3 @@ class RoundCounter {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_BASE_SIGNATURE_H_

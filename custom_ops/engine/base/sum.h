@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_BASE_SUM_H_
-#define TFDEAR_ENGINE_BASE_SUM_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -33,5 +32,3 @@ bool HasHalfInstructions();
 
 }  // namespace sum_internal
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_BASE_SUM_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_BASE_THREAD_ANNOTATIONS_H_
-#define TFDEAR_ENGINE_BASE_THREAD_ANNOTATIONS_H_
+#pragma once
 
 #include <condition_variable>
 #include <mutex>
@@ -51,5 +50,3 @@ class TFDEAR_THREAD_ANNOTATION(scoped_lockable) MutexLock {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_BASE_THREAD_ANNOTATIONS_H_

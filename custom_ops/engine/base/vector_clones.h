@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_BASE_VECTOR_CLONES_H_
-#define TFDEAR_ENGINE_BASE_VECTOR_CLONES_H_
+#pragma once
 
 // Before a function whose loops the compiler vectorises: compiled once for each instruction set,
 // and the best that the processor has is called. The loader chooses it before the thread sanitizer
@@ -10,5 +9,3 @@
 #else
 #define TFDEAR_VECTOR_CLONES
 #endif
-
-#endif  // TFDEAR_ENGINE_BASE_VECTOR_CLONES_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_BASE_WORK_H_
-#define TFDEAR_ENGINE_BASE_WORK_H_
+#pragma once
 
 #include <condition_variable>
 #include <functional>
@@ -37,5 +36,3 @@ class Work {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_BASE_WORK_H_

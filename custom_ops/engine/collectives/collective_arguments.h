@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_COLLECTIVES_COLLECTIVE_ARGUMENTS_H_
-#define TFDEAR_ENGINE_COLLECTIVES_COLLECTIVE_ARGUMENTS_H_
+#pragma once
 
 #include <cstddef>
 #include <vector>
@@ -29,5 +28,3 @@ std::vector<Range> ConsecutiveRanges(const std::vector<size_t>& sizes);
 size_t TotalOf(const std::vector<Range>& ranges);
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_COLLECTIVES_COLLECTIVE_ARGUMENTS_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_COLLECTIVES_DIRECT_EXCHANGE_H_
-#define TFDEAR_ENGINE_COLLECTIVES_DIRECT_EXCHANGE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -68,5 +67,3 @@ class DirectExchange {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_COLLECTIVES_DIRECT_EXCHANGE_H_

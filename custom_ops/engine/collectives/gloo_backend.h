@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_COLLECTIVES_GLOO_BACKEND_H_
-#define TFDEAR_ENGINE_COLLECTIVES_GLOO_BACKEND_H_
+#pragma once
 
 #include <chrono>
 #include <cstddef>
@@ -99,5 +98,3 @@ class GlooBackend : public CollectiveBackend {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_COLLECTIVES_GLOO_BACKEND_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_COLLECTIVES_ROW_EXCHANGE_H_
-#define TFDEAR_ENGINE_COLLECTIVES_ROW_EXCHANGE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -59,5 +58,3 @@ Status AllGatherIndexedRows(CollectiveBackend* backend, const Signature& signatu
                             const AllocateIndexedRows& allocate);
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_COLLECTIVES_ROW_EXCHANGE_H_

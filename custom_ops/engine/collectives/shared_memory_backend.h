@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_COLLECTIVES_SHARED_MEMORY_BACKEND_H_
-#define TFDEAR_ENGINE_COLLECTIVES_SHARED_MEMORY_BACKEND_H_
+#pragma once
 
 #include <chrono>
 #include <cstddef>
@@ -97,5 +96,3 @@ class SharedMemoryBackend : public CollectiveBackend {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_COLLECTIVES_SHARED_MEMORY_BACKEND_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_COMPRESSION_BISECTION_TOP_K_H_
-#define TFDEAR_ENGINE_COMPRESSION_BISECTION_TOP_K_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -26,5 +25,3 @@ void BisectionTopK(DataType type, const void* x, size_t d, size_t k, int samplin
                    int threads, const ParallelFor& parallel_for, void* values, uint32_t* indices);
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_COMPRESSION_BISECTION_TOP_K_H_

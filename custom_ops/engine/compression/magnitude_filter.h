@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_COMPRESSION_MAGNITUDE_FILTER_H_
-#define TFDEAR_ENGINE_COMPRESSION_MAGNITUDE_FILTER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -48,5 +47,3 @@ void FindMagnitude(DataType type, const void* x, size_t begin, size_t end, uint3
                    size_t wanted, Candidates* candidates);
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_COMPRESSION_MAGNITUDE_FILTER_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_COMPRESSION_SPARSE_CODE_H_
-#define TFDEAR_ENGINE_COMPRESSION_SPARSE_CODE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -54,5 +53,3 @@ size_t SparseCodeBound(size_t k, size_t d, ValueFormat format);
 float RoundToBFloat16(float value);
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_COMPRESSION_SPARSE_CODE_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_COMPRESSION_SPARSE_EXCHANGE_H_
-#define TFDEAR_ENGINE_COMPRESSION_SPARSE_EXCHANGE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -126,5 +125,3 @@ class SparseExchange {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_COMPRESSION_SPARSE_EXCHANGE_H_

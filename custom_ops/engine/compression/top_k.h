@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_COMPRESSION_TOP_K_H_
-#define TFDEAR_ENGINE_COMPRESSION_TOP_K_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -118,5 +117,3 @@ class TopK {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_COMPRESSION_TOP_K_H_

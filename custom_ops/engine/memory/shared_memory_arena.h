@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_MEMORY_SHARED_MEMORY_ARENA_H_
-#define TFDEAR_ENGINE_MEMORY_SHARED_MEMORY_ARENA_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -69,5 +68,3 @@ class SharedMemoryArena : public FusionMemory {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_MEMORY_SHARED_MEMORY_ARENA_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_MEMORY_SHARED_MEMORY_SEGMENT_H_
-#define TFDEAR_ENGINE_MEMORY_SHARED_MEMORY_SEGMENT_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -69,5 +68,3 @@ class SharedMemorySegment {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_MEMORY_SHARED_MEMORY_SEGMENT_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_NORMS_LAYER_NORMS_H_
-#define TFDEAR_ENGINE_NORMS_LAYER_NORMS_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -48,5 +47,3 @@ Status ExchangeLayerNorms(CollectiveBackend* backend, const std::string& text, u
                           size_t* bytes_read, int64_t* cpu_micros);
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_NORMS_LAYER_NORMS_H_

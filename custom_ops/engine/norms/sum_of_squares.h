@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_NORMS_SUM_OF_SQUARES_H_
-#define TFDEAR_ENGINE_NORMS_SUM_OF_SQUARES_H_
+#pragma once
 
 #include <cstddef>
 #include <vector>
@@ -42,5 +41,3 @@ struct LayerPiece {
 void SumOfSquares(const std::vector<LayerPiece>& pieces, double* sums);
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_NORMS_SUM_OF_SQUARES_H_

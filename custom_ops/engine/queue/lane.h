@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_QUEUE_LANE_H_
-#define TFDEAR_ENGINE_QUEUE_LANE_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -92,5 +91,3 @@ class Lane {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_QUEUE_LANE_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_SCHEDULE_BUCKET_H_
-#define TFDEAR_ENGINE_SCHEDULE_BUCKET_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -42,5 +41,3 @@ struct Bucket {
 Bucket MakeBucket(const std::vector<TensorSpec>& tensors, const std::vector<int>& members);
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_SCHEDULE_BUCKET_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_SCHEDULE_COMPRESSION_STATE_H_
-#define TFDEAR_ENGINE_SCHEDULE_COMPRESSION_STATE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -74,5 +73,3 @@ class CompressionState {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_SCHEDULE_COMPRESSION_STATE_H_

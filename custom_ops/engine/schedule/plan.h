@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_SCHEDULE_PLAN_H_
-#define TFDEAR_ENGINE_SCHEDULE_PLAN_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -41,5 +40,3 @@ struct Plan {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_SCHEDULE_PLAN_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_SCHEDULE_PLAN_AGREEMENT_H_
-#define TFDEAR_ENGINE_SCHEDULE_PLAN_AGREEMENT_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -23,5 +22,3 @@ Status BroadcastAgreement(CollectiveBackend* backend, const Signature& signature
                           PlanAgreement* agreement);
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_SCHEDULE_PLAN_AGREEMENT_H_

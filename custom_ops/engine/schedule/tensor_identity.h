@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_SCHEDULE_TENSOR_IDENTITY_H_
-#define TFDEAR_ENGINE_SCHEDULE_TENSOR_IDENTITY_H_
+#pragma once
 
 #include <vector>
 
@@ -21,5 +20,3 @@ namespace tfdear {
 void Identify(std::vector<TensorSpec>* tensors);
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_SCHEDULE_TENSOR_IDENTITY_H_

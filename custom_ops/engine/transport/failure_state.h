@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_TRANSPORT_FAILURE_STATE_H_
-#define TFDEAR_ENGINE_TRANSPORT_FAILURE_STATE_H_
+#pragma once
 
 #include <atomic>
 #include <chrono>
@@ -56,5 +55,3 @@ class FailureState {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_TRANSPORT_FAILURE_STATE_H_

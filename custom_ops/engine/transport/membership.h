@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_TRANSPORT_MEMBERSHIP_H_
-#define TFDEAR_ENGINE_TRANSPORT_MEMBERSHIP_H_
+#pragma once
 
 #include <chrono>
 #include <string>
@@ -20,5 +19,3 @@ Status CheckBlobs(const std::vector<std::string>& blob_of_rank, int size);
 Signature SignatureOfBlobs(const std::vector<std::string>& blob_of_rank);
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_TRANSPORT_MEMBERSHIP_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_UPDATES_ELEMENTWISE_PROGRAM_H_
-#define TFDEAR_ENGINE_UPDATES_ELEMENTWISE_PROGRAM_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -52,5 +51,3 @@ class ElementwiseProgram {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_UPDATES_ELEMENTWISE_PROGRAM_H_

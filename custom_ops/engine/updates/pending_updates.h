@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_UPDATES_PENDING_UPDATES_H_
-#define TFDEAR_ENGINE_UPDATES_PENDING_UPDATES_H_
+#pragma once
 
 #include <chrono>
 #include <condition_variable>
@@ -63,5 +62,3 @@ class PendingUpdates {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_UPDATES_PENDING_UPDATES_H_

@@ -19,8 +19,7 @@
 // Order costs no sort: candidates are kept by *tile*, a stretch of the array that one warp reads.
 // Where a tile's candidates lie is left to an atomic addition, but in which order they come out is
 // not.
-#ifndef TFDEAR_KERNELS_CUDA_TOP_K_CUDA_CU_H_
-#define TFDEAR_KERNELS_CUDA_TOP_K_CUDA_CU_H_
+#pragma once
 
 #include <cooperative_groups.h>
 #include <cuda_runtime.h>
@@ -729,5 +728,3 @@ class CudaTopK {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_KERNELS_CUDA_TOP_K_CUDA_CU_H_

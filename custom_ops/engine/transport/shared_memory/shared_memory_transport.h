@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_TRANSPORT_SHARED_MEMORY_SHARED_MEMORY_TRANSPORT_H_
-#define TFDEAR_ENGINE_TRANSPORT_SHARED_MEMORY_SHARED_MEMORY_TRANSPORT_H_
+#pragma once
 
 #include <array>
 #include <atomic>
@@ -138,5 +137,3 @@ class SharedMemoryTransport {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_TRANSPORT_SHARED_MEMORY_SHARED_MEMORY_TRANSPORT_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_TRANSPORT_TCP_GLOO_ADDRESS_H_
-#define TFDEAR_ENGINE_TRANSPORT_TCP_GLOO_ADDRESS_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -30,5 +29,3 @@ struct AddressBook {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_TRANSPORT_TCP_GLOO_ADDRESS_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_TRANSPORT_TCP_GLOO_EXCHANGE_H_
-#define TFDEAR_ENGINE_TRANSPORT_TCP_GLOO_EXCHANGE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -61,5 +60,3 @@ class GlooExchange : public Channel {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_TRANSPORT_TCP_GLOO_EXCHANGE_H_

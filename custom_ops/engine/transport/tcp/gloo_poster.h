@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_TRANSPORT_TCP_GLOO_POSTER_H_
-#define TFDEAR_ENGINE_TRANSPORT_TCP_GLOO_POSTER_H_
+#pragma once
 
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/tcp/loop.h>
@@ -71,5 +70,3 @@ class GlooPoster : public gloo::transport::tcp::Handler {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_TRANSPORT_TCP_GLOO_POSTER_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_TRANSPORT_TCP_GLOO_TRANSPORT_H_
-#define TFDEAR_ENGINE_TRANSPORT_TCP_GLOO_TRANSPORT_H_
+#pragma once
 
 #include <atomic>
 #include <chrono>
@@ -108,5 +107,3 @@ class GlooTransport {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_TRANSPORT_TCP_GLOO_TRANSPORT_H_
