@@ -22,8 +22,7 @@ _LEARNING_RATE = 0.02
 def train(strategy: tfdear.DearStrategy, density: float | None, epochs: int, batch_size: int):
     """Trains from the same start with gradients of this density (None: dense).
 
-    Returns:
-        Validation accuracy after every epoch.
+    Returns the validation accuracy after every epoch.
     """
     keras.utils.set_random_seed(1)
     (images, labels), validation = load_data()
