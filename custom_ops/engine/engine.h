@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_ENGINE_H_
-#define TFDEAR_ENGINE_ENGINE_H_
+#pragma once
 
 #include <array>
 #include <atomic>
@@ -172,5 +171,3 @@ class Engine {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_ENGINE_H_

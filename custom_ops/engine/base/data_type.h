@@ -1,7 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-
-#ifndef TFDEAR_ENGINE_BASE_DATA_TYPE_H_
-#define TFDEAR_ENGINE_BASE_DATA_TYPE_H_
+#pragma once
 
 #include <cstddef>
 
@@ -24,5 +22,3 @@ size_t SizeOf(DataType type);
 const char* Name(DataType type);
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_BASE_DATA_TYPE_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_BASE_ENUM_NAME_H_
-#define TFDEAR_ENGINE_BASE_ENUM_NAME_H_
+#pragma once
 
 #include <cstddef>
 
@@ -16,5 +15,3 @@ constexpr const char* NameIn(const char* const (&names)[kCount], Enum value) {
 }
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_BASE_ENUM_NAME_H_

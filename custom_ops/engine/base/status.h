@@ -1,7 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-
-#ifndef TFDEAR_ENGINE_BASE_STATUS_H_
-#define TFDEAR_ENGINE_BASE_STATUS_H_
+#pragma once
 
 #include <string>
 #include <utility>
@@ -51,5 +49,3 @@ class Status {
     ::tfdear::Status tfdear_status_ = (expression);  \
     if (!tfdear_status_.ok()) return tfdear_status_; \
   } while (false)
-
-#endif  // TFDEAR_ENGINE_BASE_STATUS_H_

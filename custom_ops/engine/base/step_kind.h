@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_BASE_STEP_KIND_H_
-#define TFDEAR_ENGINE_BASE_STEP_KIND_H_
+#pragma once
 
 #include <iterator>
 
@@ -84,5 +83,3 @@ constexpr const char* Name(const StepKind& kind) {
 }
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_BASE_STEP_KIND_H_

@@ -1,7 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-
-#ifndef TFDEAR_ENGINE_COLLECTIVES_COLLECTIVE_BACKEND_H_
-#define TFDEAR_ENGINE_COLLECTIVES_COLLECTIVE_BACKEND_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -170,5 +168,3 @@ class CollectiveBackend {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_COLLECTIVES_COLLECTIVE_BACKEND_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_MEMORY_FUSION_BUFFER_H_
-#define TFDEAR_ENGINE_MEMORY_FUSION_BUFFER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -84,5 +83,3 @@ class FusionBufferPool : public std::enable_shared_from_this<FusionBufferPool> {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_MEMORY_FUSION_BUFFER_H_

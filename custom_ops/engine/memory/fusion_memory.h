@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_MEMORY_FUSION_MEMORY_H_
-#define TFDEAR_ENGINE_MEMORY_FUSION_MEMORY_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -51,5 +50,3 @@ class FusionMemory {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_MEMORY_FUSION_MEMORY_H_

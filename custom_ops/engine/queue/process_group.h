@@ -1,7 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-
-#ifndef TFDEAR_ENGINE_QUEUE_PROCESS_GROUP_H_
-#define TFDEAR_ENGINE_QUEUE_PROCESS_GROUP_H_
+#pragma once
 
 #include <chrono>
 #include <condition_variable>
@@ -135,5 +133,3 @@ class ProcessGroup {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_QUEUE_PROCESS_GROUP_H_

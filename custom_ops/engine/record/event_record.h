@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_RECORD_EVENT_RECORD_H_
-#define TFDEAR_ENGINE_RECORD_EVENT_RECORD_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -75,5 +74,3 @@ class EventRecord {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_RECORD_EVENT_RECORD_H_

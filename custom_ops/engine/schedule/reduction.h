@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_SCHEDULE_REDUCTION_H_
-#define TFDEAR_ENGINE_SCHEDULE_REDUCTION_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -150,5 +149,3 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
 void InjectDelay(int max_ms);
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_SCHEDULE_REDUCTION_H_

@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_SCHEDULE_REDUCTION_LAYOUT_H_
-#define TFDEAR_ENGINE_SCHEDULE_REDUCTION_LAYOUT_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -50,5 +49,3 @@ struct ReductionLayout {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_SCHEDULE_REDUCTION_LAYOUT_H_

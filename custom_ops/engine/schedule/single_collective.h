@@ -1,6 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#ifndef TFDEAR_ENGINE_SCHEDULE_SINGLE_COLLECTIVE_H_
-#define TFDEAR_ENGINE_SCHEDULE_SINGLE_COLLECTIVE_H_
+#pragma once
 
 #include <atomic>
 #include <functional>
@@ -43,5 +42,3 @@ class SingleCollective : public Ticket {
 };
 
 }  // namespace tfdear
-
-#endif  // TFDEAR_ENGINE_SCHEDULE_SINGLE_COLLECTIVE_H_
