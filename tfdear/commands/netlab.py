@@ -168,7 +168,8 @@ def _wait(processes: list[subprocess.Popen]) -> int:
     deadline = float("inf")
     code = 0
     while any(process.poll() is None for process in processes) and time.monotonic() <= deadline:
-        code = code or next((p.returncode for p in processes if p.returncode), 0)
+        # `any` stops at the first that runs: a later one may have failed.
+        code = code or next((p.returncode for p in processes if p.poll()), 0)
         if code:
             deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
         time.sleep(0.05)
