@@ -37,7 +37,8 @@ class FusionMemory {
 
   // This many bytes, aligned to kSlotAlignment; null where there are none left.
   virtual char* Allocate(size_t bytes) = 0;
-  // `bytes` as in Allocate(). Not of what is lent.
+  // `bytes` as in Allocate(). Comes after the writes there, which nobody may have waited for. Not
+  // of what is lent.
   virtual void Free(char* data, size_t bytes) = 0;
 
   // Whether other ranks may still read what this rank allocated: nobody may write there then.

@@ -86,7 +86,12 @@ class QueuedMemory : public FusionMemory {
   char* Allocate(size_t bytes) override {
     return static_cast<char*>(std::aligned_alloc(kSlotAlignment, bytes));
   }
-  void Free(char* data, size_t) override { std::free(data); }
+  void Free(char* data, size_t) override {
+    queue_.Add([data] {
+      std::free(data);
+      return Status();
+    });
+  }
 
   Queue* queue() { return &queue_; }
 
