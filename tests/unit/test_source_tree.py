@@ -109,6 +109,11 @@ _LONGEST = 400
 _LONGER = {
     "strategy/strategy.py": "the public class, of which most is documentation",
 }
+_LONGER_CC = {
+    "engine/compression/top_k.cc": "one algorithm, whose passes share what they count",
+    "kernels/cuda/top_k_cuda.cu.h": "the same on GPUs; nvcc compiles it alone, for its own test",
+    "kernels/cuda/top_k_standalone_test.cu.cc": "the test of that, which needs no TensorFlow",
+}
 _SOURCES = sorted(
     path for path in _ROOT.rglob("*.py") if path.name not in ("_build_info.py", "__main__.py")
 )
@@ -231,3 +236,14 @@ def test_files_are_short():
     assert long.keys() == _LONGER.keys(), long
     middle = sorted(lengths.values())[len(lengths) // 2]
     assert middle <= 150, f"half of the files have more than {middle} lines"
+
+
+def test_files_in_cc_are_short():
+    root = _ROOT.parent / "custom_ops"
+    sources = [path for suffix in ("*.h", "*.cc") for path in root.rglob(suffix)]
+    lengths = {
+        path.relative_to(root).as_posix(): len(path.read_text().splitlines()) for path in sources
+    }
+    long = {name: lines for name, lines in lengths.items() if lines > _LONGEST}
+    assert long.keys() == _LONGER_CC.keys(), long
+    assert sorted(lengths.values())[len(lengths) // 2] <= 150
