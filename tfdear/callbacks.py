@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import keras
 import tensorflow as tf
 
+from tfdear.base.checks import is_whole
 from tfdear.compression import compressor
 from tfdear.job import report
 from tfdear.measure import steps
@@ -44,7 +45,7 @@ class CompressionSchedule(keras.callbacks.Callback):
     def __init__(self, densities: Mapping[int, float | None]) -> None:
         super().__init__()
         for epoch, density in densities.items():
-            if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0:
+            if not is_whole(epoch) or epoch < 0:
                 raise ValueError(
                     "The keys of `densities` must be epochs: whole numbers from 0 on. Received: "
                     f"densities={dict(densities)!r}"

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
+from tfdear.base.checks import is_whole
 from tfdear.engine import library
 from tfdear.parallel_tensor_operator import parallel_tensor_operator
 
@@ -121,7 +122,7 @@ def _vector_and_k(x: _TensorLike, k: _TensorLike) -> tuple[tf.Tensor, tf.Tensor]
     x = tf.convert_to_tensor(x)
     if x.dtype not in (tf.float32, tf.float16, tf.bfloat16):
         raise TypeError(f"`x` must be of float32, float16 or bfloat16. Received: {x.dtype.name}")
-    if isinstance(k, int) and not isinstance(k, bool):
+    if is_whole(k):
         return x, tf.constant(k, tf.int64)
     k = tf.convert_to_tensor(k)
     if not k.dtype.is_integer:

@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from tfdear.base.checks import is_number
 from tfdear.gradients import norms
 from tfdear.gradients.sparse_rows import Gradient
 
@@ -361,7 +362,7 @@ def _check_number(
     above: float | None = None,
     below: float | None = None,
 ) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    number = is_number(value)
     good = (
         number
         and (at_least is None or value >= at_least)
