@@ -3,8 +3,9 @@
 // Reductions on a device with a queue of its own, as GPUs have: calls come back before anything is
 // done. The device is a thread.
 
+#include <atomic>
+#include <cstdlib>
 #include <deque>
-#include <optional>
 #include <random>
 
 #include "tests/cc/engine_testing.h"
@@ -206,13 +207,18 @@ std::vector<float> GradientOf(int tensor, int rank, int64_t count) {
   return gradient;
 }
 
-void ContributeTo(Reduction* reduction, int rank, double weight = 1) {
+// Opens a reduction and gives it everything, which comes back before the device has done anything.
+std::shared_ptr<Reduction> Begin(EngineRank* rank, std::shared_ptr<const ReductionLayout> layout,
+                                 Received* received, double weight = 1) {
+  auto reduction = rank->Open(std::move(layout));
+  received->ListenTo(reduction.get());
   const auto& tensors = reduction->layout().tensors;
   for (int tensor = static_cast<int>(tensors.size()) - 1; tensor >= 0; --tensor) {
-    const auto gradient = GradientOf(tensor, rank, tensors[tensor].count);
+    const auto gradient = GradientOf(tensor, rank->rank(), tensors[tensor].count);
     TFDEAR_EXPECT_OK(
         reduction->Contribute(tensor, gradient.data(), {tensors[tensor].count}, weight));
   }
+  return reduction;
 }
 
 std::vector<std::vector<float>> SumsOf(Received* received, const ReductionLayout& layout) {
@@ -236,9 +242,7 @@ TEST(QueuedDevice, SumsHaveTheBitsOfTheHost) {
         std::vector<std::vector<float>> expected;
         auto step = [&](EngineRank* rank, double weight) {
           Received received;
-          auto reduction = rank->Open(layout);
-          received.ListenTo(reduction.get());
-          ContributeTo(reduction.get(), rank->rank(), rank->rank() == 0 ? weight : 1);
+          auto reduction = Begin(rank, layout, &received, rank->rank() == 0 ? weight : 1);
           return SumsOf(&received, *layout);
         };
         RunEngines(size, [&](EngineRank* rank) {
@@ -258,10 +262,8 @@ TEST(QueuedDevice, TwoCollectivesAreInFlight) {
   RunQueued(2, [&](EngineRank* rank, QueuedBackend* device) {
     ProcessGroup* const group = rank->lane()->group();
     device->queue()->Hold(true);
-    auto reduction = rank->Open(layout);
     Received received;
-    received.ListenTo(reduction.get());
-    ContributeTo(reduction.get(), rank->rank());
+    auto reduction = Begin(rank, layout, &received);
     ASSERT_TRUE(Eventually([&] { return device->collectives() == 2; }));
     // The third waits for the first, which is the one that is under way.
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -290,10 +292,8 @@ TEST(QueuedDevice, CollectivesWaitForWhatIsWritten) {
   const auto layout = LayoutOf({1000}, 1, Schedule::kDear);
   RunQueued(2, [&](EngineRank* rank, QueuedBackend* device) {
     device->memory_queue()->Hold(true);
-    auto reduction = rank->Open(layout);
     Received received;
-    received.ListenTo(reduction.get());
-    ContributeTo(reduction.get(), rank->rank());  // Comes back at once.
+    auto reduction = Begin(rank, layout, &received);
     ASSERT_TRUE(Eventually([&] { return device->collectives() == 2; }));
     EXPECT_EQ(received.calls(), 0);
     device->memory_queue()->Hold(false);
@@ -308,10 +308,8 @@ TEST(QueuedDevice, FailuresEndWhatIsInFlight) {
   const auto layout = LayoutOf({10, 20, 30, 40}, 1, Schedule::kDear);
   RunQueued(2, [&](EngineRank* rank, QueuedBackend* device) {
     device->queue()->Hold(true);
-    auto reduction = rank->Open(layout);
     Received received;
-    received.ListenTo(reduction.get());
-    ContributeTo(reduction.get(), rank->rank());
+    auto reduction = Begin(rank, layout, &received);
     ASSERT_TRUE(Eventually([&] { return device->collectives() == 2; }));
     rank->lane()->Fail(Status(StatusCode::kUnavailable, "rank 1 was lost"));
     ASSERT_TRUE(received.WaitFor(4));
