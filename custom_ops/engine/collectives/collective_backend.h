@@ -57,7 +57,7 @@ class CollectiveBackend {
   virtual Device device() const { return Device::kHost; }
 
   // Over when all calls before it are, with the first error; null: they are over, as always where
-  // calls block.
+  // calls block. It ends in any case: within the timeout, and promptly after Abort().
   virtual std::shared_ptr<Work> Completion() { return nullptr; }
 
   void WhenComplete(std::function<void()> callback) {
@@ -68,8 +68,8 @@ class CollectiveBackend {
     }
   }
 
-  // Calls after this one use data that are there when `ready` is over. A backend with a queue lets
-  // that wait, not the caller.
+  // Calls after this one use data that are there when `ready` is over, which ends in any case. A
+  // backend with a queue lets that wait, not the caller.
   virtual Status WaitFor(const std::shared_ptr<Work>& ready) { return ready->Wait(); }
 
   // `shards`: the elements that belong to each rank, equal on all ranks; they do not overlap.

@@ -30,8 +30,9 @@ class FusionMemory {
 
   // Writes `weight` times `count` values, and zeros behind them up to `bytes`. A weight of 0 writes
   // zeros, whatever `values` holds; integers weigh 0 or 1. Over when the result is; null: already.
-  // `values` are in memory of the device too. Their owner may hand that back when this returns:
-  // what uses it next comes later in the device's queue.
+  // It ends in any case, with an error if the device fails. `values` are in its memory too. Their
+  // owner may hand that back when this returns: what uses it next comes later in the device's
+  // queue.
   virtual std::shared_ptr<Work> Write(DataType type, char* target, const void* values,
                                       double weight, size_t count, size_t bytes);
 

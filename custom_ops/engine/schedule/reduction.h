@@ -131,8 +131,8 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   const int max_delay_ms_;
   const LevelGroups levels_;
   const CompressionOfStep compression_;
-  const std::shared_ptr<FusionBufferPool>
-      group_pool_;  // Of the memory that the group wants; or null.
+  // Of the memory that the group wants; or null.
+  const std::shared_ptr<FusionBufferPool> group_pool_;
 
   Mutex mutex_;  // Guards the buffers and the receivers of the buckets, too.
   Status failure_ TFDEAR_GUARDED_BY(mutex_);

@@ -2,6 +2,7 @@
 // What steps do with the fusion buffers of their buckets, on the threads of their groups.
 #include <utility>
 
+#include "custom_ops/engine/base/errors.h"
 #include "custom_ops/engine/base/shard.h"
 #include "custom_ops/engine/collectives/row_exchange.h"
 #include "custom_ops/engine/schedule/reduction.h"
@@ -13,11 +14,11 @@ Status Reduction::RunStep(CollectiveBackend* backend, const ReductionLayout::Ste
   BucketState* const state = &buckets_[step.bucket];
   if (backend->device() != Device::kHost && (step.kind.wire_format != WireFormat::kDense ||
                                              step.takes_norms || compression_.flushed != nullptr)) {
-    return Status(StatusCode::kInvalidArgument,
-                  signature.text() +
-                      ": rows, selected elements and norms of gradients need host memory, and the "
-                      "collectives of this group are of another device. Use dense gradients there, "
-                      "without compression, or the collectives of the host");
+    return InvalidArgument(
+        signature.text(),
+        ": rows, selected elements and norms of gradients need host memory, and the collectives of "
+        "this group are of another device. Use dense gradients there, without compression, or the "
+        "collectives of the host");
   }
   if (step.adds_held_back && compression_.flushed != nullptr) {
     compression_.flushed->AddHeldBack(layout_->buckets[step.bucket],
