@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         compression,
         cost_model,
         fusion,
+        layers,
         ops,
         optimizers,
         parallel_tensor_operator,
@@ -30,6 +31,7 @@ __all__ = [
     "compression",
     "cost_model",
     "fusion",
+    "layers",
     "ops",
     "optimizers",
     "parallel_tensor_operator",
@@ -41,7 +43,9 @@ __all__ = [
 _HOMES = {"DearStrategy": "tfdear.strategy", "TfdearError": "tfdear.errors"}
 # These load the library. All else, the command line first of all, works where it is missing or does
 # not fit, or there would be no `tfdear doctor` to say so.
-_WITH_LIBRARY = frozenset({"DearStrategy", "ops", "optimizers", "parallel_tensor_operator"})
+_WITH_LIBRARY = frozenset(
+    {"DearStrategy", "layers", "ops", "optimizers", "parallel_tensor_operator"}
+)
 
 
 def __getattr__(name: str):

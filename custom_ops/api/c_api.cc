@@ -158,6 +158,14 @@ int tfdear_layout_set_variable(int64_t layout, int tensor, int64_t variable, con
                 error_size);
 }
 
+int tfdear_layout_set_partition(int64_t layout, int tensor, const int64_t* column_begins, int count,
+                                char* error, int error_size) {
+  return Report(Engine::Get()->SetPartition(layout, tensor,
+                                            tfdear::TablePartition{std::vector<int64_t>(
+                                                column_begins, column_begins + count)}),
+                error, error_size);
+}
+
 int64_t tfdear_layout_shared(int64_t layout) { return Engine::Get()->SharedWith(layout); }
 
 int tfdear_layout_request_norms(int64_t layout, int tensor, char* error, int error_size) {

@@ -43,6 +43,10 @@ TFDEAR_EXPORT int tfdear_layout_set_lane(int64_t layout, int lane, char* error, 
 TFDEAR_EXPORT int tfdear_layout_set_variable(int64_t layout, int tensor, int64_t variable,
                                              const char* name, const char* comparable,
                                              const char* kind, char* error, int error_size);
+// Engine::SetPartition; `column_begins` as in TablePartition.
+TFDEAR_EXPORT int tfdear_layout_set_partition(int64_t layout, int tensor,
+                                              const int64_t* column_begins, int count, char* error,
+                                              int error_size);
 // Engine::SharedWith.
 TFDEAR_EXPORT int64_t tfdear_layout_shared(int64_t layout);
 // Engine::RequestNorms.

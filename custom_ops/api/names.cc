@@ -15,7 +15,8 @@ namespace tfdear {
 namespace {
 
 constexpr const char* kLaneNames[] = {"gradients",  "control",         "intra_node",
-                                      "inter_node", "gradients_intra", "gradients_inter"};
+                                      "inter_node", "gradients_intra", "gradients_inter",
+                                      "embeddings"};
 constexpr const char* kTransportNames[] = {"gloo", "shared_memory"};
 constexpr const char* kExchangeNames[] = {"all_gather", "reduce"};
 constexpr const char* kValueFormatNames[] = {"float32", "bfloat16"};

@@ -51,6 +51,9 @@ class Engine {
   // [Note: identity of tensors].
   Status SetVariable(int64_t layout, int tensor, int64_t variable, const std::string& name,
                      const std::string& comparable, const std::string& kind);
+  // Says that a tensor of a layout is the gradient of a table that the ranks hold in parts: its
+  // rows go to those that hold them. Before the first use, on all ranks.
+  Status SetPartition(int64_t layout, int tensor, TablePartition partition);
   // The layout whose plan this one follows: itself, as long as it was not used.
   int64_t SharedWith(int64_t layout);
   // An optimizer gets the sums of this layout, and applies this momentum to them.

@@ -1,7 +1,9 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 // What Python says of a layout while its function is traced.
 #include <algorithm>
+#include <utility>
 
+#include "custom_ops/engine/base/errors.h"
 #include "custom_ops/engine/engine.h"
 
 namespace tfdear {
@@ -60,6 +62,19 @@ Status Engine::SetVariable(int64_t layout, int tensor, int64_t variable, const s
   return Status();
 }
 
+Status Engine::SetPartition(int64_t layout, int tensor, TablePartition partition) {
+  MutexLock lock(mutex_);
+  LayoutEntry* entry = nullptr;
+  TFDEAR_RETURN_IF_ERROR(Find(layout, /*open_to_change=*/true, &entry));
+  TFDEAR_RETURN_IF_ERROR(CheckTensor(*entry, tensor));
+  if (!entry->tensors[tensor].sparse) {
+    return Internal("tensor ", tensor, " of '", entry->name,
+                    "' has no rows that could go to the ranks that hold them");
+  }
+  entry->tensors[tensor].partition = std::make_shared<const TablePartition>(std::move(partition));
+  return Status();
+}
+
 // [Note: traces of one step]
 // A function is traced again for a batch of another size, and every trace has a layout. Ranks need
 // not trace alike: in the last batch some have fewer examples than before, others as many. But they
@@ -73,7 +88,8 @@ void Engine::FindShared(int64_t layout) {
   const bool known =
       std::find(entry.variables.begin(), entry.variables.end(), -1) == entry.variables.end();
   auto alike = [](const TensorSpec& a, const TensorSpec& b) {
-    return a == b && a.norms == b.norms;  // Who wants norms waits for layers to be added.
+    // Who wants norms waits for layers to be added.
+    return a == b && a.norms == b.norms && (a.partition == nullptr) == (b.partition == nullptr);
   };
   for (int64_t other = 0; known && other < layout; ++other) {
     const LayoutEntry& earlier = *layouts_[other];

@@ -8,11 +8,12 @@
 
 #include "custom_ops/engine/base/errors.h"
 #include "custom_ops/engine/engine.h"
-#include "custom_ops/engine/updates/elementwise_program.h"
 #include "custom_ops/kernels/cancellable.h"
 #include "custom_ops/kernels/conversions.h"
 #include "custom_ops/kernels/layer_operands.h"
+#include "custom_ops/kernels/program_of_op.h"
 #include "custom_ops/kernels/program_run.h"
+#include "custom_ops/kernels/table.h"
 #include "custom_ops/kernels/ticket.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/device.h"
@@ -80,7 +81,8 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("T", &type_));
     OP_REQUIRES_OK(context, context->GetAttr("norms", &norms_));
     OP_REQUIRES_OK(context, context->GetAttr("norms_argument", &norms_argument_));
-    OP_REQUIRES_OK(context, ReadProgram(context));
+    OP_REQUIRES_OK(context, table_.Read(context));
+    OP_REQUIRES_OK(context, program_.Read(context, /*some_only_read=*/table_.number >= 0));
     UpdateThreads();
   }
 
@@ -92,7 +94,8 @@ class DeferUpdateOp : public tensorflow::OpKernel {
   void Compute(OpKernelContext* context) override {
     auto reduction = GetTicket<Reduction>(context);
     if (reduction == nullptr) return;
-    if (program_ != nullptr) return DeferProgram(context, reduction.get());
+    if (table_.number >= 0) return DeferRows(context, reduction.get());
+    if (program_.program() != nullptr) return DeferProgram(context, reduction.get());
     FunctionLibraryRuntime* runtime = context->function_library();
     FunctionLibraryRuntime::Handle handle = tensorflow::kInvalidHandle;
     OP_REQUIRES_OK(context, Instantiate(runtime, &handle));
@@ -121,37 +124,38 @@ class DeferUpdateOp : public tensorflow::OpKernel {
   }
 
  private:
-  absl::Status ReadProgram(OpKernelConstruction* context) {
-    std::vector<int64_t> code;
-    TF_RETURN_IF_ERROR(context->GetAttr("program", &code));
-    TF_RETURN_IF_ERROR(context->GetAttr("program_variables", &program_variables_));
-    if (code.empty()) return absl::OkStatus();
-    int scalars = 0;
-    TF_RETURN_IF_ERROR(context->GetAttr("num_scalars", &scalars));
-    auto program = std::make_shared<ElementwiseProgram>();
-    TF_RETURN_IF_ERROR(ToAbsl(ElementwiseProgram::Parse(
-        code, static_cast<int>(program_variables_.size()), scalars, program.get())));
-    program_ = std::move(program);
-    return absl::OkStatus();
-  }
-
   // Defers an update that is a program, which needs no runtime.
   void DeferProgram(OpKernelContext* context, Reduction* reduction) {
-    tensorflow::OpInputList captured, scalars;
-    OP_REQUIRES_OK(context, context->input_list("captured", &captured));
-    OP_REQUIRES_OK(context, context->input_list("scalars", &scalars));
     auto run = std::make_shared<ProgramRun>();
-    run->program = program_;
-    run->variables.resize(program_variables_.size());
-    for (size_t i = 0; i < program_variables_.size(); ++i) {
-      const Tensor& handle = captured[program_variables_[i]];
-      OP_REQUIRES_OK(context, LookupResource(context, handle.scalar<tensorflow::ResourceHandle>()(),
-                                             &run->variables[i]));
-    }
-    for (const Tensor& scalar : scalars) run->scalars.push_back(scalar.scalar<float>()());
+    run->program = program_.program();
+    OP_REQUIRES_OK(context, program_.Operands(context, &run->variables, &run->scalars));
     Defer(reduction, [run](const UpdatePtr& update, const Reduced& sum) {
       const int64_t begin = EventRecord::NowMicros();
       RecordEnd(*update, begin, run->Run(sum));
+      update->in_flight->End();
+    });
+  }
+
+  // Defers an update of the rows of a table. It takes its place among the table's changes now, in
+  // program order, and its rows when their gradients are there.
+  void DeferRows(OpKernelContext* context, Reduction* reduction) {
+    tensorflow::OpInputList tables;
+    OP_REQUIRES_OK(context, context->input_list("table", &tables));
+    std::shared_ptr<Table> table;
+    OP_REQUIRES_OK(context,
+                   Table::Of(context, tables[0], table_.number, table_.touched_only, &table));
+    Table::Change change;
+    change.program = program_.program();
+    change.has_gradient = true;
+    OP_REQUIRES_OK(context, program_.Operands(context, &change.variables, &change.scalars));
+    int64_t number = 0;
+    OP_REQUIRES_OK(context, table->Append(std::move(change), &number));
+    Defer(reduction, [table, number, place = table_](const UpdatePtr& update, const Reduced& sum) {
+      const int64_t begin = EventRecord::NowMicros();
+      const GradientRows rows{static_cast<const float*>(sum.data), sum.indices, sum.shape[0],
+                              sum.shape[1], place.first_column};
+      const absl::Status status = table->Apply(number, rows, place.held);
+      RecordEnd(*update, begin, status.ok() ? Status() : Internal(status.message()));
       update->in_flight->End();
     });
   }
@@ -296,9 +300,8 @@ class DeferUpdateOp : public tensorflow::OpKernel {
   std::vector<int64_t> writes_;
   std::string norms_;
   int norms_argument_;
-  // If the update is one.
-  std::shared_ptr<const ElementwiseProgram> program_;
-  std::vector<int> program_variables_;
+  ProgramOfOp program_;  // If the update is one.
+  TableOfOp table_;      // If rows of one are updated.
   const std::shared_ptr<RunsInFlight> in_flight_ = std::make_shared<RunsInFlight>();
   tensorflow::mutex mutex_;
   FunctionLibraryRuntime::Handle handle_ = tensorflow::kInvalidHandle;

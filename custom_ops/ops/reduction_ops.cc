@@ -90,7 +90,14 @@ REGISTER_OP("DearDeferUpdate")
     .Input("moments: num_moments * resource")
     .Input("step: num_steps * float")
     .Input("scalars: num_scalars * float")
+    .Input("table: num_tables * resource")
     .Attr("Tcaptured: list(type) >= 0")
+    .Attr("num_tables: int >= 0")
+    .Attr("number: int = -1")
+    .Attr("touched_only: bool = false")
+    .Attr("stride: int >= 1 = 1")
+    .Attr("offset: int >= 0 = 0")
+    .Attr("first_column: int >= 0 = 0")
     .Attr("num_moments: int >= 0")
     .Attr("num_steps: int >= 0")
     .Attr("num_scalars: int >= 0")
@@ -121,6 +128,8 @@ program: The update as an ElementwiseProgram, elementwise_program.h, which runs 
   if it is none.
 program_variables: The captured tensors that are the program's variables.
 scalars: The program's scalars.
+table: The sharded table whose rows are updated by the program, if there is one; `number`,
+  `touched_only`, `stride`, `offset` and `first_column` are those of DearChangeTable.
 )doc");
 
 REGISTER_OP("DearAwait")

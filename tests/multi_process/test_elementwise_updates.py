@@ -10,8 +10,8 @@ from ranks import Ranks
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 
 _JOB = pathlib.Path(__file__).parent / "jobs" / "elementwise_update_job.py"
-# Of these an operation is rounded in no prescribed way, or chooses.
-_NOT_TRANSLATED = {"amsgrad", "lion", "ftrl"}
+# Of this an operation is rounded in no prescribed way.
+_NOT_TRANSLATED = {"ftrl"}
 
 
 def test_translated_updates_change_no_bit():
@@ -24,7 +24,8 @@ def test_translated_updates_change_no_bit():
         for output in outputs
     ]
     assert reports[0] == reports[1]
-    assert len(reports[0]) == 15
+    # Only newer versions of Keras have ScheduleFreeAdamW.
+    assert len(reports[0]) >= 16
     for report in reports[0]:
         assert report["equal"], report
         expected = 0 if report["name"] in _NOT_TRANSLATED else report["of"]

@@ -98,6 +98,16 @@ HANDLE_NON_FINITE_GRADS = _loss_scale(
 # Where gradients are accumulated.
 APPLY = _base_optimizer("BaseOptimizer.apply", "(self, grads, trainable_variables=None)")
 
+# Makes an optimizer's slot; averages the variables of a model.
+ADD_VARIABLE_FROM_REFERENCE = _optimizer(
+    "TFOptimizer.add_variable_from_reference",
+    "(self, reference_variable, name=None, initializer='zeros')",
+)
+UPDATE_MOVING_AVERAGES = _base_optimizer(
+    "BaseOptimizer._update_model_variables_moving_average", "(self, trainable_variables)"
+)
+_base_optimizer("BaseOptimizer.build", sets="_model_variables_moving_average")
+
 # The variables of an optimizer, and their order.
 _base_optimizer("BaseOptimizer._get_variable_index", "(self, variable)")
 _base_optimizer("BaseOptimizer.__init__", sets="_trainable_variables")

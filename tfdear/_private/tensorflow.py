@@ -168,6 +168,9 @@ REGISTRY.name(
     "new_axis_mask, shrink_axis_mask)",
 )
 
+# Tells tapes that a variable was used.
+REGISTRY.name(_VARIABLES, "variable_accessed", "(variable)")
+
 # Modules whose functions write checkpoints.
 WRITERS = ("tensorflow.python.checkpoint", "tensorflow.python.saved_model")
 for _package, _, _module in (writer.rpartition(".") for writer in WRITERS):

@@ -20,6 +20,8 @@ class Lane(enum.IntEnum):
     # The two levels that gradients can be summed in.
     GRADIENTS_INTRA = 4
     GRADIENTS_INTER = 5
+    # Ids and vectors of sharded tables.
+    EMBEDDINGS = 6
 
 
 class Transport(enum.IntEnum):

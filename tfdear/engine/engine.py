@@ -176,6 +176,16 @@ class Engine:
         texts = (name.encode(), comparable.encode(), kind.encode())
         call("layout_set_variable", layout, tensor, variable, *texts)
 
+    def set_partition(self, layout: int, tensor: int, column_begins: Sequence[int]) -> None:
+        """Says that a tensor is the gradient of a table that the ranks hold in parts.
+
+        Its rows go to the ranks that hold them, instead of to all; before the first use.
+        `column_begins`: where each rank's columns begin, and where the last ones end; empty: a rank
+        holds the rows whose number is its own, modulo the number of ranks.
+        """
+        begins = (ctypes.c_int64 * len(column_begins))(*column_begins)
+        call("layout_set_partition", layout, tensor, begins, len(column_begins))
+
     def shared_layout(self, layout: int) -> int:
         """The layout whose plan this one follows: itself, or another trace of the same step."""
         return load().tfdear_layout_shared(layout)

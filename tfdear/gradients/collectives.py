@@ -34,15 +34,17 @@ class Collectives:
     def __init__(self, reducer: reducer_module.Reducer):
         self._reducer = reducer
 
+    def open(self, lane: names.Lane) -> tf.Tensor:
+        """Takes the next place in a lane for a collective, in program order."""
+        reducer_module.check_not_xla()
+        with tf.device(self._reducer.device), step_data.read():
+            return library.load().dear_open_collective(self._reducer.order, lane=int(lane))
+
     def _call(
         self, function: Callable[..., Any], group: str, *inputs: tf.Tensor, **attributes: object
     ) -> Any:
-        reducer_module.check_not_xla()
+        ticket = self.open(lane(group))
         with tf.device(self._reducer.device):
-            with step_data.read():
-                ticket = library.load().dear_open_collective(
-                    self._reducer.order, lane=int(lane(group))
-                )
             return function(ticket, *inputs, **attributes)
 
     def all_gather(self, value: _TensorLike, group: str = "world") -> tf.Tensor:

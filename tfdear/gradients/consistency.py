@@ -18,6 +18,7 @@ import tensorflow as tf
 from tfdear import errors
 from tfdear.gradients import collectives as collectives_module
 from tfdear.gradients import variable as variable_module
+from tfdear.gradients.sharded_variable import ShardedVariable
 
 _Variable: TypeAlias = tf.Variable | keras.Variable
 
@@ -125,7 +126,10 @@ def _shared_variables(model: keras.Model) -> list[_Variable]:
 
 
 def _is_own(variable: _Variable) -> bool:
-    return any(own in _name(variable) for own in _DIFFERENT_BY_DESIGN)
+    # Of a sharded table every rank has a part of its own.
+    return isinstance(_tensor_variable(variable), ShardedVariable) or any(
+        own in _name(variable) for own in _DIFFERENT_BY_DESIGN
+    )
 
 
 def _name(variable: _Variable) -> str:
@@ -134,7 +138,7 @@ def _name(variable: _Variable) -> str:
 
 def _tensor_variable(variable: _Variable) -> tf.Variable:
     """TensorFlow's variable in one of Keras's."""
-    value = getattr(variable, "value", None)
+    value = getattr(variable, "_value", None) or getattr(variable, "value", None)
     return value if isinstance(value, tf.Variable) else variable
 
 

@@ -12,9 +12,11 @@ starts again with that variable owned.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import tensorflow as tf
@@ -24,6 +26,7 @@ from tfdear.gradients import sparse_rows
 
 if TYPE_CHECKING:
     from tfdear.gradients.norms import Request
+    from tfdear.gradients.sharded_variable import ShardedVariable
     from tfdear.gradients.variable import DearVariable
 
 _Value = TypeVar("_Value")
@@ -82,6 +85,9 @@ class DeferredUpdate:
     function: tf.types.experimental.ConcreteFunction
     written: list[DearVariable]
     norms: Request | None
+    # Which captured tensors are resources of others, which may change before a later run: variables
+    # that no strategy of several ranks has made, tables, counters.
+    foreign: list[int]
 
     @property
     def norms_argument(self) -> int:
@@ -98,39 +104,13 @@ def trace_update(
 
     None if it uses something that is not safe to use later, so that it must run in program order.
     """
-    outer = _tf_private.ops.get_default_graph()
     sparse = isinstance(gradient, tf.IndexedSlices)
     values = gradient.values if sparse else gradient
     signature = [tf.TensorSpec(values.shape, values.dtype)]
     if sparse:
         signature.append(tf.TensorSpec([None], tf.int64))
 
-    owned = [variable]
-    while True:
-        trace = UpdateTrace(outer, owned)
-        try:
-            function = _trace(trace, variable, update, gradient, signature)
-            break
-        except _ForeignWrite as met:
-            owned.append(met.variable)
-
-    for captured in function.captured_inputs:
-        if captured.dtype == tf.resource:
-            used = _variable_of(captured)
-            if used is None or not trace.owns(used):
-                return None
-    written = list(trace.written.values())
-    return DeferredUpdate(function, written, trace.request) if written else None
-
-
-def _trace(
-    trace: UpdateTrace,
-    variable: DearVariable,
-    update: Update,
-    gradient: sparse_rows.Gradient,
-    signature: Sequence[tf.TensorSpec],
-) -> tf.types.experimental.ConcreteFunction:
-    def body(values: tf.Tensor, indices: tf.Tensor | None = None) -> None:
+    def body(trace: UpdateTrace, values: tf.Tensor, indices: tf.Tensor | None = None) -> None:
         if indices is not None:
             shape = gradient.dense_shape
             if shape is not None:
@@ -139,13 +119,72 @@ def _trace(
             values = sparse_rows.sum_duplicates(tf.IndexedSlices(values, indices, shape))
         else:
             trace.gradient = values
-        _state.trace = trace
-        try:
+        with _traced(trace):
             update(variable, values)
-        finally:
-            _state.trace = None
 
-    return tf.function(body, autograph=False).get_concrete_function(*signature)
+    traced = _retrace(variable, body, signature)
+    return None if traced is None or traced.foreign else traced
+
+
+def trace_table_update(
+    variable: ShardedVariable,
+    update: Callable[[ShardedVariable, tf.Tensor | None], None],
+    spec: tf.TensorSpec | None,
+) -> DeferredUpdate | None:
+    """Traces `update(variable, gradient)` for what a rank holds of a table.
+
+    Args:
+        variable: The table or a slot of it.
+        update: Called with the variable, which has the shape of this rank's part meanwhile, and the
+            gradient, None where there is no `spec`.
+        spec: Of the gradient of the part.
+
+    Returns:
+        As `trace_update`; it may have foreign resources, for the caller to read in program order.
+    """
+
+    def body(trace: UpdateTrace, gradient: tf.Tensor | None = None) -> None:
+        with _traced(trace):
+            update(variable, gradient)
+
+    # All slots of the table are the update's own.
+    return _retrace(variable.table, body, [] if spec is None else [spec])
+
+
+def _retrace(
+    variable: DearVariable, body: Callable[..., None], signature: Sequence[tf.TensorSpec]
+) -> DeferredUpdate | None:
+    """Traces until it is known what the update owns."""
+    outer = _tf_private.ops.get_default_graph()
+
+    owned = [variable]
+    while True:
+        trace = UpdateTrace(outer, owned)
+        try:
+            function = tf.function(
+                functools.partial(body, trace), autograph=False
+            ).get_concrete_function(*signature)
+            break
+        except _ForeignWrite as met:
+            owned.append(met.variable)
+
+    foreign = []
+    for index, captured in enumerate(function.captured_inputs):
+        if captured.dtype == tf.resource:
+            used = _variable_of(captured)
+            if used is None or not trace.owns(used):
+                foreign.append(index)
+    written = list(trace.written.values())
+    return DeferredUpdate(function, written, trace.request, foreign) if written else None
+
+
+@contextlib.contextmanager
+def _traced(trace: UpdateTrace) -> Iterator[None]:
+    _state.trace = trace
+    try:
+        yield
+    finally:
+        _state.trace = None
 
 
 def _variable_of(handle: tf.Tensor) -> DearVariable | None:

@@ -4,27 +4,79 @@
 An update is a chain of passes over memory: momentum makes four, Adam a dozen. Where all of it is
 element-wise, the engine does the whole chain on one tile after another
 (`custom_ops/engine/updates/elementwise_program.h`). That is decided by the operations of the traced
-graph, whatever the optimizer is called. Only operations that IEEE 754 rounds correctly are taken,
-so that the weights do not depend, not by a bit, on whether an update is translated.
+graph, whatever the optimizer is called. Only operations that are exact, or that IEEE 754 rounds
+correctly, are taken, so that the weights do not depend, not by a bit, on whether an update is
+translated (TensorFlow's maximum of zeros of both signs is either of them, from element to element;
+a program takes the one that it mostly is). An update that is always a program has no other bits to
+be compared with: for it, powers are taken too.
 
 What an update computes from scalars alone, as Adam does from the step, is computed in the calling
 graph.
 """
 
 import dataclasses
+import enum
+from collections.abc import Collection
 
+import numpy as np
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
 
-# Numbers of the operations, the same as in `elementwise_program.h`.
-_COPY, _NEGATE, _SQUARE_ROOT, _ADD, _SUBTRACT, _MULTIPLY, _DIVIDE = range(7)
-_BINARY = {"AddV2": _ADD, "Sub": _SUBTRACT, "Mul": _MULTIPLY, "RealDiv": _DIVIDE}
-_UNARY = {"Neg": _NEGATE, "Sqrt": _SQUARE_ROOT}
+
+# Numbers of the operations, the same as in `elementwise_operation.h`.
+class _Number(enum.IntEnum):
+    COPY = 0
+    NEGATE = 1
+    SQUARE_ROOT = 2
+    ADD = 3
+    SUBTRACT = 4
+    MULTIPLY = 5
+    DIVIDE = 6
+    MAXIMUM = 7
+    MINIMUM = 8
+    ABSOLUTE = 9
+    SIGN = 10
+    POWER = 11
+    GREATER = 12
+    GREATER_EQUAL = 13
+    EQUAL = 14
+    NOT = 15
+    WHERE = 16
+    UNLESS = 17
+    UNITE = 18
+
+
+_UNARY = {
+    "Neg": _Number.NEGATE,
+    "Sqrt": _Number.SQUARE_ROOT,
+    "Abs": _Number.ABSOLUTE,
+    "Sign": _Number.SIGN,
+    "LogicalNot": _Number.NOT,
+}
+_BINARY = {
+    "Add": _Number.ADD,
+    "AddV2": _Number.ADD,
+    "Sub": _Number.SUBTRACT,
+    "Mul": _Number.MULTIPLY,
+    "RealDiv": _Number.DIVIDE,
+    "Maximum": _Number.MAXIMUM,
+    "Minimum": _Number.MINIMUM,
+    "Pow": _Number.POWER,
+    "Greater": _Number.GREATER,
+    "GreaterEqual": _Number.GREATER_EQUAL,
+    "Equal": _Number.EQUAL,
+    # Conditions are 0 or 1.
+    "LogicalAnd": _Number.MULTIPLY,
+    "LogicalOr": _Number.MAXIMUM,
+}
+# The same of the operands the other way round, and what is turned round.
+_SWAPPED = {"Less": _Number.GREATER, "LessEqual": _Number.GREATER_EQUAL}
+_INEXACT = {"Pow", "Rsqrt", "Reciprocal", "Inv"}
 _ASSIGN = {
     "AssignVariableOp": None,
-    "AssignAddVariableOp": _ADD,
-    "AssignSubVariableOp": _SUBTRACT,
+    "AssignAddVariableOp": _Number.ADD,
+    "AssignSubVariableOp": _Number.SUBTRACT,
 }
 _GRADIENT = 0
 
@@ -44,7 +96,10 @@ class _Untranslatable(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class _Array:
-    """An operand with as many elements as the variable: a register, or a variable that was read."""
+    """An operand with as many elements as the variable: a register, or a variable that was read.
+
+    Of numbers, or of conditions, which are numbers in the program.
+    """
 
     register: int
     variable: int | None = None
@@ -52,37 +107,66 @@ class _Array:
 
 
 def translate(
-    function: tf.types.experimental.ConcreteFunction, shape: tf.TensorShape
+    function: tf.types.experimental.ConcreteFunction,
+    shape: tf.TensorShape,
+    *,
+    exact_bits: bool = True,
+    may_only_read: bool = False,
+    foreign: Collection[int] = (),
 ) -> Program | None:
     """Translates an update of a dense gradient; None where an operation cannot be translated.
 
-    Call it in the graph that calls the update. `shape` is that of the variable, which all arrays of
-    the update must have.
+    Call it in the graph that calls the update.
+
+    Args:
+      function: The update. Its argument is the gradient; it may have none.
+      shape: That of the variable, which all arrays of the update must have.
+      exact_bits: Take only what leaves the bits that TensorFlow's kernels leave.
+      may_only_read: Take an update that does not write all of its variables. Who runs the program
+        then makes sure that earlier updates of these were made.
+      foreign: Which captured tensors are variables that are read in the calling graph.
     """
     if not shape.is_fully_defined():
         return None
     try:
-        return _Translation(function, shape).program()
+        return _Translation(function, shape, exact_bits, may_only_read, foreign).program()
     except _Untranslatable:
         return None
 
 
 class _Translation:
-    def __init__(self, function: tf.types.experimental.ConcreteFunction, shape: tf.TensorShape):
+    def __init__(
+        self,
+        function: tf.types.experimental.ConcreteFunction,
+        shape: tf.TensorShape,
+        exact_bits: bool,
+        may_only_read: bool,
+        foreign: Collection[int],
+    ):
         self._shape = shape
+        self._exact_bits = exact_bits
+        self._may_only_read = may_only_read
+        self._foreign = foreign
         graph = function.graph
         self._operations = graph.get_operations()
         inner = [tensor for _, tensor in graph.captures]
         # By id, as tensors compare element by element.
         self._captured = {id(tensor): index for index, tensor in enumerate(inner)}
         self._outer = list(function.captured_inputs)
-        handles = [index for index, tensor in enumerate(inner) if tensor.dtype == tf.resource]
+        handles = [
+            index
+            for index, tensor in enumerate(inner)
+            if tensor.dtype == tf.resource and index not in foreign
+        ]
         self._variables = {handle: number for number, handle in enumerate(handles)}
         self._versions = [0] * len(handles)
         self._arrays: dict[int, _Array] = {}
-        self._define(graph.inputs[0], _Array(_GRADIENT))
+        for argument in graph.inputs:
+            if id(argument) not in self._captured:
+                self._define(argument, _Array(_GRADIENT))
         self._lifted: dict[int, tf.Tensor] = {}
         self._scalars: list[tf.Tensor] = []
+        self._constants: dict[float, tf.Tensor] = {}
         # Scalars have negative registers until their number is known.
         self._instructions: list[list[int]] = []
         self._first_result = 1 + len(handles)
@@ -91,7 +175,7 @@ class _Translation:
     def program(self) -> Program:
         for operation in self._operations:
             self._visit(operation)
-        if 0 in self._versions:
+        if 0 in self._versions and not self._may_only_read:
             raise _Untranslatable  # A variable that is only read: updates of it are not awaited.
         code = [
             number
@@ -113,27 +197,63 @@ class _Translation:
             self._assign(operation)
             return
         if kind == "ReadVariableOp":
+            if self._captured.get(id(operation.inputs[0])) in self._foreign:
+                return  # A scalar, lifted when an array meets it.
             variable = self._variable(operation.inputs[0])
             array = _Array(1 + variable, variable, self._versions[variable])
         elif operation.op_def.is_stateful:
             raise _Untranslatable  # It draws, prints or writes something else.
         elif not any(id(value) in self._arrays for value in operation.inputs):
             return  # Of scalars: lifted when an array meets it.
-        elif kind == "Identity":
-            array = self._arrays[id(operation.inputs[0])]
-        elif kind == "Square":
-            operand = self._operand(operation.inputs[0])
-            array = self._emit(_MULTIPLY, operand, operand)
-        elif kind in _UNARY:
-            array = self._emit(_UNARY[kind], self._operand(operation.inputs[0]), _GRADIENT)
-        elif kind in _BINARY:
-            array = self._emit(_BINARY[kind], *map(self._operand, operation.inputs))
-        else:
+        elif self._exact_bits and kind in _INEXACT:
             raise _Untranslatable
+        else:
+            array = self._translate(operation)
         self._define(operation.outputs[0], array)
 
+    def _translate(self, operation: tf.Operation) -> _Array:
+        kind = operation.type
+        if kind == "Identity":
+            return self._arrays[id(operation.inputs[0])]
+        if kind == "Cast" and operation.inputs[0].dtype == tf.bool:
+            return self._arrays[id(operation.inputs[0])]
+        if kind in ("ZerosLike", "OnesLike"):
+            return _Array(self._constant(0.0 if kind == "ZerosLike" else 1.0))
+        operands = [self._operand(value) for value in operation.inputs]
+        if kind in _UNARY:
+            return self._emit(_UNARY[kind], *operands)
+        if kind in _BINARY:
+            return self._emit(_BINARY[kind], *operands)
+        if kind in _SWAPPED:
+            return self._emit(_SWAPPED[kind], *reversed(operands))
+        return self._translate_compound(kind, operands)
+
+    def _translate_compound(self, kind: str, operands: list[int]) -> _Array:
+        emit = self._emit
+        if kind == "Square":
+            return emit(_Number.MULTIPLY, operands[0], operands[0])
+        if kind == "SquaredDifference":
+            difference = emit(_Number.SUBTRACT, *operands).register
+            return emit(_Number.MULTIPLY, difference, difference)
+        if kind in ("Rsqrt", "Reciprocal", "Inv"):
+            divisor = operands[0]
+            if kind == "Rsqrt":
+                divisor = emit(_Number.SQUARE_ROOT, divisor).register
+            return emit(_Number.DIVIDE, self._constant(1.0), divisor)
+        if kind == "NotEqual":
+            return emit(_Number.NOT, emit(_Number.EQUAL, *operands).register)
+        if kind == "DivNoNan":
+            quotient = emit(_Number.DIVIDE, *operands).register
+            return emit(_Number.WHERE, operands[1], quotient)
+        if kind in ("Select", "SelectV2"):
+            condition, where, unless = operands
+            chosen = emit(_Number.WHERE, condition, where).register
+            others = emit(_Number.UNLESS, condition, unless).register
+            return emit(_Number.UNITE, chosen, others)
+        raise _Untranslatable
+
     def _define(self, value: tf.Tensor, array: _Array) -> None:
-        if value.dtype != tf.float32 or value.shape != self._shape:
+        if value.dtype not in (tf.float32, tf.bool) or value.shape != self._shape:
             raise _Untranslatable
         self._arrays[id(value)] = array
 
@@ -141,8 +261,7 @@ class _Translation:
         handle, value = operation.inputs
         variable = self._variable(handle)
         target = 1 + variable
-        array = self._arrays.get(id(value))
-        if array is None:
+        if value.shape != self._shape:
             raise _Untranslatable
         register = self._operand(value)
         combine = _ASSIGN[operation.type]
@@ -153,14 +272,14 @@ class _Translation:
             self._instructions[-1][1] = target
             self._results -= 1
         else:
-            self._instructions.append([_COPY, target, register, _GRADIENT])
+            self._instructions.append([_Number.COPY, target, register, _GRADIENT])
         self._versions[variable] += 1
 
     def _is_last_result(self, register: int) -> bool:
         newest = self._first_result + self._results - 1
         return self._results > 0 and register == newest == self._instructions[-1][1]
 
-    def _emit(self, operation: int, left: int, right: int) -> _Array:
+    def _emit(self, operation: int, left: int, right: int = _GRADIENT) -> _Array:
         target = self._first_result + self._results
         self._results += 1
         self._instructions.append([operation, target, left, right])
@@ -181,14 +300,44 @@ class _Translation:
         return array.register
 
     def _scalar(self, value: tf.Tensor) -> int:
-        if value.dtype != tf.float32 or value.shape.rank != 0:
+        if value.dtype != tf.float32:
             raise _Untranslatable
-        lifted = self._lift(value)
+        number = self._number_of(value)
+        if isinstance(number, float):
+            return self._constant(number)
+        return self._register_of(self._lift(number))
+
+    def _register_of(self, lifted: tf.Tensor) -> int:
         for number, known in enumerate(self._scalars):
             if known is lifted:
                 return -1 - number
         self._scalars.append(lifted)
         return -len(self._scalars)
+
+    def _constant(self, number: float) -> int:
+        if number not in self._constants:
+            self._constants[number] = tf.constant(number, tf.float32)
+        return self._register_of(self._constants[number])
+
+    def _number_of(self, value: tf.Tensor) -> tf.Tensor | float:
+        """What all elements of a value are."""
+        operation = value.op
+        if value.shape.rank == 0:
+            return value
+        if operation.type == "Const":
+            elements = tf.get_static_value(value).ravel()
+            # Bit by bit: zeros have signs.
+            if elements.size == 0:
+                return 0.0
+            if np.all(elements.view(np.uint32) == elements.view(np.uint32)[0]):
+                return float(elements[0])
+        elif operation.type in ("Identity", "BroadcastTo"):
+            return self._number_of(operation.inputs[0])
+        elif operation.type == "Fill":
+            return operation.inputs[1]
+        elif operation.type in ("ZerosLike", "OnesLike"):
+            return 0.0 if operation.type == "ZerosLike" else 1.0
+        raise _Untranslatable
 
     def _lift(self, value: tf.Tensor) -> tf.Tensor:
         """The same value, computed in the calling graph."""

@@ -28,6 +28,7 @@ from tfdear.gradients import (
     elementwise_update,
     order,
     sparse_rows,
+    table_update,
     variable_names,
 )
 from tfdear.gradients import variable as variable_module
@@ -222,6 +223,7 @@ class Reducer:
                 [] if norms is None else [used.raw_handle for used in norms.variables],
                 [] if norms is None else norms.step,
                 [] if program is None else program.scalars,
+                [],
                 program=[] if program is None else program.code,
                 program_variables=[] if program is None else program.variables,
                 norms="none" if norms is None else norms.kind,
@@ -231,6 +233,41 @@ class Reducer:
                 index=index,
                 sparse=sparse,
                 writes=[written.number for written in traced.written],
+            )
+        return True
+
+    def defer_rows(self, row_update: table_update.RowUpdate, gradient: Gradient | None) -> bool:
+        """Defers the update of a sharded table until the rows of its gradient are there.
+
+        False if it must run in program order, as in `defer`.
+        """
+        source = _reduced_op(gradient) if isinstance(gradient, tf.IndexedSlices) else None
+        if source is None:
+            return False
+        table, traced = row_update.table, row_update.traced
+        source.graph.add_to_collection("tfdear_deferred_updates", traced)
+        traced.function.add_to_graph(source.graph)
+        ticket, index = source.inputs[0], source.get_attr("index")
+        layout = ticket.op.get_attr("layout")
+        self._move_to_gradients(ticket, layout, index, table)
+        if table.placement.partition.ranks > 1:
+            self._engine.set_partition(layout, index, table.placement.column_begins)
+        for written in traced.written:
+            written.await_updates()
+        with tf.device(self.device):
+            library.load().dear_defer_update(
+                ticket,
+                traced.function.captured_inputs,
+                [],
+                [],
+                row_update.program.scalars,
+                [table.raw_handle],
+                f=traced.function,
+                T=gradient.values.dtype,
+                index=index,
+                sparse=True,
+                writes=[written.number for written in traced.written],
+                **row_update.attributes(),
             )
         return True
 

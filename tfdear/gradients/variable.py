@@ -64,6 +64,11 @@ def raw_handles() -> Iterator[None]:
         _state.raw = previous
 
 
+def are_handles_raw() -> bool:
+    """Whether the caller is within `raw_handles`."""
+    return getattr(_state, "raw", False)
+
+
 class ReconcilingContext(Protocol):
     """Where writes concern the other ranks: a `DearReplicaContext`."""
 
@@ -141,7 +146,7 @@ class DearVariable(_Base):
     # `tf.maximum(variable, 0)`, and reads the value without anything else here.
     @property
     def _handle(self) -> tf.Tensor:
-        if not self._is_created or getattr(_state, "raw", False) or not tf.executing_eagerly():
+        if not self._is_created or are_handles_raw() or not tf.executing_eagerly():
             return self._bare_handle
         context = _reconciling_context(self)
         if context is not None and self.own is not None:
@@ -157,7 +162,7 @@ class DearVariable(_Base):
 
     @property
     def handle(self) -> tf.Tensor:
-        if not self._is_created or getattr(_state, "raw", False):
+        if not self._is_created or are_handles_raw():
             return self._bare_handle
         trace = deferred_update.current_trace()
         if trace is not None:
@@ -191,7 +196,7 @@ class DearVariable(_Base):
         trace = deferred_update.current_trace()
         if trace is not None and not trace.owns(self):
             return trace.read_by_value(lambda: self._read_variable_op(no_copy))
-        if trace is None and self._is_created and not getattr(_state, "raw", False):
+        if trace is None and self._is_created and not are_handles_raw():
             replica_context = _reconciling_context(self)
             if replica_context is not None and self.own is not None:
                 if not own_value.is_reading_sums():
@@ -223,7 +228,7 @@ class DearVariable(_Base):
         trace = deferred_update.current_trace()
         if trace is not None:
             trace.record_write(self)
-        elif not getattr(_state, "raw", False):
+        elif not are_handles_raw():
             self.await_updates()
             if self.own is not None:
                 with raw_handles():
@@ -273,7 +278,7 @@ class DearVariable(_Base):
 
 def _reconciling_context(variable: DearVariable) -> ReconcilingContext | None:
     """The replica context in which a write to this variable concerns the other ranks, or None."""
-    if variable.reconciliation is Reconciliation.NONE or getattr(_state, "raw", False):
+    if variable.reconciliation is Reconciliation.NONE or are_handles_raw():
         return None
     if deferred_update.current_trace() is not None:
         return None

@@ -12,8 +12,9 @@ from tfdear._private import tensorflow as _tf_private
 from tfdear.data import empty_batch, first_batch, global_batches, iterators
 from tfdear.data import examples as examples_module
 from tfdear.gradients import collectives as collectives_module
-from tfdear.gradients import consistency, reducer, sparse_rows
+from tfdear.gradients import consistency, reducer, sparse_rows, table_update
 from tfdear.gradients import variable as variable_module
+from tfdear.gradients.sharded_variable import ShardedVariable
 from tfdear.gradients.sparse_rows import Gradient
 from tfdear.job import job as job_module
 from tfdear.losses import loss_contract
@@ -22,6 +23,7 @@ from tfdear.strategy import (
     ignored_options,
     replica_context,
     step_collectives,
+    table_creation,
     variable_creation,
 )
 from tfdear.strategy.ignored_options import Options
@@ -75,6 +77,15 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         """Number of ranks; unlike `num_replicas_in_sync`, a step may read it without effect."""
         return self._job.world_size
 
+    @property
+    def rank(self) -> int:
+        """This process among the ranks."""
+        return self._job.rank
+
+    def broadcast_value(self, value: tf.Tensor) -> tf.Tensor:
+        """Rank 0's value of a tensor that all ranks have."""
+        return self.collectives.broadcast(value) if self.is_distributed_dear else value
+
     def warn_once(self, message: str) -> None:
         """Logs a warning on rank 0, the first time it is given."""
         if message not in self._warnings:
@@ -100,10 +111,16 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
     ) -> tf.Variable:
         owner = kwargs.pop("colocate_with", None)
         with tf.device(self._device):
+            strategy = self._container_strategy()
+            placement = table_creation.placement_of(kwargs, owner)
+            if placement is not None:
+                table = table_creation.create(self._job.engine, kwargs, owner, placement, strategy)
+                if table is not None:
+                    return table
             if not self.is_distributed_dear:
                 return next_creator(**kwargs)
             hyperparameter_search.refuse(self._job.rank, self._job.world_size)
-            return self._variable_creator.create(kwargs, owner, self._container_strategy())
+            return self._variable_creator.create(kwargs, owner, strategy)
 
     def _validate_colocate_with_variable(self, colocate_with_variable: object) -> None:
         if not isinstance(colocate_with_variable, tf.Variable):
@@ -243,6 +260,8 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         kwargs: Mapping[str, Any],
         group: bool,
     ) -> object:
+        if isinstance(var, ShardedVariable):
+            return self._update_table(var, fn, args, kwargs)
         can_defer = (
             self.is_distributed_dear
             and isinstance(var, variable_module.DearVariable)
@@ -266,6 +285,34 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
 
     # Called inside of `run`.
     _replica_ctx_update = _update
+
+    def _update_table(
+        self,
+        table: ShardedVariable,
+        fn: Callable[..., object],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> object:
+        has_gradient = bool(args) and isinstance(args[0], (tf.Tensor, tf.IndexedSlices))
+        gradient = args[0] if has_gradient else None
+
+        def run(gradient: Gradient | None) -> None:
+            def update(variable: tf.Variable, part: tf.Tensor | None) -> None:
+                with _tf_private.distribute_lib.UpdateContext(self._device):
+                    rest = (part, *args[1:]) if has_gradient else args
+                    fn(variable, *rest, **kwargs)
+
+            row_update = table_update.translate(table.table, table, update, has_gradient)
+            if not (self.is_distributed_dear and self.reducer.defer_rows(row_update, gradient)):
+                table_update.run_now(row_update, gradient)
+
+        with tf.device(self._device):
+            # What is traced reads variables where the update is called.
+            if tf.executing_eagerly():
+                tf.function(lambda: run(gradient), autograph=False)()
+            else:
+                run(gradient)
+        return tf.no_op()
 
     def _update_non_slot(
         self,

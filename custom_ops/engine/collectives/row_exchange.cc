@@ -15,22 +15,25 @@ Status TotalRows(const std::vector<int64_t>& counts, size_t row_bytes, const Sig
   return CheckedTotal(counts, std::max(row_bytes, sizeof(int64_t)), signature.text(), total);
 }
 
-std::vector<size_t> BytesOf(const std::vector<int64_t>& counts, size_t row_bytes) {
-  std::vector<size_t> bytes;
-  for (int64_t count : counts) bytes.push_back(static_cast<size_t>(count) * row_bytes);
-  return bytes;
-}
-
-// The announcements of all ranks, one after another.
 Status Announce(CollectiveBackend* backend, const Signature& signature, const char* what,
                 uint64_t sequence, const std::vector<int64_t>& numbers, std::vector<int64_t>* all) {
-  all->assign(backend->size() * numbers.size(), 0);
-  std::copy(numbers.begin(), numbers.end(), all->begin() + backend->rank() * numbers.size());
-  return backend->AllGather(all->data(), all->size(), DataType::kInt64,
-                            Signature(signature.text() + what), sequence);
+  return AnnounceNumbers(backend, Signature(signature.text() + what), sequence, numbers, all);
 }
 
 }  // namespace
+
+std::vector<size_t> BytesOf(const std::vector<int64_t>& counts, size_t item_bytes) {
+  std::vector<size_t> bytes;
+  for (int64_t count : counts) bytes.push_back(static_cast<size_t>(count) * item_bytes);
+  return bytes;
+}
+
+Status AnnounceNumbers(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                       const std::vector<int64_t>& numbers, std::vector<int64_t>* all) {
+  all->assign(backend->size() * numbers.size(), 0);
+  std::copy(numbers.begin(), numbers.end(), all->begin() + backend->rank() * numbers.size());
+  return backend->AllGather(all->data(), all->size(), DataType::kInt64, signature, sequence);
+}
 
 Status CheckedTotal(const std::vector<int64_t>& counts, size_t item_bytes, const std::string& what,
                     size_t* total, size_t most_bytes) {

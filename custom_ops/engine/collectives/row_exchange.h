@@ -26,6 +26,13 @@ inline constexpr size_t kMostAnnouncedBytes = size_t{1} << 46;
 Status CheckedTotal(const std::vector<int64_t>& counts, size_t item_bytes, const std::string& what,
                     size_t* total, size_t most_bytes = kMostAnnouncedBytes);
 
+// How many bytes the items of each member take.
+std::vector<size_t> BytesOf(const std::vector<int64_t>& counts, size_t item_bytes);
+
+// The numbers of all ranks, who bring equally many, one after another.
+Status AnnounceNumbers(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                       const std::vector<int64_t>& numbers, std::vector<int64_t>* all);
+
 // This rank's rows, one after another.
 struct Rows {
   const void* data = nullptr;

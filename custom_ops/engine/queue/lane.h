@@ -54,8 +54,9 @@ enum class LaneKind : int {
   // in these groups, so that steps of different buckets run at once.
   kGradientsIntra = 4,  // Ranks of this node, or of this row of a grid.
   kGradientsInter = 5,  // Ranks in this place on all nodes, or of this column.
+  kEmbeddings = 6,      // All ranks: ids and vectors of sharded tables, which a layer waits for.
 };
-inline constexpr int kNumLanes = 6;
+inline constexpr int kNumLanes = 7;
 
 // The tickets of one process group in program order. tfdear has one lane for gradients and one for
 // the small collectives that a step waits for (counts of examples, metrics, statistics), so that

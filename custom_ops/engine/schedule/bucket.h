@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "custom_ops/engine/base/data_type.h"
+#include "custom_ops/engine/collectives/partitioned_rows.h"
 
 namespace tfdear {
 
@@ -21,6 +23,8 @@ struct TensorSpec {
   std::string comparable;  // What of it the ranks may compare.
   std::string kind;        // Type and shape.
   uint64_t identity = 0;
+  // Rows go to the ranks that hold them; null: to all.
+  std::shared_ptr<const TablePartition> partition;
 
   // Of what travels.
   bool operator==(const TensorSpec& other) const {

@@ -24,7 +24,8 @@ struct Reduced {
   std::shared_ptr<FusionBuffer> owner;
   void* data = nullptr;
   std::vector<int64_t> shape;
-  // Sparse tensors only: the rows of all ranks, in the order of the ranks, and their indices.
+  // Sparse tensors only: the rows of all ranks, in the order of the ranks, and their indices; of a
+  // partitioned table, what this rank holds of them.
   std::shared_ptr<FusionBuffer> indices_owner;
   int64_t* indices = nullptr;
   LayerNorms norms = {0, 0};  // Where they were asked for.
@@ -115,8 +116,8 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
                  const Signature& signature, uint64_t sequence, size_t* bytes);
   Status SumShared(CollectiveBackend* backend, const ReductionLayout::Step& step,
                    const std::vector<Range>& shards, const Signature& signature, uint64_t sequence);
-  Status GatherRows(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
-                    BucketState* bucket, DataType type);
+  Status ExchangeRows(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                      int bucket);
   Status TakeNorms(CollectiveBackend* backend, int bucket, const std::string& text,
                    uint64_t sequence);
   void Finish(int bucket, const Status& status);

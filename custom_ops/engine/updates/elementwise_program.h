@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "custom_ops/engine/base/errors.h"
+#include "custom_ops/engine/updates/elementwise_operation.h"
 
 namespace tfdear {
 
@@ -13,12 +14,10 @@ namespace tfdear {
 //
 // Operation by operation, as TensorFlow runs it, an update reads and writes all of its arrays again
 // and again. Here all operations are done on one tile before the next, so that what passes between
-// them stays in the nearest cache, and an array is read and written once. Every operation is one
-// that IEEE 754 rounds correctly and is rounded by itself, so the bits are the same.
+// them XX
 class ElementwiseProgram {
  public:
-  // Numbers that `tfdear/gradients/elementwise_update.py` has too.
-  enum class Operation { kCopy, kNegate, kSquareRoot, kAdd, kSubtract, kMultiply, kDivide };
+  using Operation = ElementwiseOperation;
 
   // Registers: 0 is the gradient, then come the variables, the scalars, and what operations yield.
   // An operation of one operand has it at `left`; `right` is then 0.
@@ -29,25 +28,44 @@ class ElementwiseProgram {
     int right;
   };
 
-  // A variable: where it is read, and where it is written; both may be the same.
+  // A variable: where it is read, and where it is written; both may be the same. The target of one
+  // that is only read is not used.
   struct Array {
     const float* source;
     float* target;
   };
 
-  // `code`: the four members of each instruction. Every variable is written by one.
-  static Status Parse(const std::vector<int64_t>& code, int variables, int scalars,
-                      ElementwiseProgram* program);
+  // The memory of runs, for those that follow one another closely. Not for two threads at once.
+  struct Scratch {
+    std::vector<float> tiles;
+    std::vector<const float*> read;
+    std::vector<float*> written;
+  };
 
-  // Runs on arrays of `count` elements.
+  // `code`: the four members of each instruction. Every variable is written by one, unless some
+  // may be only read.
+  static Status Parse(const std::vector<int64_t>& code, int variables, int scalars,
+                      ElementwiseProgram* program, bool some_only_read = false);
+
+  // Runs on arrays of `count` elements. The gradient may be null if no instruction reads it.
   void Run(const float* gradient, const std::vector<Array>& variables,
            const std::vector<float>& scalars, size_t count) const;
+  void Run(const float* gradient, const std::vector<Array>& variables,
+           const std::vector<float>& scalars, size_t count, Scratch* scratch) const;
+
+  int variables() const { return variables_; }
+  int scalars() const { return scalars_; }
+  int registers() const { return registers_; }
+  const std::vector<Instruction>& instructions() const { return instructions_; }
+  bool reads_gradient() const { return reads_gradient_; }
 
  private:
   int variables_ = 0;
   int scalars_ = 0;
   int registers_ = 1;
+  bool reads_gradient_ = false;
   std::vector<Instruction> instructions_;
+  std::vector<ElementwiseFunction> functions_;  // Of the instructions.
 };
 
 }  // namespace tfdear

@@ -101,14 +101,14 @@ TEST(ElementwiseProgramTest, RefusesWhatIsNoProgram) {
   ElementwiseProgram program;
   for (const std::vector<int64_t>& code : {
            std::vector<int64_t>{},
-           {kAdd, 1, 0},      // half an instruction
-           {7, 1, 0, 0},      // no such operation
-           {-1, 1, 0, 0},     //
-           {kAdd, 1, 0, 3},   // reads what nothing has written
-           {kAdd, 1, -1, 0},  //
-           {kAdd, 0, 1, 1},   // writes the gradient
-           {kAdd, 2, 1, 1},   // writes a scalar
-           {kAdd, 4, 1, 1},   // leaves a register out
+           {kAdd, 1, 0},                       // half an instruction
+           {kElementwiseOperations, 1, 0, 0},  // no such operation
+           {-1, 1, 0, 0},                      //
+           {kAdd, 1, 0, 3},                    // reads what nothing has written
+           {kAdd, 1, -1, 0},                   //
+           {kAdd, 0, 1, 1},                    // writes the gradient
+           {kAdd, 2, 1, 1},                    // writes a scalar
+           {kAdd, 4, 1, 1},                    // leaves a register out
            {int64_t{1} << 40, 1, 0, 0},
        }) {
     EXPECT_EQ(ElementwiseProgram::Parse(code, 1, 1, &program).code(), StatusCode::kInvalidArgument);

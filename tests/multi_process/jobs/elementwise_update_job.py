@@ -28,7 +28,10 @@ OPTIMIZERS = {
     "amsgrad": lambda o: o.Adam(amsgrad=True),
     "lion": lambda o: o.Lion(),
     "ftrl": lambda o: o.Ftrl(),
+    "adamax": lambda o: o.Adamax(),
 }
+if hasattr(keras.optimizers, "ScheduleFreeAdamW"):
+    OPTIMIZERS["schedule_free"] = lambda o: o.ScheduleFreeAdamW(warmup_steps=4)
 
 
 class _Held(keras.callbacks.Callback):

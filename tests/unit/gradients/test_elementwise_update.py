@@ -8,6 +8,13 @@ import tensorflow as tf
 from tfdear.gradients import elementwise_update
 
 _SHAPE = (3, 5)
+
+
+def _unite(x, y):
+    x, y = np.broadcast_arrays(np.float32(x), np.float32(y))
+    return (x.copy().view(np.uint32) | y.copy().view(np.uint32)).view(np.float32)
+
+
 _OPERATIONS = [
     lambda x, y: x,
     lambda x, y: -x,
@@ -16,6 +23,18 @@ _OPERATIONS = [
     lambda x, y: x - y,
     lambda x, y: x * y,
     lambda x, y: x / y,
+    lambda x, y: np.maximum(x, y),
+    lambda x, y: np.minimum(x, y),
+    lambda x, y: np.abs(x),
+    lambda x, y: np.sign(x),
+    lambda x, y: np.power(x, y),
+    lambda x, y: np.float32(x > y),
+    lambda x, y: np.float32(x >= y),
+    lambda x, y: np.float32(x == y),
+    lambda x, y: np.float32(x == 0),
+    lambda x, y: np.where(x != 0, y, np.float32(0)),
+    lambda x, y: np.where(x != 0, np.float32(0), y),
+    _unite,
 ]
 
 
@@ -25,8 +44,8 @@ def _variables(count, seed=0):
     return [tf.Variable(random.rand(*_SHAPE).astype("float32")) for _ in range(count)]
 
 
-def _translate(update, variables, shape=_SHAPE):
-    """Traces `update(gradient)`; returns the program and what runs it in NumPy."""
+def _translate(update, variables, shape=_SHAPE, **options):
+    """Traces `update(gradient, rate)`; returns what runs the program in NumPy and compares."""
     rate = tf.constant(0.25)
     outer = {}
 
@@ -36,7 +55,7 @@ def _translate(update, variables, shape=_SHAPE):
         function = tf.function(
             lambda gradient: update(gradient, by_value), autograph=False
         ).get_concrete_function(tf.TensorSpec(shape, tf.float32))
-        program = elementwise_update.translate(function, tf.TensorShape(shape))
+        program = elementwise_update.translate(function, tf.TensorShape(shape), **options)
         if program is None:
             return []
         outer["program"] = program
@@ -66,7 +85,11 @@ def _translate(update, variables, shape=_SHAPE):
                 registers[target] = value
         update(tf.constant(gradient), rate * 2.0)
         for variable, value in zip(used, registers[1:], strict=False):
-            np.testing.assert_array_equal(variable.numpy(), value)
+            value = np.broadcast_to(value, shape)  # Numbers fill arrays.
+            if options.get("exact_bits", True):
+                np.testing.assert_array_equal(variable.numpy(), value)
+            else:
+                np.testing.assert_array_max_ulp(variable.numpy(), value, 4)
         return program
 
     return run
@@ -116,18 +139,105 @@ def test_identity_and_negation():
     _translate(lambda gradient, rate: weight.assign_add(-tf.identity(gradient)), [weight])()
 
 
-@pytest.mark.parametrize("name", ["sign", "pow", "maximum", "sum", "where", "other_type"])
+_EXACT = {
+    "sign": lambda x: tf.sign(x - 0.5),
+    "absolute": lambda x: tf.abs(x - 0.5),
+    "clip": lambda x: tf.clip_by_value(x, 0.25, 0.5),
+    "square": tf.square,
+    "difference": lambda x: tf.math.squared_difference(x, 0.5),
+    "where": lambda x: tf.where(x > 0.5, x, np.inf),
+    "less": lambda x: tf.where(x < 0.5, -1.0, x),
+    "unequal": lambda x: tf.where(tf.not_equal(x, tf.maximum(x, 0.5)), 1.0, x),
+    "between": lambda x: tf.where(tf.logical_and(x >= 0.25, x <= 0.5), x, 0.0),
+    "outside": lambda x: tf.where(tf.logical_or(x < 0.25, x > 0.5), x, 0.0),
+    "not": lambda x: tf.where(tf.logical_not(x > 0.5), x, 0.0),
+    "mask": lambda x: tf.cast(tf.equal(x, tf.maximum(x, 0.5)), tf.float32),
+    "no_nan": lambda x: tf.math.divide_no_nan(x, tf.maximum(x - 0.5, 0.0)),
+    "zeros": lambda x: tf.zeros_like(x) - x,
+    "ones": lambda x: x * tf.ones_like(x),
+    "constant": lambda x: x + tf.constant(2.0, shape=_SHAPE),
+    "fill": lambda x: x + tf.fill(_SHAPE, 2.0),
+    "one_element": lambda x: x + tf.constant([[2.0]]),
+}
+_INEXACT = {
+    "power": lambda x: tf.pow(x, 0.3),
+    "reciprocal": tf.math.reciprocal,
+    "reciprocal_root": tf.math.rsqrt,
+}
+
+
+@pytest.mark.parametrize("name", _EXACT)
+def test_exact_operations(name):
+    (weight,) = _variables(1)
+    run = _translate(lambda gradient, rate: weight.assign_sub(_EXACT[name](gradient)), [weight])
+    assert run is not None
+    run()
+
+
+@pytest.mark.parametrize("name", _INEXACT)
+def test_operations_that_are_rounded_in_no_prescribed_way(name):
+    (weight,) = _variables(1)
+
+    def update(gradient, rate):
+        weight.assign(_INEXACT[name](gradient))
+
+    assert _translate(update, [weight]) is None
+    _translate(update, [weight], exact_bits=False)()
+
+
+@pytest.mark.parametrize("name", ["exponential", "sum", "array", "other_type"])
 def test_other_operations_are_not_translated(name):
     (weight,) = _variables(1)
     make = {
-        "sign": tf.sign,
-        "pow": lambda x: tf.pow(x, 0.5),
-        "maximum": lambda x: tf.maximum(x, 0.5),
+        "exponential": tf.exp,
         "sum": lambda x: x / tf.reduce_sum(x),
-        "where": lambda x: tf.where(x > 0.5, x, 0.0),
+        "array": lambda x: x * tf.constant(np.random.rand(*_SHAPE), tf.float32),
         "other_type": lambda x: tf.cast(tf.cast(x, tf.float16), tf.float32),
     }[name]
-    assert _translate(lambda gradient, rate: weight.assign_sub(make(gradient)), [weight]) is None
+
+    def update(gradient, rate):
+        weight.assign_sub(make(gradient))
+
+    assert _translate(update, [weight], exact_bits=False) is None
+
+
+def test_a_variable_is_filled_with_a_number():
+    (weight,) = _variables(1)
+    _translate(lambda gradient, rate: weight.assign(tf.zeros_like(weight)), [weight])()
+    _translate(lambda gradient, rate: weight.assign(tf.fill(_SHAPE, rate)), [weight])()
+
+
+def test_a_variable_that_is_only_read():
+    weight, average = _variables(2)
+
+    def update(gradient, rate):
+        average.assign(average * 0.9 + weight * 0.1)
+
+    assert _translate(update, [weight, average]) is None
+    program = _translate(update, [weight, average], may_only_read=True)()
+    assert len(program.variables) == 2
+
+
+def test_an_update_without_a_gradient():
+    weight, average = _variables(2)
+
+    @tf.function
+    def caller(rate):
+        for update in (
+            lambda: weight.assign_sub(weight * 0.1 * rate),
+            lambda: average.assign(weight),
+        ):
+            function = tf.function(update, autograph=False).get_concrete_function()
+            program = elementwise_update.translate(function, weight.shape, may_only_read=True)
+            codes.append(np.reshape(program.code, [-1, 4]))
+        return tf.constant(0)
+
+    codes = []
+    caller(tf.constant(0.5))
+    decay, overwrite = codes
+    # No instruction has the gradient as an operand, but the unused one of a copy.
+    assert (decay[:, 2:] > 0).all()
+    assert len(overwrite) == 1 and overwrite[0][2] > 0
 
 
 def test_what_prints_draws_or_counts_is_not_translated():
@@ -180,7 +290,7 @@ def test_a_variable_of_another_shape_is_not_translated():
 
 def test_a_row_that_is_repeated_is_not_translated():
     (weight,) = _variables(1)
-    row = tf.constant(np.ones(_SHAPE[1], "float32"))
+    row = tf.range(_SHAPE[1], dtype=tf.float32)
     assert _translate(lambda gradient, rate: weight.assign_sub(gradient * row), [weight]) is None
 
 

@@ -19,10 +19,11 @@ from tfdear.integrations.keras import (
     saved_model,
     saving,
     steps,
+    tables,
     variables,
 )
 
-IN_ONE_PROCESS = (building.BUILDING,)
+IN_ONE_PROCESS = (building.BUILDING, tables.SEAMS)
 OF_KERAS = (
     saving.SEAMS,
     losses.SEAMS,

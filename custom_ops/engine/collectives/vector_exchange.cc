@@ -1,0 +1,157 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include "custom_ops/engine/collectives/vector_exchange.h"
+
+#include <algorithm>
+
+namespace tfdear {
+namespace {
+
+// How many vectors of `reader`'s ids `holder` has a part of, and how many columns that part has.
+struct Part {
+  int64_t vectors;
+  int64_t columns;
+  size_t elements() const { return static_cast<size_t>(vectors * columns); }
+};
+
+// Where the ids of each rank begin.
+std::vector<int64_t> Begins(const std::vector<int64_t>& counts) {
+  std::vector<int64_t> begins(1, 0);
+  for (int64_t count : counts) begins.push_back(begins.back() + count);
+  return begins;
+}
+
+int64_t CountHeld(const IdsOfRanks& ids, int reader, int holder) {
+  const int size = static_cast<int>(ids.counts.size());
+  const int32_t* const begin = ids.ids + Begins(ids.counts)[reader];
+  return std::count_if(begin, begin + ids.counts[reader],
+                       [&](int32_t id) { return id % size == holder; });
+}
+
+Part PartOf(const LookedUp& table, int reader, int holder) {
+  if (table.partition.by_row()) return {CountHeld(table.ids, reader, holder), table.columns};
+  const auto& begins = table.partition.column_begins;
+  return {table.ids.counts[reader], begins[holder + 1] - begins[holder]};
+}
+
+// Puts the parts that came from the holders of one table where they belong in the whole vectors.
+void PutTogether(const LookedUp& table, int rank, int size, const std::vector<const char*>& parts) {
+  char* const result = static_cast<char*>(table.result);
+  const size_t vector_bytes = table.columns * table.element_bytes;
+  const int64_t count = table.ids.counts[rank];
+  if (table.partition.by_row()) {
+    const int32_t* const own = table.ids.ids + Begins(table.ids.counts)[rank];
+    std::vector<const char*> next = parts;
+    for (int64_t i = 0; i < count; ++i) {
+      const char*& part = next[own[i] % size];
+      std::copy_n(part, vector_bytes, result + i * vector_bytes);
+      part += vector_bytes;
+    }
+    return;
+  }
+  for (int holder = 0; holder < size; ++holder) {
+    const size_t begin = table.partition.column_begins[holder] * table.element_bytes;
+    const size_t bytes = table.partition.column_begins[holder + 1] * table.element_bytes - begin;
+    const char* part = parts[holder];
+    for (int64_t i = 0; i < count; ++i, part += bytes) {
+      std::copy_n(part, bytes, result + i * vector_bytes + begin);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<int32_t> HeldIds(const IdsOfRanks& ids, const TablePartition& partition, int rank) {
+  const int size = static_cast<int>(ids.counts.size());
+  const int64_t total = Begins(ids.counts).back();
+  if (!partition.by_row()) return std::vector<int32_t>(ids.ids, ids.ids + total);
+  std::vector<int32_t> held;
+  for (int64_t i = 0; i < total; ++i) {
+    if (ids.ids[i] % size == rank) held.push_back(ids.ids[i]);
+  }
+  return held;
+}
+
+Status ExchangeVectors(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                       const std::vector<LookedUp>& tables) {
+  const int size = backend->size();
+  const int rank = backend->rank();
+  std::vector<size_t> sent(size, 0), received(size, 0);
+  for (const LookedUp& table : tables) {
+    for (int peer = 0; peer < size; ++peer) {
+      sent[peer] += PartOf(table, peer, rank).elements() * table.element_bytes;
+      received[peer] += PartOf(table, rank, peer).elements() * table.element_bytes;
+    }
+  }
+  // For every reader, the parts of all tables: those of one table lie together already.
+  std::vector<char> packed;
+  const void* outgoing = nullptr;
+  if (tables.size() == 1) {
+    outgoing = tables[0].held;
+  } else {
+    std::vector<const char*> next;
+    for (const LookedUp& table : tables) next.push_back(static_cast<const char*>(table.held));
+    for (int peer = 0; peer < size; ++peer) {
+      for (size_t t = 0; t < tables.size(); ++t) {
+        const size_t bytes = PartOf(tables[t], peer, rank).elements() * tables[t].element_bytes;
+        packed.insert(packed.end(), next[t], next[t] + bytes);
+        next[t] += bytes;
+      }
+    }
+    outgoing = packed.data();
+  }
+  size_t total = 0;
+  for (size_t bytes : received) total += bytes;
+  std::vector<char> incoming(total);
+  TFDEAR_RETURN_IF_ERROR(
+      backend->AllToAllV(outgoing, sent, incoming.data(), received, signature, sequence));
+  std::vector<std::vector<const char*>> parts(tables.size());
+  const char* next = incoming.data();
+  for (int peer = 0; peer < size; ++peer) {
+    for (size_t t = 0; t < tables.size(); ++t) {
+      parts[t].push_back(next);
+      next += PartOf(tables[t], rank, peer).elements() * tables[t].element_bytes;
+    }
+  }
+  for (size_t t = 0; t < tables.size(); ++t) PutTogether(tables[t], rank, size, parts[t]);
+  return Status();
+}
+
+Status GatherIds(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                 const std::vector<const int32_t*>& ids, const std::vector<int64_t>& own_counts,
+                 std::vector<std::vector<int32_t>>* all,
+                 std::vector<std::vector<int64_t>>* counts) {
+  const int size = backend->size();
+  const size_t tables = own_counts.size();
+  std::vector<int64_t> announced;
+  TFDEAR_RETURN_IF_ERROR(AnnounceNumbers(backend, Signature(signature.text() + " counts"), sequence,
+                                         own_counts, &announced));
+  counts->assign(tables, std::vector<int64_t>(size));
+  std::vector<int64_t> of_rank(size, 0);
+  for (int rank = 0; rank < size; ++rank) {
+    for (size_t t = 0; t < tables; ++t) {
+      const int64_t count = announced[rank * tables + t];
+      (*counts)[t][rank] = count;
+      size_t checked = 0;
+      TFDEAR_RETURN_IF_ERROR(
+          CheckedTotal({of_rank[rank], count}, sizeof(int32_t), signature.text(), &checked));
+      of_rank[rank] = static_cast<int64_t>(checked);
+    }
+  }
+  size_t total = 0;
+  TFDEAR_RETURN_IF_ERROR(CheckedTotal(of_rank, sizeof(int32_t), signature.text(), &total));
+  std::vector<int32_t> own, gathered(total);
+  for (size_t t = 0; t < tables; ++t) own.insert(own.end(), ids[t], ids[t] + own_counts[t]);
+  TFDEAR_RETURN_IF_ERROR(backend->AllGatherV(
+      own.data(), gathered.data(), BytesOf(of_rank, sizeof(int32_t)), signature, sequence));
+  all->assign(tables, {});
+  const int32_t* next = gathered.data();
+  for (int rank = 0; rank < size; ++rank) {
+    for (size_t t = 0; t < tables; ++t) {
+      (*all)[t].insert((*all)[t].end(), next, next + (*counts)[t][rank]);
+      next += (*counts)[t][rank];
+    }
+  }
+  return Status();
+}
+
+}  // namespace tfdear

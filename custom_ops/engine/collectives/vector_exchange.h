@@ -1,0 +1,44 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "custom_ops/engine/collectives/partitioned_rows.h"
+
+namespace tfdear {
+
+// The forward half of embeddings over all-to-all: each rank gets the vectors of its ids from the
+// ranks that hold them. All ranks know the ids of all, so nobody says how much travels.
+
+// The ids that all ranks look up in one table, in the order of the ranks.
+struct IdsOfRanks {
+  const int32_t* ids = nullptr;
+  std::vector<int64_t> counts;  // Of each rank.
+};
+
+// Which of the ids a rank holds a part of, rank by rank: the rows it looks up.
+std::vector<int32_t> HeldIds(const IdsOfRanks& ids, const TablePartition& partition, int rank);
+
+// One table of an exchange.
+struct LookedUp {
+  TablePartition partition;
+  IdsOfRanks ids;
+  const void* held = nullptr;  // This rank's part of the vectors of HeldIds().
+  size_t element_bytes = 0;
+  int64_t columns = 0;     // Of the whole vectors.
+  void* result = nullptr;  // The whole vectors of this rank's ids.
+};
+
+// Exchanges the vectors of several tables at once.
+Status ExchangeVectors(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                       const std::vector<LookedUp>& tables);
+
+// Gathers the ids of all ranks, of several tables at once. `all` and `counts` have one entry per
+// table; the counts are those of the ranks.
+Status GatherIds(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                 const std::vector<const int32_t*>& ids, const std::vector<int64_t>& own_counts,
+                 std::vector<std::vector<int32_t>>* all, std::vector<std::vector<int64_t>>* counts);
+
+}  // namespace tfdear

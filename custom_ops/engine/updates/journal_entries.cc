@@ -1,0 +1,133 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include "custom_ops/engine/updates/journal_entries.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace tfdear {
+namespace {
+
+using Run = JournalEntries::Run;
+using IdleRun = JournalEntries::IdleRun;
+
+// Far above what optimizers have; a number of an array allocates memory.
+constexpr int kMaxArrays = 64;
+
+std::vector<int> Union(const std::vector<int>& left, std::vector<int> right) {
+  right.insert(right.end(), left.begin(), left.end());
+  std::sort(right.begin(), right.end());
+  right.erase(std::unique(right.begin(), right.end()), right.end());
+  return right;
+}
+
+bool SameBits(float left, float right) { return std::memcmp(&left, &right, sizeof left) == 0; }
+
+bool SameProgram(const RowChange& left, const RowChange& right) {
+  return left.program == right.program && left.arrays == right.arrays;
+}
+
+bool Identical(const RowChange& left, const RowChange& right) {
+  return SameProgram(left, right) && left.scalars.size() == right.scalars.size() &&
+         std::equal(left.scalars.begin(), left.scalars.end(), right.scalars.begin(), SameBits);
+}
+
+// Whether what proves one change idle proves the next one idle.
+bool SameProof(const RowChange& left, const Idleness& proof, const RowChange& right,
+               const Idleness& next) {
+  if (proof.conditional != next.conditional) return false;
+  if (!proof.conditional) return true;
+  if (!SameProgram(left, right) || proof.scalars != next.scalars) return false;
+  for (size_t i = 0; i < left.scalars.size(); ++i) {
+    const bool matters = proof.scalars >> i & 1;
+    if (matters && !SameBits(left.scalars[i], right.scalars[i])) return false;
+  }
+  return true;
+}
+
+// A run of its own, or the one before, which has one change more then.
+std::shared_ptr<Run> Join(bool goes_on, const std::shared_ptr<Run>& before, int64_t number,
+                          const std::vector<int>& arrays) {
+  if (!goes_on) return std::make_shared<Run>(Run{number + 1, Union(arrays, {})});
+  before->end = number + 1;
+  if (!std::includes(before->arrays.begin(), before->arrays.end(), arrays.begin(), arrays.end())) {
+    before->arrays = Union(arrays, before->arrays);
+  }
+  return before;
+}
+
+}  // namespace
+
+Status JournalEntries::CheckKept(int64_t number) const {
+  if (number >= first_ && number < size()) return Status();
+  return InvalidArgument("a journal of rows has no change ", number, ". It has those from ", first_,
+                         " up to, but not including, ", size());
+}
+
+Status JournalEntries::Append(RowChange change, int64_t* number) {
+  const ElementwiseProgram* program = change.program.get();
+  if (program == nullptr || change.arrays.size() != static_cast<size_t>(program->variables()) ||
+      change.scalars.size() != static_cast<size_t>(program->scalars())) {
+    return InvalidArgument("a change of rows does not fit its program: it has ",
+                           change.arrays.size(), " arrays and ", change.scalars.size(), " scalars");
+  }
+  if (!change.has_gradient && program->reads_gradient()) {
+    return InvalidArgument("a change of rows without gradients reads them");
+  }
+  const std::vector<int> used = Union(change.arrays, {});
+  if (used.size() != change.arrays.size() ||
+      (!used.empty() && (used.front() < 0 || used.back() >= kMaxArrays))) {
+    return InvalidArgument("the arrays of a change of rows are not distinct numbers below ",
+                           kMaxArrays);
+  }
+
+  Entry entry;
+  entry.is_complete = !change.has_gradient;
+  entry.last_gradient = last_gradient_;
+  entry.change = std::move(change);
+  const RowChange& added = entry.change;
+  *number = size();
+  const Entry* before = entries_.empty() ? nullptr : &entries_.back();
+  const bool identical = before != nullptr && Identical(before->change, added);
+  entry.identical = Join(identical, identical ? before->identical : nullptr, *number, used);
+  const auto table = std::find(added.arrays.begin(), added.arrays.end(), 0);
+  const int table_variable =
+      table == added.arrays.end() ? -1 : static_cast<int>(table - added.arrays.begin());
+  for (IdleRun Entry::*kind : {&Entry::idle, &Entry::idle_at_zero}) {
+    IdleRun& idle = entry.*kind;
+    idle.proof = identical ? (before->*kind).proof
+                           : ProveIdle(*program, added.scalars, table_variable,
+                                       kind == &Entry::idle_at_zero);
+    if (!idle.proof) continue;
+    const IdleRun* last = before == nullptr ? nullptr : &(before->*kind);
+    const bool goes_on = last != nullptr && last->proof &&
+                         SameProof(before->change, *last->proof, added, *idle.proof);
+    idle.run = Join(goes_on, goes_on ? last->run : nullptr, *number, used);
+  }
+  if (added.has_gradient) last_gradient_ = *number;
+  if (complete_ == *number && entry.is_complete) ++complete_;
+  arrays_ = Union(used, arrays_);
+  entries_.push_back(std::move(entry));
+  return Status();
+}
+
+Status JournalEntries::Complete(int64_t number) {
+  TFDEAR_RETURN_IF_ERROR(CheckKept(number));
+  entries_[number - first_].is_complete = true;
+  while (complete_ < size() && at(complete_).is_complete) ++complete_;
+  return Status();
+}
+
+int64_t JournalEntries::LastIncompleteBefore(int64_t number) const {
+  while (number > complete_ && at(number - 1).is_complete) --number;
+  return number > complete_ ? number - 1 : -1;
+}
+
+void JournalEntries::DropBefore(int64_t number) {
+  while (first_ < number && !entries_.empty()) {
+    entries_.pop_front();
+    ++first_;
+  }
+}
+
+}  // namespace tfdear

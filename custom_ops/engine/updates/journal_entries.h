@@ -1,0 +1,77 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "custom_ops/engine/base/errors.h"
+#include "custom_ops/engine/updates/elementwise_program.h"
+#include "custom_ops/engine/updates/idleness.h"
+
+namespace tfdear {
+
+// An element-wise change of a table and its slots.
+struct RowChange {
+  std::shared_ptr<const ElementwiseProgram> program;
+  // Which arrays the program's variables are: 0 is the table, others are its slots. Distinct.
+  std::vector<int> arrays;
+  std::vector<float> scalars;
+  bool has_gradient = false;  // Else it is complete at once.
+};
+
+// The changes of a RowJournal in program order, numbered from 0, and how they repeat. Not
+// thread-safe.
+class JournalEntries {
+ public:
+  // Changes that follow one another, up to `end`, which grows as long as they are the newest.
+  struct Run {
+    int64_t end;
+    std::vector<int> arrays;  // What they use, in ascending order.
+  };
+
+  // A run that leaves a row as it is, gradients aside, if the values in the row allow it.
+  struct IdleRun {
+    std::shared_ptr<Run> run;  // Null: the change is in none.
+    std::optional<Idleness> proof;
+  };
+
+  struct Entry {
+    RowChange change;
+    bool is_complete;
+    int64_t last_gradient;  // The number of the last change before it with gradients; -1: none.
+    // The same changes to the bit: once one of them has changed nothing, the others do not.
+    std::shared_ptr<Run> identical;
+    IdleRun idle;          // whatever the slots are
+    IdleRun idle_at_zero;  // while all slots are zero
+  };
+
+  // The number is that of all changes before it. Call it under FlushDenormals.
+  Status Append(RowChange change, int64_t* number);
+  Status Complete(int64_t number);
+  void DropBefore(int64_t number);
+
+  // Of a change that is kept: those from first() to size().
+  const Entry& at(int64_t number) const { return entries_[number - first_]; }
+  int64_t first() const { return first_; }
+  int64_t size() const { return first_ + static_cast<int64_t>(entries_.size()); }
+  // How many of the first are complete.
+  int64_t complete() const { return complete_; }
+  // The number of the last change before another that is not complete; -1: all are.
+  int64_t LastIncompleteBefore(int64_t number) const;
+  Status CheckKept(int64_t number) const;
+
+  // All that changes have used so far, in ascending order.
+  const std::vector<int>& arrays() const { return arrays_; }
+
+ private:
+  int64_t first_ = 0;
+  int64_t complete_ = 0;
+  int64_t last_gradient_ = -1;
+  std::vector<int> arrays_;
+  std::deque<Entry> entries_;
+};
+
+}  // namespace tfdear

@@ -1,0 +1,348 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include "custom_ops/engine/updates/row_journal.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "custom_ops/engine/base/keep_denormals.h"
+
+namespace tfdear {
+namespace {
+
+// A row joins others and leaves them: not for less than this many changes.
+constexpr int64_t kWorthSkipping = 4;
+// How often the rows of a tile are looked at, in changes.
+constexpr int64_t kBetweenLooks = 16;
+
+uint32_t Magnitude(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits & 0x7fffffffu;
+}
+
+bool AreZero(const float* values, size_t count) {
+  uint32_t any = 0;
+  for (size_t i = 0; i < count; ++i) any |= Magnitude(values[i]);
+  return any == 0;
+}
+
+// Neither NaN nor denormal: what adds nothing and multiplies by one leaves their bits.
+bool AreOrdinary(const float* values, size_t count) {
+  bool others = false;
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t magnitude = Magnitude(values[i]);
+    others |= magnitude - 1 < 0x007fffffu;
+    others |= magnitude > 0x7f800000u;
+  }
+  return !others;
+}
+
+bool IsWorthIt(int64_t number, int64_t end, int64_t changes) {
+  return end >= changes || end - number >= kWorthSkipping;
+}
+
+// How many changes a row can be said to have that has the first `number`: those of an idle run that
+// what it holds allows are no others. `values(array)`: what it holds.
+template <typename Values>
+int64_t EndOfIdleRun(const JournalEntries::Entry& entry, int64_t number, int64_t changes,
+                     size_t width, Values values) {
+  for (const auto* idle : {&entry.idle, &entry.idle_at_zero}) {
+    if (idle->run == nullptr || idle->proof->conditional) continue;
+    if (!IsWorthIt(number, idle->run->end, changes)) continue;
+    const bool zero_slots = idle == &entry.idle_at_zero;
+    const std::vector<int>& arrays = idle->run->arrays;
+    const bool allowed = std::all_of(arrays.begin(), arrays.end(), [&](int array) {
+      return zero_slots && array != 0 ? AreZero(values(array), width)
+                                      : AreOrdinary(values(array), width);
+    });
+    if (allowed) return std::min(idle->run->end, changes);
+  }
+  return number;
+}
+
+}  // namespace
+
+RowJournal::RowJournal(int64_t rows, int64_t width, Rows mode, int64_t max_entries)
+    : rows_(rows),
+      width_(width),
+      mode_(mode),
+      max_entries_(max_entries),
+      changes_(rows),
+      tile_(width),
+      zeros_(tile_.capacity() * width) {}
+
+Status RowJournal::Append(RowChange change, int64_t* number) {
+  const FlushDenormals flush_denormals;
+  MutexLock lock(mutex_);
+  TFDEAR_RETURN_IF_ERROR(entries_.Append(std::move(change), number));
+  owed_ += rows_;
+  return Status();
+}
+
+Status RowJournal::Complete(int64_t change) {
+  MutexLock lock(mutex_);
+  TFDEAR_RETURN_IF_ERROR(entries_.Complete(change));
+  Drop();
+  return Status();
+}
+
+Status RowJournal::Apply(int64_t change, const int64_t* rows, size_t count, const float* gradients,
+                         const Arrays& arrays) {
+  const FlushDenormals flush_denormals;
+  MutexLock lock(mutex_);
+  TFDEAR_RETURN_IF_ERROR(entries_.CheckKept(change));
+  TFDEAR_RETURN_IF_ERROR(CheckArrays(arrays));
+  TFDEAR_RETURN_IF_ERROR(NoteGradients(change, rows, count));
+  const JournalEntries::Entry& entry = entries_.at(change);
+  int64_t first = change;  // What comes with the gradient.
+  if (mode_ == Rows::kAll) {
+    Replay(change, arrays);
+  } else {
+    behind_.clear();
+    first = std::max(entries_.first(), entry.last_gradient + 1);
+  }
+  tile_.Start(arrays, first == change ? entry.change.arrays : entries_.arrays());
+  for (size_t begin = 0; begin < count; begin += tile_.capacity()) {
+    const size_t end = std::min(count, begin + tile_.capacity());
+    for (size_t i = begin; i < end; ++i) tile_.Add(rows[i]);
+    for (int64_t number = first; number < change; ++number) {
+      RunOnTile(entries_.at(number).change, zeros_.data());
+    }
+    RunOnTile(entry.change, gradients + begin * width_);
+    tile_.Finish();
+  }
+  Sweep(arrays);
+  return Status();
+}
+
+Status RowJournal::BringUpToDate(const int64_t* rows, size_t count, int64_t changes,
+                                 const Arrays& arrays) {
+  const FlushDenormals flush_denormals;
+  MutexLock lock(mutex_);
+  if (changes < 0 || changes > entries_.complete()) {
+    return InvalidArgument("rows cannot be brought up to date with the first ", changes,
+                           " changes: the first ", entries_.complete(), " are complete");
+  }
+  TFDEAR_RETURN_IF_ERROR(CheckArrays(arrays));
+  for (size_t i = 0; i < count; ++i) TFDEAR_RETURN_IF_ERROR(CheckRow(rows[i]));
+  if (mode_ == Rows::kTouched) return Status();
+  for (size_t i = 0; i < count; ++i) Note(rows[i], changes);
+  Replay(changes, arrays);
+  return Status();
+}
+
+Status RowJournal::BringUpToDate(const int64_t* rows, size_t count, const Arrays& arrays) {
+  // Others may complete more meanwhile, which does no harm.
+  return BringUpToDate(rows, count, complete(), arrays);
+}
+
+Status RowJournal::BringAllUpToDate(const Arrays& arrays) {
+  const FlushDenormals flush_denormals;
+  MutexLock lock(mutex_);
+  TFDEAR_RETURN_IF_ERROR(CheckArrays(arrays));
+  if (mode_ == Rows::kTouched) return Status();
+  for (int64_t row = 0; row < rows_; ++row) Note(row, entries_.complete());
+  Replay(entries_.complete(), arrays);
+  cursor_ = 0;
+  swept_ = entries_.complete();
+  entries_.DropBefore(swept_);
+  return Status();
+}
+
+int64_t RowJournal::size() const {
+  MutexLock lock(mutex_);
+  return entries_.size();
+}
+
+int64_t RowJournal::complete() const {
+  MutexLock lock(mutex_);
+  return entries_.complete();
+}
+
+int64_t RowJournal::kept() const {
+  MutexLock lock(mutex_);
+  return entries_.size() - entries_.first();
+}
+
+Status RowJournal::CheckRow(int64_t row) const {
+  if (row >= 0 && row < rows_) return Status();
+  return InvalidArgument("there is no row ", row, ": rows are from 0 up to, but not including, ",
+                         rows_);
+}
+
+Status RowJournal::CheckArrays(const Arrays& arrays) const {
+  for (int array : entries_.arrays()) {
+    if (static_cast<size_t>(array) < arrays.size() && (arrays[array] != nullptr || rows_ == 0)) {
+      continue;
+    }
+    return InvalidArgument("changes of rows use the array ", array,
+                           ", which is not there: ", arrays.size(), " are");
+  }
+  return Status();
+}
+
+Status RowJournal::CheckGradient(int64_t change, int64_t last_incomplete, int64_t row) const {
+  TFDEAR_RETURN_IF_ERROR(CheckRow(row));
+  if (changes_[row] > change) {
+    return InvalidArgument("the row ", row, " has got its gradient of the change ", change,
+                           " before, or a later one");
+  }
+  if (changes_[row] <= last_incomplete) {
+    return InvalidArgument("the row ", row, " cannot get its gradient of the change ", change,
+                           " yet: it may miss one of the change ", last_incomplete,
+                           ", which is not complete");
+  }
+  return Status();
+}
+
+Status RowJournal::NoteGradients(int64_t change, const int64_t* rows, size_t count) {
+  if (entries_.at(change).is_complete) {
+    return InvalidArgument("the change ", change, " is complete: it gets no more gradients");
+  }
+  const int64_t last_incomplete = entries_.LastIncompleteBefore(change);
+  for (size_t i = 0; i < count; ++i) {
+    const Status status = CheckGradient(change, last_incomplete, rows[i]);
+    if (!status.ok()) {
+      for (const Behind& noted : behind_) changes_[noted.row] = noted.changes;
+      behind_.clear();
+      return status;
+    }
+    Note(rows[i], change + 1);
+  }
+  // Most rows of a table in heavy use have missed nothing.
+  behind_.erase(std::remove_if(behind_.begin(), behind_.end(),
+                               [&](const Behind& noted) { return noted.changes == change; }),
+                behind_.end());
+  return Status();
+}
+
+void RowJournal::Note(int64_t row, int64_t changes) {
+  if (changes_[row] >= changes) return;
+  behind_.push_back({changes_[row], row});
+  changes_[row] = changes;
+}
+
+void RowJournal::Replay(int64_t changes, const Arrays& arrays) {
+  // Rows that have missed about the same go together.
+  std::sort(behind_.begin(), behind_.end(), [](const Behind& left, const Behind& right) {
+    return left.changes != right.changes ? left.changes < right.changes : left.row < right.row;
+  });
+  tile_.Start(arrays, entries_.arrays());
+  std::vector<Behind> part;
+  for (size_t begin = 0; begin < behind_.size(); begin += tile_.capacity()) {
+    const size_t end = std::min(behind_.size(), begin + tile_.capacity());
+    // Sorted, so a heap already.
+    part.assign(behind_.begin() + begin, behind_.begin() + end);
+    ReplayTile(&part, changes, arrays);
+  }
+  behind_.clear();
+}
+
+void RowJournal::ReplayTile(std::vector<Behind>* behind, int64_t changes, const Arrays& arrays) {
+  int64_t next = 0;
+  int64_t since_join = 0;
+  while (true) {
+    if (tile_.size() == 0) {
+      if (behind->empty()) return;
+      next = behind->front().changes;
+    }
+    const JournalEntries::Entry& entry = entries_.at(next);
+    while (!behind->empty() && behind->front().changes == next) {
+      const int64_t row = behind->front().row;
+      std::pop_heap(behind->begin(), behind->end(), std::greater<Behind>());
+      behind->pop_back();
+      const int64_t end = EndOfIdleRun(entry, next, changes, width_,
+                                       [&](int array) { return arrays[array] + row * width_; });
+      if (end == next) {
+        tile_.Add(row);
+        since_join = 0;
+      } else if (end < changes) {
+        behind->push_back({end, row});
+        std::push_heap(behind->begin(), behind->end(), std::greater<Behind>());
+      }
+    }
+    if (tile_.size() == 0) continue;
+    // The first change may change no more than the sign of a zero.
+    const bool look = since_join < 2 || since_join % kBetweenLooks == 0;
+    if (look) tile_.Remember();
+    RunOnTile(entry.change, zeros_.data());
+    ++next;
+    ++since_join;
+    if (next == changes) {
+      tile_.Finish();
+      return;
+    }
+    if (look) Leave(next, next - 1, changes, behind);
+  }
+}
+
+void RowJournal::Leave(int64_t next, int64_t checked, int64_t changes,
+                       std::vector<Behind>* behind) {
+  const JournalEntries::Entry& made = entries_.at(checked);
+  for (size_t place = tile_.size(); place-- > 0;) {
+    int64_t end = next;
+    auto values = [&](int array) { return tile_.values(array, place); };
+    const std::vector<int>& arrays = made.change.arrays;
+    const bool unchanged = std::all_of(arrays.begin(), arrays.end(), [&](int array) {
+      return tile_.IsAsRemembered(array, place);
+    });
+    if (unchanged) {
+      end = std::max(end, std::min(made.identical->end, changes));
+      if (made.idle.run != nullptr && made.idle.proof->conditional) {
+        end = std::max(end, std::min(made.idle.run->end, changes));
+      }
+      const auto& at_zero = made.idle_at_zero;
+      if (at_zero.run != nullptr && at_zero.proof->conditional &&
+          std::all_of(arrays.begin(), arrays.end(),
+                      [&](int array) { return array == 0 || AreZero(values(array), width_); })) {
+        end = std::max(end, std::min(at_zero.run->end, changes));
+      }
+    }
+    if (!IsWorthIt(next, end, changes)) {
+      end = EndOfIdleRun(entries_.at(next), next, changes, width_, values);
+    }
+    if (end == next || !IsWorthIt(next, end, changes)) continue;
+    const int64_t row = tile_.row(place);
+    tile_.Remove(place);
+    if (end == changes) continue;
+    behind->push_back({end, row});
+    std::push_heap(behind->begin(), behind->end(), std::greater<Behind>());
+  }
+}
+
+void RowJournal::RunOnTile(const RowChange& change, const float* gradients) {
+  variables_.clear();
+  for (int array : change.arrays) variables_.push_back({tile_.data(array), tile_.data(array)});
+  change.program->Run(gradients, variables_, change.scalars, tile_.elements(), &scratch_);
+}
+
+void RowJournal::Sweep(const Arrays& arrays) {
+  if (mode_ == Rows::kTouched) return;
+  const int64_t complete = entries_.complete();
+  const int64_t steps = std::min(owed_ / max_entries_, rows_);
+  owed_ %= max_entries_;
+  for (int64_t i = 0; i < steps; ++i) {
+    Note(cursor_, complete);
+    if (++cursor_ < rows_) continue;
+    Replay(complete, arrays);
+    entries_.DropBefore(swept_);
+    swept_ = complete;
+    cursor_ = 0;
+  }
+  Replay(complete, arrays);
+}
+
+void RowJournal::Drop() {
+  if (mode_ == Rows::kTouched && entries_.complete() > 0) {
+    // What came before the last change with gradients has no rows left to go to.
+    const int64_t last = entries_.complete() - 1;
+    if (last < entries_.first()) return;
+    const JournalEntries::Entry& entry = entries_.at(last);
+    entries_.DropBefore(entry.change.has_gradient ? last : entry.last_gradient);
+  }
+  if (rows_ == 0) entries_.DropBefore(entries_.complete());
+}
+
+}  // namespace tfdear

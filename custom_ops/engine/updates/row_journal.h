@@ -1,0 +1,126 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "custom_ops/engine/base/errors.h"
+#include "custom_ops/engine/base/thread_annotations.h"
+#include "custom_ops/engine/updates/elementwise_program.h"
+#include "custom_ops/engine/updates/journal_entries.h"
+#include "custom_ops/engine/updates/row_tile.h"
+
+namespace tfdear {
+
+// What the updates of an embedding table owe to its rows.
+//
+// A dense update changes every row in every step: where no gradient came, momentum decays, Adam
+// moves, weights decay. Here a step costs what the rows cost that it touches. The others get their
+// change, with a gradient of zero, when they are brought up to date: before they are read, before
+// their next gradient. Each row knows how many changes it has got. So the result is that of the
+// dense updates, bit for bit but for the signs of zeros. Runs of changes that would do nothing to a
+// row are passed over at once (`idleness.h`).
+//
+// A table and its slots, the arrays, belong to the caller, who numbers them: 0 is the table. All
+// are [rows, width] of float32, row-major, and nobody else uses them during a call. Calls may come
+// from several threads; one is done after another. Denormals are flushed, as by TensorFlow's
+// threads. Nothing is changed by a call that fails.
+class RowJournal {
+ public:
+  using Arrays = RowTile::Arrays;
+
+  enum class Rows {
+    kAll,  // every row gets every change
+    // A change is for the rows that get a gradient; a change without gradients, as a decay of
+    // weights, is for those of the next change with gradients, just before it.
+    kTouched,
+  };
+
+  static constexpr int64_t kMaxEntries = 32768;
+
+  // Keeps about twice `max_entries` changes at most: calls of Apply() bring further rows up to date
+  // by and by, and changes that all rows have got are dropped.
+  RowJournal(int64_t rows, int64_t width, Rows mode = Rows::kAll,
+             int64_t max_entries = kMaxEntries);
+
+  // Adds a change, which comes after all others, and returns its number. Touches no row.
+  Status Append(RowChange change, int64_t* number);
+
+  // Applies gradients ([count, width]) of a change to rows, each of which gets its gradient once.
+  // A change's gradients may come in several parts, in any order. What a row missed before comes
+  // first, so that must be complete.
+  Status Apply(int64_t change, const int64_t* rows, size_t count, const float* gradients,
+               const Arrays& arrays);
+
+  // Says that all gradients of a change were applied: other rows get it with a gradient of zero.
+  Status Complete(int64_t change);
+
+  // Brings rows, which may repeat, up to date with the first `changes` changes, which must be
+  // complete, or with all before the first that is not.
+  Status BringUpToDate(const int64_t* rows, size_t count, int64_t changes, const Arrays& arrays);
+  Status BringUpToDate(const int64_t* rows, size_t count, const Arrays& arrays);
+  Status BringAllUpToDate(const Arrays& arrays);
+
+  int64_t rows() const { return rows_; }
+  int64_t width() const { return width_; }
+  // How many changes were added, how many of the first are complete, and how many are still kept.
+  int64_t size() const;
+  int64_t complete() const;
+  int64_t kept() const;
+
+ private:
+  // A row that has got the first `changes` changes.
+  struct Behind {
+    int64_t changes;
+    int64_t row;
+    bool operator>(const Behind& other) const { return changes > other.changes; }
+  };
+
+  Status CheckRow(int64_t row) const;
+  Status CheckArrays(const Arrays& arrays) const TFDEAR_REQUIRES(mutex_);
+  // Whether a row may get its gradient of a change now.
+  Status CheckGradient(int64_t change, int64_t last_incomplete, int64_t row) const
+      TFDEAR_REQUIRES(mutex_);
+  // Checks the rows of a change's gradients, notes them, and takes them as having the change.
+  Status NoteGradients(int64_t change, const int64_t* rows, size_t count) TFDEAR_REQUIRES(mutex_);
+  // Notes a row that has less than the first `changes` changes, and takes it as having them.
+  void Note(int64_t row, int64_t changes) TFDEAR_REQUIRES(mutex_);
+  // Brings what was noted up to date with the first `changes` changes.
+  void Replay(int64_t changes, const Arrays& arrays) TFDEAR_REQUIRES(mutex_);
+  // The same for a heap of a few rows, the one most behind at its front.
+  void ReplayTile(std::vector<Behind>* behind, int64_t changes, const Arrays& arrays)
+      TFDEAR_REQUIRES(mutex_);
+  // Takes rows out of the tile that an idle run leaves as they are. `checked`: the change that has
+  // just been made, if the tile remembers what was before; -1: it does not.
+  void Leave(int64_t next, int64_t checked, int64_t changes, std::vector<Behind>* behind)
+      TFDEAR_REQUIRES(mutex_);
+  void RunOnTile(const RowChange& change, const float* gradients) TFDEAR_REQUIRES(mutex_);
+  // Brings further rows up to date, so that changes can be dropped.
+  void Sweep(const Arrays& arrays) TFDEAR_REQUIRES(mutex_);
+  void Drop() TFDEAR_REQUIRES(mutex_);
+
+  const int64_t rows_;
+  const int64_t width_;
+  const Rows mode_;
+  const int64_t max_entries_;
+
+  mutable Mutex mutex_;
+  JournalEntries entries_ TFDEAR_GUARDED_BY(mutex_);
+  // How many changes each row has got; of those that are dropped it may have got more.
+  std::vector<int64_t> changes_ TFDEAR_GUARDED_BY(mutex_);
+  // Rows in front of the cursor have at least the first `swept_` changes.
+  int64_t cursor_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  int64_t swept_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  // How far the cursor has to go, in 1 / max_entries_ rows.
+  int64_t owed_ TFDEAR_GUARDED_BY(mutex_) = 0;
+
+  // Memory of calls.
+  RowTile tile_ TFDEAR_GUARDED_BY(mutex_);
+  ElementwiseProgram::Scratch scratch_ TFDEAR_GUARDED_BY(mutex_);
+  std::vector<ElementwiseProgram::Array> variables_ TFDEAR_GUARDED_BY(mutex_);
+  std::vector<float> zeros_ TFDEAR_GUARDED_BY(mutex_);
+  std::vector<Behind> behind_ TFDEAR_GUARDED_BY(mutex_);
+};
+
+}  // namespace tfdear

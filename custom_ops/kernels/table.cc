@@ -1,0 +1,217 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include "custom_ops/kernels/table.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "custom_ops/kernels/conversions.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+
+namespace tfdear {
+
+using tensorflow::Tensor;
+using tensorflow::Var;
+
+namespace {
+
+VariablePtr Share(Var* variable) {
+  variable->Ref();
+  return VariablePtr(variable);
+}
+
+}  // namespace
+
+// Writes go where nobody else looks: a variable whose elements somebody still holds gets new ones.
+class Table::Locked {
+ public:
+  absl::Status Lock(const VariablePtr& table, const std::vector<VariablePtr>& slots, int64_t rows,
+                    int64_t width) {
+    if (table == nullptr) return absl::FailedPreconditionError("a table was deleted while in use");
+    std::vector<Var*> variables = {table.get()};
+    for (const VariablePtr& slot : slots) variables.push_back(slot.get());
+    std::vector<Var*> in_order = variables;
+    // The order in which TensorFlow's kernels lock several: nobody waits in a circle.
+    std::sort(in_order.begin(), in_order.end());
+    for (Var* variable : in_order) {
+      locks_.push_back(std::make_unique<tensorflow::mutex_lock>(*variable->mu()));
+    }
+    for (Var* variable : variables) {
+      Tensor* const value = variable->tensor();
+      if (!variable->is_initialized || value->dtype() != tensorflow::DT_FLOAT ||
+          value->dims() != 2 || value->dim_size(0) != rows || value->dim_size(1) != width) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "a sharded table or one of its slots is not what it was when it was created: expected ",
+            rows, " rows of ", width, " float32, received ", value->DebugString(0)));
+      }
+      if (!value->RefCountIsOne()) {
+        Tensor copy(value->dtype(), value->shape());
+        if (!copy.IsInitialized()) {
+          return absl::ResourceExhaustedError("no memory for a copy of a sharded table");
+        }
+        std::copy_n(value->flat<float>().data(), rows * width, copy.flat<float>().data());
+        *value = std::move(copy);
+      }
+      arrays_.push_back(value->flat<float>().data());
+    }
+    return absl::OkStatus();
+  }
+
+  const RowJournal::Arrays& arrays() const { return arrays_; }
+
+ private:
+  std::vector<std::unique_ptr<tensorflow::mutex_lock>> locks_;
+  RowJournal::Arrays arrays_;
+};
+
+Table::Table(const VariablePtr& variable, int64_t rows, int64_t width, bool touched_only)
+    : rows_(rows),
+      width_(width),
+      journal_(rows, width, touched_only ? RowJournal::Rows::kTouched : RowJournal::Rows::kAll),
+      variable_(variable.get()) {}
+
+absl::Status Table::Make(const VariablePtr& variable, bool touched_only,
+                         std::shared_ptr<Table>* table) {
+  tensorflow::tf_shared_lock lock(*variable->mu());
+  const Tensor& value = *variable->tensor();
+  if (!variable->is_initialized || value.dtype() != tensorflow::DT_FLOAT || value.dims() != 2) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a sharded table must be a matrix of float32. Received: ", value.DebugString(0)));
+  }
+  table->reset(new Table(variable, value.dim_size(0), value.dim_size(1), touched_only));
+  return absl::OkStatus();
+}
+
+absl::Status Table::Of(tensorflow::OpKernelContext* context, const Tensor& handle, int64_t number,
+                       bool touched_only, std::shared_ptr<Table>* table) {
+  static auto* const mutex = new tensorflow::mutex;
+  static auto* const tables = new std::unordered_map<int64_t, std::shared_ptr<Table>>;
+  VariablePtr variable;
+  TF_RETURN_IF_ERROR(
+      LookupResource(context, handle.scalar<tensorflow::ResourceHandle>()(), &variable));
+  tensorflow::mutex_lock lock(*mutex);
+  const auto found = tables->find(number);
+  if (found != tables->end() && found->second->variable_.GetNewRef().get() == variable.get()) {
+    *table = found->second;
+    return absl::OkStatus();
+  }
+  for (auto entry = tables->begin(); entry != tables->end();) {
+    entry = entry->second->variable_.GetNewRef() == nullptr ? tables->erase(entry) : ++entry;
+  }
+  TF_RETURN_IF_ERROR(Make(variable, touched_only, table));
+  (*tables)[number] = *table;
+  return absl::OkStatus();
+}
+
+int Table::ArrayOf(const Var* variable) {
+  if (variable_.GetNewRef().get() == variable) return 0;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].get() == variable) return static_cast<int>(i) + 1;
+  }
+  slots_.push_back(Share(const_cast<Var*>(variable)));
+  return static_cast<int>(slots_.size());
+}
+
+absl::Status Table::Append(Change change, int64_t* number) {
+  tensorflow::mutex_lock lock(mutex_);
+  RowChange noted;
+  noted.program = std::move(change.program);
+  for (const VariablePtr& variable : change.variables) {
+    noted.arrays.push_back(ArrayOf(variable.get()));
+  }
+  noted.scalars = std::move(change.scalars);
+  noted.has_gradient = change.has_gradient;
+  return ToAbsl(journal_.Append(std::move(noted), number));
+}
+
+absl::Status Table::Apply(int64_t change, const GradientRows& rows, HeldRows held) {
+  // Rows that were exchanged have only the columns that are here.
+  const int64_t first_column = rows.columns == width_ ? 0 : rows.first_column;
+  // The sum of the rows of one index, in the order of the ranks.
+  std::unordered_map<int64_t, size_t> places;
+  std::vector<int64_t> local;
+  std::vector<float> sums;
+  places.reserve(rows.count);
+  sums.reserve(rows.count * width_);
+  for (int64_t i = 0; i < rows.count; ++i) {
+    if (rows.indices[i] % held.stride != held.offset) continue;
+    const float* const row = rows.values + i * rows.columns + first_column;
+    const auto [place, is_new] = places.try_emplace(rows.indices[i], local.size());
+    if (is_new) {
+      local.push_back(rows.indices[i] / held.stride);
+      sums.insert(sums.end(), row, row + width_);
+    } else {
+      float* const sum = sums.data() + place->second * width_;
+      for (int64_t column = 0; column < width_; ++column) sum[column] += row[column];
+    }
+  }
+  tensorflow::mutex_lock lock(mutex_);
+  Locked locked;
+  TF_RETURN_IF_ERROR(locked.Lock(variable_.GetNewRef(), slots_, rows_, width_));
+  TF_RETURN_IF_ERROR(
+      ToAbsl(journal_.Apply(change, local.data(), local.size(), sums.data(), locked.arrays())));
+  return ToAbsl(journal_.Complete(change));
+}
+
+absl::Status Table::Read(const int32_t* ids, int64_t count, HeldRows held, const MakeRows& make) {
+  std::vector<int64_t> local;
+  local.reserve(count);
+  for (int64_t i = 0; i < count; ++i) {
+    if (ids[i] % held.stride == held.offset) local.push_back(ids[i] / held.stride);
+  }
+  tensorflow::mutex_lock lock(mutex_);
+  Locked locked;
+  TF_RETURN_IF_ERROR(locked.Lock(variable_.GetNewRef(), slots_, rows_, width_));
+  TF_RETURN_IF_ERROR(ToAbsl(journal_.BringUpToDate(local.data(), local.size(), locked.arrays())));
+  Tensor* result = nullptr;
+  TF_RETURN_IF_ERROR(make(static_cast<int64_t>(local.size()), &result));
+  float* to = result->flat<float>().data();
+  for (int64_t row : local) to = std::copy_n(locked.arrays()[0] + row * width_, width_, to);
+  return absl::OkStatus();
+}
+
+absl::Status Table::ReadRange(Var* variable, int64_t begin, int64_t end, const MakeRows& make) {
+  end = std::min(end, rows_);
+  begin = std::min(begin, end);
+  std::vector<int64_t> rows(end - begin);
+  std::iota(rows.begin(), rows.end(), begin);
+  tensorflow::mutex_lock lock(mutex_);
+  const int array = ArrayOf(variable);
+  Locked locked;
+  TF_RETURN_IF_ERROR(locked.Lock(variable_.GetNewRef(), slots_, rows_, width_));
+  TF_RETURN_IF_ERROR(ToAbsl(journal_.BringUpToDate(rows.data(), rows.size(), locked.arrays())));
+  Tensor* result = nullptr;
+  TF_RETURN_IF_ERROR(make(end - begin, &result));
+  std::copy_n(locked.arrays()[array] + begin * width_, (end - begin) * width_,
+              result->flat<float>().data());
+  return absl::OkStatus();
+}
+
+absl::Status Table::Settle() {
+  tensorflow::mutex_lock lock(mutex_);
+  {
+    Locked locked;
+    TF_RETURN_IF_ERROR(locked.Lock(variable_.GetNewRef(), slots_, rows_, width_));
+    TF_RETURN_IF_ERROR(ToAbsl(journal_.BringAllUpToDate(locked.arrays())));
+  }
+  // Nothing refers to them any more; those in use come again with the next change.
+  slots_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status TableOfOp::Read(tensorflow::OpKernelConstruction* context) {
+  TF_RETURN_IF_ERROR(context->GetAttr("number", &number));
+  if (context->HasAttr("stride")) {
+    TF_RETURN_IF_ERROR(context->GetAttr("stride", &held.stride));
+    TF_RETURN_IF_ERROR(context->GetAttr("offset", &held.offset));
+  }
+  if (context->HasAttr("first_column")) {
+    TF_RETURN_IF_ERROR(context->GetAttr("first_column", &first_column));
+  }
+  return context->GetAttr("touched_only", &touched_only);
+}
+
+}  // namespace tfdear

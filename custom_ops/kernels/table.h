@@ -1,0 +1,99 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "custom_ops/engine/updates/row_journal.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace tfdear {
+
+// Which rows of a table this rank holds: those whose number is `offset`, modulo `stride`.
+struct HeldRows {
+  int64_t stride = 1;
+  int64_t offset = 0;
+};
+
+// Rows of a gradient as they come from the ranks: several may be of one row of the table, and their
+// order is that of the sum.
+struct GradientRows {
+  const float* values = nullptr;
+  const int64_t* indices = nullptr;  // Of the whole table.
+  int64_t count = 0;
+  int64_t columns = 0;       // Of a row of `values`.
+  int64_t first_column = 0;  // The one from which on they concern this rank.
+};
+
+using VariablePtr = tensorflow::core::RefCountPtr<tensorflow::Var>;
+
+// What this rank holds of a sharded table, with its slots: variables that change by rows.
+//
+// A change is a program; a row gets it when the row is read or gets a gradient, or all rows do when
+// the whole is read (`row_journal.h`). Thread safe. It does not keep the variables alive.
+class Table {
+ public:
+  // A change in program order.
+  struct Change {
+    std::shared_ptr<const ElementwiseProgram> program;
+    std::vector<VariablePtr> variables;  // The program's.
+    std::vector<float> scalars;
+    bool has_gradient = false;
+  };
+
+  // The table of this variable, which has this number in the engine. `touched_only`: rows that get
+  // no gradient of a change never get the change.
+  static absl::Status Of(tensorflow::OpKernelContext* context, const tensorflow::Tensor& handle,
+                         int64_t number, bool touched_only, std::shared_ptr<Table>* table);
+
+  // Notes a change; returns its number.
+  absl::Status Append(Change change, int64_t* number);
+  // The gradient of a change, all of it.
+  absl::Status Apply(int64_t change, const GradientRows& rows, HeldRows held);
+
+  // Copies what this rank holds of rows, by their numbers in the whole table; rows of other ranks
+  // are left out.
+  using MakeRows = std::function<absl::Status(int64_t rows, tensorflow::Tensor** result)>;
+  absl::Status Read(const int32_t* ids, int64_t count, HeldRows held, const MakeRows& make);
+  // Copies rows [begin, end) of the table or one of its slots; end is cut to what there is.
+  absl::Status ReadRange(tensorflow::Var* variable, int64_t begin, int64_t end,
+                         const MakeRows& make);
+  // Makes up for all that rows missed.
+  absl::Status Settle();
+
+ private:
+  // All variables while they are locked: where their elements are.
+  class Locked;
+
+  Table(const VariablePtr& variable, int64_t rows, int64_t width, bool touched_only);
+  static absl::Status Make(const VariablePtr& variable, bool touched_only,
+                           std::shared_ptr<Table>* table);
+
+  // The number of a variable among this table's; a new slot gets the next one.
+  int ArrayOf(const tensorflow::Var* variable) TF_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const int64_t rows_;
+  const int64_t width_;
+  tensorflow::mutex mutex_;
+  RowJournal journal_ TF_GUARDED_BY(mutex_);
+  const tensorflow::core::WeakPtr<tensorflow::Var> variable_;
+  // A slot's optimizer may be gone while rows still miss its changes.
+  std::vector<VariablePtr> slots_ TF_GUARDED_BY(mutex_);
+};
+
+// What the attributes of an op say of a table.
+struct TableOfOp {
+  int64_t number = -1;  // Of its variable in the engine; -1: there is no table.
+  HeldRows held;
+  int64_t first_column = 0;
+  bool touched_only = false;
+
+  absl::Status Read(tensorflow::OpKernelConstruction* context);
+};
+
+}  // namespace tfdear

@@ -1,0 +1,224 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "custom_ops/kernels/program_of_op.h"
+#include "custom_ops/kernels/table.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/register_types.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+
+namespace tfdear {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+template <typename Id>
+class UniqueIdsOp : public tensorflow::OpKernel {
+ public:
+  explicit UniqueIdsOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("rows", &rows_));
+    OP_REQUIRES_OK(context, context->GetAttr("label", &label_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const auto ids = context->input(0).vec<Id>();
+    Tensor* positions = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(1, context->input(0).shape(), &positions));
+    std::unordered_map<int64_t, int32_t> places;
+    std::vector<int32_t> unique;
+    for (int64_t i = 0; i < ids.size(); ++i) {
+      const int64_t id = static_cast<int64_t>(ids(i));
+      OP_REQUIRES(
+          context, id >= 0 && id < rows_,
+          absl::InvalidArgumentError(absl::StrCat(
+              label_, ": id ", id, " at place ", i, " of the batch is not in [0, ", rows_,
+              "). Give `input_dim` as many rows as there are ids, or map what is unknown to "
+              "one of them")));
+      const auto [place, is_new] = places.try_emplace(id, static_cast<int32_t>(unique.size()));
+      if (is_new) unique.push_back(static_cast<int32_t>(id));
+      positions->vec<int32_t>()(i) = place->second;
+    }
+    Tensor* result = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(
+                                0, TensorShape({static_cast<int64_t>(unique.size())}), &result));
+    std::copy(unique.begin(), unique.end(), result->vec<int32_t>().data());
+  }
+
+ private:
+  int64_t rows_;
+  std::string label_;
+};
+
+// A kernel that has to do with one table.
+class OfTable : public tensorflow::OpKernel {
+ public:
+  explicit OfTable(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, place_.Read(context));
+  }
+
+ protected:
+  std::shared_ptr<Table> TableOf(OpKernelContext* context) {
+    std::shared_ptr<Table> table;
+    const absl::Status status =
+        Table::Of(context, context->input(0), place_.number, place_.touched_only, &table);
+    if (!status.ok()) context->SetStatus(status);
+    return table;
+  }
+
+  TableOfOp place_;
+};
+
+class TableLookupOp : public OfTable {
+ public:
+  explicit TableLookupOp(OpKernelConstruction* context) : OfTable(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("columns", &columns_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    auto table = TableOf(context);
+    if (table == nullptr) return;
+    const Tensor& ids = context->input(1);
+    OP_REQUIRES_OK(
+        context,
+        table->Read(ids.flat<int32_t>().data(), ids.NumElements(), place_.held,
+                    [&](int64_t rows, Tensor** result) {
+                      return context->allocate_output(0, TensorShape({rows, columns_}), result);
+                    }));
+  }
+
+ private:
+  int64_t columns_;
+};
+
+class TableOutputOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& vectors = context->input(1);
+    const Tensor& positions = context->input(2);
+    OP_REQUIRES(context, vectors.dims() == 2 && positions.dims() == 1,
+                absl::InvalidArgumentError("vectors must be a matrix, and positions a vector"));
+    Tensor* output = nullptr;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(
+                       0, TensorShape({positions.NumElements(), vectors.dim_size(1)}), &output));
+    const size_t bytes = vectors.dim_size(1) * tensorflow::DataTypeSize(vectors.dtype());
+    const char* const from = vectors.tensor_data().data();
+    char* to = const_cast<char*>(output->tensor_data().data());
+    const int32_t* const position = positions.flat<int32_t>().data();
+    for (int64_t i = 0; i < positions.NumElements(); ++i, to += bytes) {
+      // A rank without examples computes on a row that is made up and looks nothing up.
+      if (position[i] >= 0 && position[i] < vectors.dim_size(0)) {
+        std::copy_n(from + position[i] * bytes, bytes, to);
+      } else {
+        std::fill_n(to, bytes, 0);
+      }
+    }
+  }
+};
+
+class TableValueOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override { context->set_output(0, context->input(1)); }
+};
+
+class SettleTableOp : public OfTable {
+ public:
+  using OfTable::OfTable;
+
+  void Compute(OpKernelContext* context) override {
+    auto table = TableOf(context);
+    if (table != nullptr) OP_REQUIRES_OK(context, table->Settle());
+  }
+};
+
+class ReadShardOp : public OfTable {
+ public:
+  explicit ReadShardOp(OpKernelConstruction* context) : OfTable(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("begin", &begin_));
+    OP_REQUIRES_OK(context, context->GetAttr("end", &end_));
+    OP_REQUIRES_OK(context, context->GetAttr("columns", &columns_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    auto table = TableOf(context);
+    if (table == nullptr) return;
+    VariablePtr variable;
+    OP_REQUIRES_OK(context,
+                   LookupResource(context, context->input(1).scalar<tensorflow::ResourceHandle>()(),
+                                  &variable));
+    OP_REQUIRES_OK(
+        context, table->ReadRange(variable.get(), begin_, end_, [&](int64_t rows, Tensor** result) {
+          return context->allocate_output(0, TensorShape({rows, columns_}), result);
+        }));
+  }
+
+ private:
+  int64_t begin_;
+  int64_t end_;
+  int64_t columns_;
+};
+
+class ChangeTableOp : public OfTable {
+ public:
+  explicit ChangeTableOp(OpKernelConstruction* context) : OfTable(context) {
+    OP_REQUIRES_OK(context, program_.Read(context, /*some_only_read=*/true));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    auto table = TableOf(context);
+    if (table == nullptr) return;
+    tensorflow::OpInputList gradients, indices;
+    OP_REQUIRES_OK(context, context->input_list("gradients", &gradients));
+    OP_REQUIRES_OK(context, context->input_list("indices", &indices));
+    Table::Change change;
+    change.program = program_.program();
+    change.has_gradient = gradients.size() > 0;
+    OP_REQUIRES_OK(context, program_.Operands(context, &change.variables, &change.scalars));
+    int64_t number = 0;
+    OP_REQUIRES_OK(context, table->Append(std::move(change), &number));
+    if (gradients.size() == 0) return;
+    const Tensor& values = gradients[0];
+    const GradientRows rows{values.flat<float>().data(), indices[0].flat<int64_t>().data(),
+                            indices[0].NumElements(), values.dims() == 2 ? values.dim_size(1) : 0,
+                            place_.first_column};
+    OP_REQUIRES_OK(context, table->Apply(number, rows, place_.held));
+  }
+
+ private:
+  ProgramOfOp program_;
+};
+
+using tensorflow::DEVICE_CPU;
+#define TFDEAR_REGISTER(Type)                                                                    \
+  REGISTER_KERNEL_BUILDER(Name("DearUniqueIds").Device(DEVICE_CPU).TypeConstraint<Type>("Tids"), \
+                          UniqueIdsOp<Type>)
+TFDEAR_REGISTER(int8_t);
+TFDEAR_REGISTER(uint8_t);
+TFDEAR_REGISTER(int16_t);
+TFDEAR_REGISTER(uint16_t);
+TFDEAR_REGISTER(int32_t);
+TFDEAR_REGISTER(uint32_t);
+TFDEAR_REGISTER(int64_t);
+#undef TFDEAR_REGISTER
+REGISTER_KERNEL_BUILDER(Name("DearTableLookup").Device(DEVICE_CPU), TableLookupOp);
+REGISTER_KERNEL_BUILDER(Name("DearTableOutput").Device(DEVICE_CPU), TableOutputOp);
+REGISTER_KERNEL_BUILDER(Name("DearTableValue").Device(DEVICE_CPU), TableValueOp);
+REGISTER_KERNEL_BUILDER(Name("DearSettleTable").Device(DEVICE_CPU), SettleTableOp);
+REGISTER_KERNEL_BUILDER(Name("DearReadShard").Device(DEVICE_CPU), ReadShardOp);
+REGISTER_KERNEL_BUILDER(Name("DearChangeTable").Device(DEVICE_CPU), ChangeTableOp);
+
+}  // namespace
+}  // namespace tfdear

@@ -1,0 +1,197 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tensorflow {
+
+using shape_inference::InferenceContext;
+
+namespace {
+
+constexpr char kTableTypes[] = "T: {half, bfloat16, float, double}";
+
+// Rows of as many columns as the attribute says.
+absl::Status SetRows(InferenceContext* c, const char* attribute) {
+  int64_t columns = 0;
+  TF_RETURN_IF_ERROR(c->GetAttr(attribute, &columns));
+  c->set_output(0, c->Matrix(InferenceContext::kUnknownDim, columns));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+REGISTER_OP("DearUniqueIds")
+    .Input("ids: Tids")
+    .Output("unique: int32")
+    .Output("positions: int32")
+    .Attr("Tids: {int8, uint8, int16, uint16, int32, uint32, int64}")
+    .Attr("rows: int >= 1")
+    .Attr("label: string")
+    .SetShapeFn([](InferenceContext* c) {
+      shape_inference::ShapeHandle ids;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &ids));
+      c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
+      c->set_output(1, ids);
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The different ids of a batch in the order in which they come, and for each id its place among them.
+An id that is not a row of the table is an error, in which `label` names the layer.
+)doc");
+
+REGISTER_OP("DearGatherIds")
+    .Input("ticket: variant")
+    .Input("ids: N * int32")
+    .Output("all_ids: N * int32")
+    .Output("counts: N * int64")
+    .Attr("N: int >= 1")
+    .Attr("label: string")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      for (int i = 0; i < c->num_outputs(); ++i) {
+        c->set_output(i, c->Vector(InferenceContext::kUnknownDim));
+      }
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The ids of all ranks for each of N tables, in the order of the ranks, and how many are of each rank.
+`label` says which tables they are, on all ranks alike.
+)doc");
+
+REGISTER_OP("DearTableLookup")
+    .Input("table: resource")
+    .Input("ids: int32")
+    .Output("vectors: T")
+    .Attr(kTableTypes)
+    .Attr("number: int")
+    .Attr("touched_only: bool")
+    .Attr("stride: int >= 1")
+    .Attr("offset: int >= 0")
+    .Attr("columns: int >= 0")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) { return SetRows(c, "columns"); })
+    .Doc(R"doc(
+What this rank holds of the vectors of some ids, with every update made up for that the rows missed.
+Of a table that is partitioned by rows, `stride` is the number of ranks and `offset` this one: ids of
+other ranks are left out.
+)doc");
+
+REGISTER_OP("DearExchangeVectors")
+    .Input("ticket: variant")
+    .Input("held: T")
+    .Input("ids: N * int32")
+    .Input("counts: N * int64")
+    .Output("vectors: T")
+    .Attr("N: int >= 1")
+    .Attr("T: list({half, bfloat16, float, double})")
+    .Attr("partitions: list(int)")
+    .Attr("columns: list(int)")
+    .Attr("label: string")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      std::vector<int64_t> columns;
+      TF_RETURN_IF_ERROR(c->GetAttr("columns", &columns));
+      for (int i = 0; i < c->num_outputs(); ++i) {
+        c->set_output(i, c->Matrix(InferenceContext::kUnknownDim, columns[i]));
+      }
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The vectors of this rank's ids in N tables, from the ranks that hold them.
+
+held: What this rank holds of the vectors of all ids.
+ids: Those of all ranks.
+counts: How many of them are of each rank.
+partitions: Of each table, how many numbers follow, and where the columns of the ranks begin and the
+  last ones end; none: by rows.
+columns: Of the whole vectors of each table.
+)doc");
+
+REGISTER_OP("DearTableOutput")
+    .Input("table: resource")
+    .Input("vectors: T")
+    .Input("positions: int32")
+    .Input("ids: Tids")
+    .Output("output: T")
+    .Attr(kTableTypes)
+    .Attr("Tids: {int8, uint8, int16, uint16, int32, uint32, int64}")
+    .Attr("shape: shape")
+    .SetShapeFn([](InferenceContext* c) {
+      shape_inference::ShapeHandle vectors;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 2, &vectors));
+      c->set_output(0, c->Matrix(c->Dim(c->input(2), 0), c->Dim(vectors, 1)));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The vector of every id of a batch; 0 for positions where there is no vector. The gradient of the
+table, which has this `shape`, is in its rows `ids`.
+)doc");
+
+REGISTER_OP("DearTableValue")
+    .Input("table: resource")
+    .Input("value: T")
+    .Output("output: T")
+    .Attr(kTableTypes)
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->input(1));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The value of a whole table, whose gradient is that of the table.
+)doc");
+
+REGISTER_OP("DearSettleTable")
+    .Input("table: resource")
+    .Attr("number: int")
+    .Attr("touched_only: bool")
+    .SetIsStateful()
+    .SetShapeFn(shape_inference::NoOutputs)
+    .Doc(R"doc(
+Makes up for every update that some row of a table missed.
+)doc");
+
+REGISTER_OP("DearReadShard")
+    .Input("table: resource")
+    .Input("variable: resource")
+    .Output("value: T")
+    .Attr(kTableTypes)
+    .Attr("number: int")
+    .Attr("touched_only: bool")
+    .Attr("begin: int >= 0")
+    .Attr("end: int >= 0")
+    .Attr("columns: int >= 0")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) { return SetRows(c, "columns"); })
+    .Doc(R"doc(
+A copy of the rows [begin, end) that this rank holds of a table or one of its slots, with every
+update made up for.
+)doc");
+
+REGISTER_OP("DearChangeTable")
+    .Input("table: resource")
+    .Input("captured: Tcaptured")
+    .Input("scalars: num_scalars * float")
+    .Input("gradients: num_gradients * float")
+    .Input("indices: num_gradients * int64")
+    .Attr("Tcaptured: list(type) >= 0")
+    .Attr("num_scalars: int >= 0")
+    .Attr("num_gradients: int >= 0")
+    .Attr("program: list(int)")
+    .Attr("program_variables: list(int)")
+    .Attr("number: int")
+    .Attr("touched_only: bool")
+    .Attr("stride: int >= 1")
+    .Attr("offset: int >= 0")
+    .Attr("first_column: int >= 0")
+    .SetIsStateful()
+    .SetShapeFn(shape_inference::NoOutputs)
+    .Doc(R"doc(
+Changes a table by a program, at once: the rows of a gradient if there is one, and all others when
+they are next read, with a gradient of zero.
+
+gradients: None, or rows whose columns from `first_column` on concern this rank.
+touched_only: Whether only rows with a gradient are changed.
+)doc");
+
+}  // namespace tensorflow

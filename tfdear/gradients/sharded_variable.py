@@ -1,0 +1,151 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""A table of which every rank holds a part, and which looks whole to everybody else.
+
+[Note: Sharded tables]
+The variable's resource has the rows and columns of this rank. `shape`, reads, writes, checkpoints
+and gradients are those of the whole table. An optimizer's update runs on the part, by rows
+(`table_update`), and lookups get vectors from all ranks (`table_lookup`).
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from tfdear._private import tensorflow as _tf_private
+from tfdear.engine import library
+from tfdear.gradients import deferred_update, table_lookup
+from tfdear.gradients import placement as placement_module
+from tfdear.gradients import variable as variable_module
+
+_TensorLike: TypeAlias = tf.types.experimental.TensorLike
+
+
+class ShardedVariable(variable_module.DearVariable):
+    """A table or an optimizer's slot of one, of which this rank holds a part."""
+
+    def __init__(self, *args: Any, placement: placement_module.Placement, **kwargs: Any):
+        self.placement = placement
+        super().__init__(*args, **kwargs)
+
+    @property
+    def table(self) -> "ShardedVariable":
+        """The table: this variable, or the one whose slot it is."""
+        return self if not isinstance(self.owner, ShardedVariable) else self.owner
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        if not self._is_created or self._is_seen_in_part():
+            return tf.TensorShape(self.placement.shard_shape)
+        return tf.TensorShape(self.placement.shape)
+
+    def _is_seen_in_part(self) -> bool:
+        return deferred_update.current_trace() is not None or variable_module.are_handles_raw()
+
+    def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
+        trace = deferred_update.current_trace()
+        if not self._is_created or variable_module.are_handles_raw():
+            return super()._read_variable_op(no_copy)
+        if trace is not None:
+            if trace.owns(self):
+                return super()._read_variable_op(no_copy)
+            return trace.read_by_value(self.read_whole)
+        return self.read_whole()
+
+    def read_whole(self) -> tf.Tensor:
+        """The whole table, from all ranks: call it on all of them."""
+        self.note_use()
+        return table_lookup.read_whole(self)
+
+    def note_use(self) -> None:
+        """Tells the tapes that record that the table is used."""
+        _tf_private.resource_variable_ops.variable_accessed(self)
+
+    def read_shard(self, begin: int = 0, end: int | None = None) -> tf.Tensor:
+        """What this rank holds of it, or of that its rows from `begin` to `end`."""
+        rows, columns = self.placement.shard_shape
+        self.table.await_updates()
+        with tf.device(self.device):
+            return library.load().dear_read_shard(
+                self.table.raw_handle,
+                self.raw_handle,
+                T=self.dtype,
+                number=self.table.number,
+                touched_only=self.placement.touched_only,
+                begin=begin,
+                end=rows if end is None else end,
+                columns=columns,
+            )
+
+    def sparse_read(self, indices: _TensorLike, name: str | None = None) -> tf.Tensor:
+        if self._is_seen_in_part() or self.table is not self:
+            return tf.gather(self._read_variable_op(), indices, name=name)
+        return table_lookup.look_up(self, tf.convert_to_tensor(indices), self.dtype)
+
+    def gather_nd(self, indices: _TensorLike, name: str | None = None) -> tf.Tensor:
+        return tf.gather_nd(self._read_variable_op(), indices, name=name)
+
+    def assign(
+        self,
+        value: _TensorLike,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        if self._is_seen_in_part():
+            return super().assign(value, use_locking, name, read_value)
+        value = tf.convert_to_tensor(value, self.dtype)
+        if not self.shape.is_compatible_with(value.shape):
+            raise ValueError(
+                f"Cannot assign value to variable `{self.name}`: its shape is {self.shape}. "
+                f"Received: a value of shape {value.shape}"
+            )
+        self.assign_shard(table_lookup.part_of(self.placement, value))
+        return self if read_value else None
+
+    def assign_shard(self, value: tf.Tensor) -> None:
+        """Replaces what this rank holds."""
+        # What rows missed concerns the old values of this variable, and the others stay.
+        self.table.await_updates()
+        with tf.device(self.device):
+            library.load().dear_settle_table(
+                self.table.raw_handle,
+                number=self.table.number,
+                touched_only=self.placement.touched_only,
+            )
+        with variable_module.raw_handles():
+            super().assign(value, read_value=False)
+
+    def assign_add(
+        self,
+        delta: _TensorLike,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        if self._is_seen_in_part():
+            return super().assign_add(delta, use_locking, name, read_value)
+        return self.assign(self.read_whole() + delta, read_value=read_value)
+
+    def assign_sub(
+        self,
+        delta: _TensorLike,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        if self._is_seen_in_part():
+            return super().assign_sub(delta, use_locking, name, read_value)
+        return self.assign(self.read_whole() - delta, read_value=read_value)
+
+    def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> object:
+        (value,) = restored_tensors.values()
+        return self.assign(value)
+
+    def write(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._is_seen_in_part():
+            return super().write(method, *args, **kwargs)
+        raise NotImplementedError(
+            f"`{method.__name__}` does not work on `{self.name}`, a sharded table: every rank "
+            "holds a part of it. Use `assign` with a value for the whole table."
+        )

@@ -1,0 +1,138 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Vectors of a sharded table: looked up by the ranks that hold them, and exchanged.
+
+A word travels once per rank and step, however often it occurs in the batch. The gradient of a lookup
+is what `tf.gather` has: `tf.IndexedSlices` with a row for every id of the batch. (EmbRace, sections
+4.1.1 and 4.2.2.)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from tfdear.base import names
+from tfdear.data import examples as examples_module
+from tfdear.data import step_data
+from tfdear.engine import library
+from tfdear.gradients import placement as placement_module
+
+if TYPE_CHECKING:
+    from tfdear.gradients.sharded_variable import ShardedVariable
+
+# Whose results carry no gradient: that of the table comes from the op that makes the output.
+for _name in ("DearUniqueIds", "DearGatherIds", "DearTableLookup", "DearExchangeVectors"):
+    tf.no_gradient(_name)
+tf.no_gradient("DearReadShard")
+
+
+@tf.RegisterGradient("DearTableOutput")
+def _gradient_of_output(op: tf.Operation, upstream: tf.Tensor) -> list[tf.IndexedSlices | None]:
+    shape = tf.TensorShape(op.get_attr("shape"))
+    rows = tf.cast(tf.convert_to_tensor(upstream), tf.float32)
+    ids = tf.cast(op.inputs[3], tf.int64)
+    slices = tf.IndexedSlices(rows, ids, tf.constant(shape.as_list(), tf.int64))
+    return [slices, None, None, None]
+
+
+@tf.RegisterGradient("DearTableValue")
+def _gradient_of_value(op: tf.Operation, upstream: tf.Tensor) -> list[tf.Tensor | None]:
+    return [tf.convert_to_tensor(upstream), None]
+
+
+def look_up(table: ShardedVariable, ids: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """The vectors of ids of any shape, in the given type, in which they travel.
+
+    Call it on all ranks, each with ids of its own.
+    """
+    table.note_use()
+    flat = tf.reshape(ids, [-1])
+    examples = examples_module.current() if table.placement.partition.ranks > 1 else None
+    ops = library.load()
+    with tf.device(table.device), step_data.required():
+        unique, positions = ops.dear_unique_ids(
+            flat, rows=table.placement.partition.rows, label=table.placement.label
+        )
+        if examples is not None and examples.present is not None:
+            unique = unique[: tf.where(examples.present, tf.shape(unique)[0], 0)]
+        vectors = _vectors_of(table, unique, dtype)
+        output = ops.dear_table_output(
+            table.raw_handle, vectors, positions, flat, shape=table.placement.shape
+        )
+    columns = table.placement.partition.columns
+    shape = tf.concat([tf.shape(ids), [columns]], 0)
+    return tf.ensure_shape(
+        tf.reshape(output, shape), tf.TensorShape(ids.shape).concatenate([columns])
+    )
+
+
+def _vectors_of(table: ShardedVariable, unique: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """The whole vectors of this rank's ids, each of which is there once."""
+    placement = table.placement
+    if placement.partition.ranks == 1:
+        return tf.cast(_held_of(table, unique), dtype)
+    ops = library.load()
+    strategy = table.strategy.extended
+    gather = strategy.collectives.open(names.Lane.EMBEDDINGS)
+    exchange = strategy.collectives.open(names.Lane.EMBEDDINGS)
+    all_ids, counts = ops.dear_gather_ids(gather, [unique], label=placement.label)
+    held = tf.cast(_held_of(table, all_ids[0]), dtype)
+    begins = placement.column_begins
+    (vectors,) = ops.dear_exchange_vectors(
+        exchange,
+        [held],
+        all_ids,
+        counts,
+        partitions=[len(begins), *begins],
+        columns=[placement.partition.columns],
+        label=placement.label,
+    )
+    return vectors
+
+
+def _held_of(table: ShardedVariable, ids: tf.Tensor) -> tf.Tensor:
+    """What this rank holds of the vectors of ids."""
+    table.await_updates()
+    return library.load().dear_table_lookup(
+        table.raw_handle,
+        ids,
+        T=table.dtype,
+        number=table.number,
+        touched_only=table.placement.touched_only,
+        stride=table.placement.stride,
+        offset=table.placement.offset,
+        columns=table.placement.shard_shape[1],
+    )
+
+
+def read_whole(variable: ShardedVariable) -> tf.Tensor:
+    """The whole of a table or one of its slots; call it on all ranks."""
+    placement = variable.placement
+    shard = variable.read_shard()
+    if placement.partition.ranks > 1:
+        gathered = variable.strategy.extended.collectives.all_gather(tf.reshape(shard, [-1]))
+        shard = _put_together(placement, gathered)
+    value = tf.ensure_shape(shard, placement.shape)
+    with tf.device(variable.device):
+        return library.load().dear_table_value(variable.raw_handle, value)
+
+
+def _put_together(placement: placement_module.Placement, gathered: tf.Tensor) -> tf.Tensor:
+    """The whole of a table, from the elements of all ranks' parts."""
+    partition = placement.partition
+    shapes = [partition.shape_of(rank) for rank in range(partition.ranks)]
+    parts = tf.split(gathered, [rows * columns for rows, columns in shapes])
+    parts = [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
+    if partition.kind == "column":
+        return tf.concat(parts, 1)
+    rows = [tf.range(rank, partition.rows, partition.ranks) for rank in range(partition.ranks)]
+    return tf.dynamic_stitch(rows, parts)
+
+
+def part_of(placement: placement_module.Placement, whole: tf.Tensor) -> tf.Tensor:
+    """What this rank holds of a whole table, or of a whole gradient of one."""
+    if placement.partition.kind == "row":
+        return whole[placement.offset :: placement.stride]
+    columns = placement.partition.columns_of(placement.rank)
+    return whole[:, columns.start : columns.stop]

@@ -1,0 +1,112 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Updates of sharded tables, which cost what their rows cost.
+
+[Note: Row updates]
+An optimizer's update is traced with the shape of what this rank holds and translated into a program
+(`elementwise_update`): what is element-wise may be done row by row, whenever a row is needed. Rows
+that a step touches are updated when their gradients are there. The others have a gradient of zero,
+with which many optimizers still move them; that is made up for when a row is next read
+(`custom_ops/engine/updates/row_journal.h`). So the result is that of the dense gradient.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from tfdear.engine import library
+from tfdear.gradients import deferred_update, elementwise_update, table_lookup
+from tfdear.gradients.placement import Placement
+from tfdear.gradients.sharded_variable import ShardedVariable
+
+_Update: TypeAlias = Callable[[ShardedVariable, tf.Tensor | None], None]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RowUpdate:
+    """A translated update of a table."""
+
+    table: ShardedVariable  # Not a slot of it, even if it is only that which changes.
+    traced: deferred_update.DeferredUpdate
+    program: elementwise_update.Program
+
+    def attributes(self) -> dict[str, Any]:
+        """What an op that runs it has to know."""
+        placement = self.table.placement
+        return {
+            "program": self.program.code,
+            "program_variables": self.program.variables,
+            "number": self.table.number,
+            "touched_only": placement.touched_only,
+            "stride": placement.stride,
+            "offset": placement.offset,
+            "first_column": placement.first_column,
+        }
+
+
+def translate(
+    table: ShardedVariable, variable: ShardedVariable, update: _Update, has_gradient: bool
+) -> RowUpdate:
+    """Translates an update of a table or one of its slots.
+
+    Raises a ValueError if rows cannot be updated one by one.
+    """
+    shape = tf.TensorShape(table.placement.shard_shape)
+    spec = tf.TensorSpec(shape, table.dtype) if has_gradient else None
+    traced = deferred_update.trace_table_update(variable, update, spec)
+    program = None
+    if traced is not None and traced.norms is None:
+        program = elementwise_update.translate(
+            traced.function,
+            shape,
+            exact_bits=False,
+            may_only_read=True,
+            foreign=traced.foreign,
+        )
+    if traced is None or program is None:
+        raise ValueError(_refusal(table.placement))
+    return RowUpdate(table, traced, program)
+
+
+def _refusal(placement: Placement) -> str:
+    return (
+        f"The optimizer cannot update {placement.label}, of which every rank holds a part: its "
+        "update is not element-wise, so that it cannot be done row by row. Give the table an "
+        "optimizer of its own, such as keras.optimizers.Adam, with "
+        "keras.optimizers.MultiOptimizer where your Keras has it, or use keras.layers.Embedding."
+    )
+
+
+def run_now(
+    row_update: RowUpdate, gradient: tf.Tensor | tf.IndexedSlices | None
+) -> tf.Operation | None:
+    """Runs an update in program order, on a gradient of the whole table that all ranks have."""
+    table = row_update.table
+    values, indices = _rows(table.placement, gradient)
+    if gradient is not None:  # Its rows must not be behind an update that is in flight.
+        for written in row_update.traced.written:
+            written.await_updates()
+    with tf.device(table.device):
+        return library.load().dear_change_table(
+            table.raw_handle,
+            row_update.traced.function.captured_inputs,
+            row_update.program.scalars,
+            values,
+            indices,
+            **row_update.attributes(),
+        )
+
+
+def _rows(
+    placement: Placement, gradient: tf.Tensor | tf.IndexedSlices | None
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    if gradient is None:
+        return [], []
+    if isinstance(gradient, tf.IndexedSlices):
+        return [gradient.values], [tf.cast(gradient.indices, tf.int64)]
+    # Dense: every row that this rank holds has one.
+    part = table_lookup.part_of(placement, gradient)
+    return [part], [
+        tf.range(placement.offset, placement.partition.rows, placement.stride, tf.int64)
+    ]

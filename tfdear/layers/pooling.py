@@ -1,0 +1,76 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Combines the vectors of several ids to one."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+COMBINERS = ("sum", "mean", "sqrtn")
+
+_Ids: TypeAlias = tf.Tensor | tf.RaggedTensor | tf.SparseTensor
+
+
+def pool(
+    look_up: Callable[[tf.Tensor], tf.Tensor], ids: _Ids, weights: Any, combiner: str
+) -> tf.Tensor:
+    """The combined vectors of the ids in the last dimension; 0 where there are none.
+
+    Args:
+        look_up: Returns the vectors of ids.
+        ids: Of any shape with at least one dimension; the last one may be ragged, or sparse.
+        weights: A weight for every id, in the structure of `ids`; None: 1.
+        combiner: "sum"; "mean": divided by the sum of weights; "sqrtn": divided by the square root
+            of the sum of their squares.
+    """
+    flat, rows, count, shape = _flatten(ids)
+    vectors = look_up(flat)
+    factors = None if weights is None else tf.cast(_values_like(weights, ids), vectors.dtype)
+    if factors is not None:
+        vectors *= factors[:, tf.newaxis]
+    total = tf.math.unsorted_segment_sum(vectors, rows, count)
+    if combiner != "sum":
+        if factors is None:
+            factors = tf.ones_like(rows, vectors.dtype)
+        if combiner == "sqrtn":
+            factors = tf.square(factors)
+        divisor = tf.math.unsorted_segment_sum(factors, rows, count)
+        divisor = tf.sqrt(divisor) if combiner == "sqrtn" else divisor
+        total = tf.math.divide_no_nan(total, divisor[:, tf.newaxis])
+    return tf.reshape(total, tf.concat([shape, tf.shape(total)[1:]], 0))
+
+
+def _flatten(ids: _Ids) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The ids, the row of each, how many rows there are, and the shape that they have."""
+    if isinstance(ids, tf.RaggedTensor):
+        if ids.ragged_rank != 1 or ids.shape.rank != 2:
+            raise ValueError(
+                "With a `combiner`, ragged ids must have two dimensions. Received: shape "
+                f"{ids.shape}"
+            )
+        count = tf.cast(ids.nrows(), tf.int32)
+        return ids.flat_values, tf.cast(ids.value_rowids(), tf.int32), count, count[tf.newaxis]
+    if isinstance(ids, tf.SparseTensor):
+        shape = tf.cast(ids.dense_shape[:-1], tf.int32)
+        rows = tf.zeros_like(ids.indices[:, 0])
+        for dimension in range(ids.shape.rank - 1):
+            rows = rows * ids.dense_shape[dimension] + ids.indices[:, dimension]
+        return ids.values, tf.cast(rows, tf.int32), tf.reduce_prod(shape), shape
+    ids = tf.convert_to_tensor(ids)
+    shape = tf.shape(ids)[:-1]
+    count = tf.reduce_prod(shape)
+    rows = tf.repeat(tf.range(count), tf.shape(ids)[-1])
+    return tf.reshape(ids, [-1]), rows, count, shape
+
+
+def _values_like(weights: Any, ids: _Ids) -> tf.Tensor:
+    if isinstance(weights, tf.RaggedTensor):
+        return weights.flat_values
+    if isinstance(weights, tf.SparseTensor):
+        return weights.values
+    if not isinstance(ids, tf.Tensor):
+        raise ValueError(
+            "`weights` must have the structure of the ids. Received: a tensor for ids of type "
+            f"{type(ids).__name__}"
+        )
+    return tf.reshape(tf.convert_to_tensor(weights), [-1])

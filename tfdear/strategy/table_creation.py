@@ -1,0 +1,61 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Creates tables and their slots in parts, with one process too."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tfdear._private import tensorflow as _tf_private
+from tfdear.engine import engine as engine_module
+from tfdear.gradients import placement as placement_module
+from tfdear.gradients import table_lookup, variable_names
+from tfdear.gradients import variable as variable_module
+from tfdear.gradients.sharded_variable import ShardedVariable
+
+_KEPT = ("trainable", "name", "dtype", "synchronization", "aggregation")
+
+
+def placement_of(given: Mapping[str, Any], owner: object) -> placement_module.Placement | None:
+    """How a variable is to be placed; None: it is whole.
+
+    `given` are the arguments of `tf.Variable`; slots of a table that have its shape are placed as
+    the table is.
+    """
+    placement = placement_module.current()
+    if placement is None and isinstance(owner, ShardedVariable):
+        placement = owner.placement
+    return placement
+
+
+def create(
+    engine: engine_module.Engine,
+    given: Mapping[str, Any],
+    owner: object,
+    placement: placement_module.Placement,
+    strategy: tf.distribute.Strategy,
+) -> tf.Variable | None:
+    """Creates a table or a slot; None if it does not have the table's shape."""
+    initial_value = given.get("initial_value")
+    with tf.init_scope():
+        if isinstance(initial_value, _tf_private.trackable.CheckpointInitialValueCallable):
+            initial_value = initial_value(shape=placement.shape, dtype=given.get("dtype"))
+        elif callable(initial_value):
+            initial_value = initial_value()
+        if isinstance(initial_value, _tf_private.trackable.CheckpointInitialValue):
+            initial_value = initial_value.wrapped_value
+        value = tf.convert_to_tensor(initial_value, given.get("dtype"))
+        if value.shape == placement.shape:
+            value = table_lookup.part_of(placement, value)
+        elif value.shape != placement.shard_shape:
+            return None
+        return ShardedVariable(
+            value,
+            placement=placement,
+            creation_path=variable_names.path(given.get("name"), given.get("initial_value")),
+            number=engine.create_variable(),
+            owner=owner if isinstance(owner, ShardedVariable) else None,
+            reconciliation=variable_module.Reconciliation.NONE,
+            distribute_strategy=strategy,
+            **{name: given[name] for name in _KEPT if given.get(name) is not None},
+        )
