@@ -173,7 +173,13 @@ absl::Status Table::Read(const int32_t* ids, int64_t count, HeldRows held, const
   return absl::OkStatus();
 }
 
-absl::Status Table::ReadRange(Var* variable, int64_t begin, int64_t end, const MakeRows& make) {
+std::pair<int64_t, int64_t> Table::Changes() {
+  tensorflow::mutex_lock lock(mutex_);
+  return {journal_.size(), journal_.complete()};
+}
+
+absl::Status Table::ReadRange(Var* variable, int64_t begin, int64_t end, int64_t changes,
+                              const MakeRows& make) {
   end = std::min(end, rows_);
   begin = std::min(begin, end);
   std::vector<int64_t> rows(end - begin);
@@ -182,7 +188,9 @@ absl::Status Table::ReadRange(Var* variable, int64_t begin, int64_t end, const M
   const int array = ArrayOf(variable);
   Locked locked;
   TF_RETURN_IF_ERROR(locked.Lock(variable_.GetNewRef(), slots_, rows_, width_));
-  TF_RETURN_IF_ERROR(ToAbsl(journal_.BringUpToDate(rows.data(), rows.size(), locked.arrays())));
+  TF_RETURN_IF_ERROR(ToAbsl(
+      changes < 0 ? journal_.BringUpToDate(rows.data(), rows.size(), locked.arrays())
+                  : journal_.BringUpToDate(rows.data(), rows.size(), changes, locked.arrays())));
   Tensor* result = nullptr;
   TF_RETURN_IF_ERROR(make(end - begin, &result));
   std::copy_n(locked.arrays()[array] + begin * width_, (end - begin) * width_,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -60,9 +61,12 @@ class Table {
   // are left out.
   using MakeRows = std::function<absl::Status(int64_t rows, tensorflow::Tensor** result)>;
   absl::Status Read(const int32_t* ids, int64_t count, HeldRows held, const MakeRows& make);
-  // Copies rows [begin, end) of the table or one of its slots; end is cut to what there is.
-  absl::Status ReadRange(tensorflow::Var* variable, int64_t begin, int64_t end,
+  // Copies rows [begin, end) of the table or one of its slots, after so many changes, or all (-1);
+  // end is cut to what there is.
+  absl::Status ReadRange(tensorflow::Var* variable, int64_t begin, int64_t end, int64_t changes,
                          const MakeRows& make);
+  // How many changes there are, and how many of the first of them are complete.
+  std::pair<int64_t, int64_t> Changes();
   // Makes up for all that rows missed.
   absl::Status Settle();
 

@@ -147,8 +147,6 @@ class SettleTableOp : public OfTable {
 class ReadShardOp : public OfTable {
  public:
   explicit ReadShardOp(OpKernelConstruction* context) : OfTable(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("begin", &begin_));
-    OP_REQUIRES_OK(context, context->GetAttr("end", &end_));
     OP_REQUIRES_OK(context, context->GetAttr("columns", &columns_));
   }
 
@@ -157,18 +155,38 @@ class ReadShardOp : public OfTable {
     if (table == nullptr) return;
     VariablePtr variable;
     OP_REQUIRES_OK(context,
-                   LookupResource(context, context->input(1).scalar<tensorflow::ResourceHandle>()(),
+                   LookupResource(context,
+                                  context->input(1).scalar<tensorflow::ResourceHandle>()(),
                                   &variable));
-    OP_REQUIRES_OK(
-        context, table->ReadRange(variable.get(), begin_, end_, [&](int64_t rows, Tensor** result) {
-          return context->allocate_output(0, TensorShape({rows, columns_}), result);
-        }));
+    const auto range = context->input(2).flat<int64_t>();
+    OP_REQUIRES(context, range.size() == 3 && range(0) >= 0 && range(1) >= range(0),
+                absl::InvalidArgumentError(absl::StrCat(
+                    "`range` must be where rows begin and end, and a number of changes. Received: ",
+                    context->input(2).SummarizeValue(8))));
+    OP_REQUIRES_OK(context, table->ReadRange(variable.get(), range(0), range(1), range(2),
+                                             [&](int64_t rows, Tensor** result) {
+                                               return context->allocate_output(
+                                                   0, TensorShape({rows, columns_}), result);
+                                             }));
   }
 
  private:
-  int64_t begin_;
-  int64_t end_;
   int64_t columns_;
+};
+
+class TableChangesOp : public OfTable {
+ public:
+  using OfTable::OfTable;
+
+  void Compute(OpKernelContext* context) override {
+    auto table = TableOf(context);
+    if (table == nullptr) return;
+    Tensor* changes = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({2}), &changes));
+    const auto [all, complete] = table->Changes();
+    changes->flat<int64_t>()(0) = all;
+    changes->flat<int64_t>()(1) = complete;
+  }
 };
 
 class ChangeTableOp : public OfTable {
@@ -217,6 +235,7 @@ REGISTER_KERNEL_BUILDER(Name("DearTableLookup").Device(DEVICE_CPU), TableLookupO
 REGISTER_KERNEL_BUILDER(Name("DearTableOutput").Device(DEVICE_CPU), TableOutputOp);
 REGISTER_KERNEL_BUILDER(Name("DearTableValue").Device(DEVICE_CPU), TableValueOp);
 REGISTER_KERNEL_BUILDER(Name("DearSettleTable").Device(DEVICE_CPU), SettleTableOp);
+REGISTER_KERNEL_BUILDER(Name("DearTableChanges").Device(DEVICE_CPU), TableChangesOp);
 REGISTER_KERNEL_BUILDER(Name("DearReadShard").Device(DEVICE_CPU), ReadShardOp);
 REGISTER_KERNEL_BUILDER(Name("DearChangeTable").Device(DEVICE_CPU), ChangeTableOp);
 

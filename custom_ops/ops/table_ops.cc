@@ -154,18 +154,33 @@ Makes up for every update that some row of a table missed.
 REGISTER_OP("DearReadShard")
     .Input("table: resource")
     .Input("variable: resource")
+    .Input("range: int64")
     .Output("value: T")
     .Attr(kTableTypes)
     .Attr("number: int")
     .Attr("touched_only: bool")
-    .Attr("begin: int >= 0")
-    .Attr("end: int >= 0")
     .Attr("columns: int >= 0")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) { return SetRows(c, "columns"); })
     .Doc(R"doc(
-A copy of the rows [begin, end) that this rank holds of a table or one of its slots, with every
-update made up for.
+A copy of rows that this rank holds of a table or one of its slots.
+
+range: Where the rows begin and end, and how many changes of the table they are to have, which must
+  be complete; -1: all.
+)doc");
+
+REGISTER_OP("DearTableChanges")
+    .Input("table: resource")
+    .Output("changes: int64")
+    .Attr("number: int")
+    .Attr("touched_only: bool")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->Vector(2));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+How many changes a table was given so far, and how many of the first of them are complete.
 )doc");
 
 REGISTER_OP("DearChangeTable")

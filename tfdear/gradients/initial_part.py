@@ -20,7 +20,7 @@ from tfdear.gradients.placement import Placement
 
 BLOCK_BYTES = 64 << 20
 
-_Initializer: TypeAlias = Callable[..., Any]
+_Initializer: TypeAlias = Any  # A function, or an object of Keras.
 # Gives all ranks rank 0's value.
 _Broadcast: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 _FILLS = (keras.initializers.Zeros, keras.initializers.Ones)
@@ -109,10 +109,8 @@ def _fills(initializer: _Initializer) -> bool:
 
 def _subclasses(kinds: tuple[type, ...]) -> set[type]:
     """The kinds, and those of Keras that are derived from them; others may do something else."""
-    found = set(kinds)
-    for kind in kinds:
-        found.update(k for k in kind.__subclasses__() if k.__module__.startswith("keras."))
-    return found
+    derived = [each for kind in kinds for each in kind.__subclasses__()]
+    return {*kinds, *(each for each in derived if each.__module__.startswith("keras."))}
 
 
 def _seed(seed: int, number: int) -> int:

@@ -241,7 +241,9 @@ class Reducer:
 
         False if it must run in program order, as in `defer`.
         """
-        source = _reduced_op(gradient) if isinstance(gradient, tf.IndexedSlices) else None
+        if not isinstance(gradient, tf.IndexedSlices):
+            return False
+        source = _reduced_op(gradient)
         if source is None:
             return False
         table, traced = row_update.table, row_update.traced

@@ -1,9 +1,9 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Vectors of a sharded table: looked up by the ranks that hold them, and exchanged.
 
-A word travels once per rank and step, however often it occurs in the batch. The gradient of a lookup
-is what `tf.gather` has: `tf.IndexedSlices` with a row for every id of the batch. (EmbRace, sections
-4.1.1 and 4.2.2.)
+A word travels once per rank and step, however often it occurs in the batch. The gradient of a
+lookup is what `tf.gather` has: `tf.IndexedSlices` with a row for every id of the batch. (EmbRace,
+sections 4.1.1 and 4.2.2.)
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ class ShardedEmbedding(keras.layers.Embedding):
     hold them, and the gradient's rows go back to those. A word travels once per rank and step. The
     result is that of one process which trains with the table's dense gradient.
 
-    Without a `tfdear.DearStrategy` it is `keras.layers.Embedding`. Call the layer on all ranks, each
-    with the ids of its own examples.
+    Without a `tfdear.DearStrategy` it is `keras.layers.Embedding`. Call the layer on all ranks,
+    each with the ids of its own examples.
 
     Args:
         input_dim: Rows of the table; ids are from 0 to `input_dim - 1`.
@@ -118,12 +118,15 @@ class ShardedEmbedding(keras.layers.Embedding):
             **kwargs,
         )
 
+    built: bool
+
     def build(self, input_shape: Any = None) -> None:
         if self.built:
-            return None
+            return
         placement = self._placement()
         if placement is None:
-            return super().build(input_shape)
+            super().build(input_shape)
+            return
         extended = tf.distribute.get_strategy().extended
         with placement_module.of_new_variables(placement):
             self._embeddings = self.add_weight(
