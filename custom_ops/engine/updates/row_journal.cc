@@ -43,6 +43,19 @@ bool IsWorthIt(int64_t number, int64_t end, int64_t changes) {
   return end >= changes || end - number >= kWorthSkipping;
 }
 
+// Whether to look what a change does to rows of which some have joined `since_join` changes ago.
+bool IsWorthALook(const JournalEntries::Entry& entry, int64_t number, int64_t since_join,
+                  int64_t changes) {
+  if (changes - number <= kWorthSkipping) return false;
+  if (since_join % kBetweenLooks == kBetweenLooks - 1) return true;
+  auto is_conditional = [&](const JournalEntries::IdleRun& idle) {
+    return idle.run != nullptr && idle.proof->conditional &&
+           IsWorthIt(number + 1, idle.run->end, changes);
+  };
+  // Where the first one changes no more than the sign of a zero, the second changes nothing.
+  return since_join < 2 && (is_conditional(entry.idle) || is_conditional(entry.idle_at_zero));
+}
+
 // How many changes a row can be said to have that has the first `number`: those of an idle run that
 // what it holds allows are no others. `values(array)`: what it holds.
 template <typename Values>
@@ -264,8 +277,7 @@ void RowJournal::ReplayTile(std::vector<Behind>* behind, int64_t changes, const 
       }
     }
     if (tile_.size() == 0) continue;
-    // The first change may change no more than the sign of a zero.
-    const bool look = since_join < 2 || since_join % kBetweenLooks == 0;
+    const bool look = IsWorthALook(entry, next, since_join, changes);
     if (look) tile_.Remember();
     RunOnTile(entry.change, zeros_.data());
     ++next;
