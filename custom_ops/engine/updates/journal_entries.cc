@@ -83,6 +83,7 @@ Status JournalEntries::Append(RowChange change, int64_t* number) {
 
   Entry entry;
   entry.is_complete = !change.has_gradient;
+  entry.was_applied = false;
   entry.last_gradient = last_gradient_;
   entry.change = std::move(change);
   const RowChange& added = entry.change;
@@ -116,6 +117,20 @@ Status JournalEntries::Complete(int64_t number) {
   entries_[number - first_].is_complete = true;
   while (complete_ < size() && at(complete_).is_complete) ++complete_;
   return Status();
+}
+
+Status JournalEntries::Abandon(int64_t number) {
+  TFDEAR_RETURN_IF_ERROR(CheckKept(number));
+  Entry& entry = entries_[number - first_];
+  if (entry.is_complete || entry.was_applied) {
+    return InvalidArgument("the change of rows ", number,
+                           " cannot be abandoned: it is complete, or was applied to some of them");
+  }
+  // Runs that it is in still pass over it, but it says nothing of them.
+  entry.change = {std::make_shared<ElementwiseProgram>(), {}, {}, true};
+  entry.identical = std::make_shared<Run>(Run{number + 1, {}});
+  entry.idle = entry.idle_at_zero = {};
+  return Complete(number);
 }
 
 int64_t JournalEntries::LastIncompleteBefore(int64_t number) const {

@@ -41,6 +41,7 @@ class JournalEntries {
   struct Entry {
     RowChange change;
     bool is_complete;
+    bool was_applied;       // To some rows.
     int64_t last_gradient;  // The number of the last change before it with gradients; -1: none.
     // The same changes to the bit: once one of them has changed nothing, the others do not.
     std::shared_ptr<Run> identical;
@@ -51,6 +52,9 @@ class JournalEntries {
   // The number is that of all changes before it. Call it under FlushDenormals.
   Status Append(RowChange change, int64_t* number);
   Status Complete(int64_t number);
+  // Makes a change that was not applied one that does nothing, and is complete.
+  Status Abandon(int64_t number);
+  void NoteApplied(int64_t number) { entries_[number - first_].was_applied = true; }
   void DropBefore(int64_t number);
 
   // Of a change that is kept: those from first() to size().

@@ -101,6 +101,13 @@ Status RowJournal::Complete(int64_t change) {
   return Status();
 }
 
+Status RowJournal::Abandon(int64_t change) {
+  MutexLock lock(mutex_);
+  TFDEAR_RETURN_IF_ERROR(entries_.Abandon(change));
+  Drop();
+  return Status();
+}
+
 Status RowJournal::Apply(int64_t change, const int64_t* rows, size_t count, const float* gradients,
                          const Arrays& arrays) {
   const FlushDenormals flush_denormals;
@@ -108,6 +115,7 @@ Status RowJournal::Apply(int64_t change, const int64_t* rows, size_t count, cons
   TFDEAR_RETURN_IF_ERROR(entries_.CheckKept(change));
   TFDEAR_RETURN_IF_ERROR(CheckArrays(arrays));
   TFDEAR_RETURN_IF_ERROR(NoteGradients(change, rows, count));
+  entries_.NoteApplied(change);
   const JournalEntries::Entry& entry = entries_.at(change);
   int64_t first = change;  // What comes with the gradient.
   if (mode_ == Rows::kAll) {
@@ -177,6 +185,11 @@ int64_t RowJournal::complete() const {
 int64_t RowJournal::kept() const {
   MutexLock lock(mutex_);
   return entries_.size() - entries_.first();
+}
+
+int64_t RowJournal::made() const {
+  MutexLock lock(mutex_);
+  return made_;
 }
 
 Status RowJournal::CheckRow(int64_t row) const {
@@ -325,6 +338,7 @@ void RowJournal::Leave(int64_t next, int64_t checked, int64_t changes,
 }
 
 void RowJournal::RunOnTile(const RowChange& change, const float* gradients) {
+  made_ += static_cast<int64_t>(tile_.size());
   variables_.clear();
   for (int array : change.arrays) variables_.push_back({tile_.data(array), tile_.data(array)});
   change.program->Run(gradients, variables_, change.scalars, tile_.elements(), &scratch_);

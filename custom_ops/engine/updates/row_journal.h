@@ -56,6 +56,9 @@ class RowJournal {
   // Says that all gradients of a change were applied: other rows get it with a gradient of zero.
   Status Complete(int64_t change);
 
+  // Says that a change, of which no gradient was applied, is not to be made at all.
+  Status Abandon(int64_t change);
+
   // Brings rows, which may repeat, up to date with the first `changes` changes, which must be
   // complete, or with all before the first that is not.
   Status BringUpToDate(const int64_t* rows, size_t count, int64_t changes, const Arrays& arrays);
@@ -68,6 +71,8 @@ class RowJournal {
   int64_t size() const;
   int64_t complete() const;
   int64_t kept() const;
+  // How many times a program has changed a row.
+  int64_t made() const;
 
  private:
   // A row that has got the first `changes` changes.
@@ -114,6 +119,8 @@ class RowJournal {
   int64_t swept_ TFDEAR_GUARDED_BY(mutex_) = 0;
   // How far the cursor has to go, in 1 / max_entries_ rows.
   int64_t owed_ TFDEAR_GUARDED_BY(mutex_) = 0;
+
+  int64_t made_ TFDEAR_GUARDED_BY(mutex_) = 0;
 
   // Memory of calls.
   RowTile tile_ TFDEAR_GUARDED_BY(mutex_);

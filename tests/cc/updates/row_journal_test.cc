@@ -1,202 +1,276 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 
-// Journals against dense updates of whole tables by the same programs.
+// What journals do, do not do, and refuse. (Their numbers: row_history_test.cc.)
 
 #include "custom_ops/engine/updates/row_journal.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <limits>
-#include <numeric>
-#include <random>
 #include <thread>
 
-#include "custom_ops/engine/base/keep_denormals.h"
-#include "tests/cc/updates/program_testing.h"
+#include "tests/cc/updates/journal_pair_testing.h"
 
 namespace tfdear {
 namespace {
 
-using Table = std::vector<std::vector<float>>;  // The arrays.
+constexpr int64_t kRows = 10, kWidth = 3;
 
-RowJournal::Arrays Pointers(Table* table) {
-  RowJournal::Arrays arrays;
-  for (auto& array : *table) arrays.push_back(array.data());
-  return arrays;
+Table Ones(const UpdateProgram& update, int64_t rows = kRows, int64_t width = kWidth) {
+  Table table(1 + update.slots, std::vector<float>(rows * width, update.first_slots));
+  std::fill(table[0].begin(), table[0].end(), 1.0f);
+  return table;
 }
 
-// The same, but for the sign of a zero and what a NaN has in it.
-bool Same(float left, float right) {
-  if (std::isnan(left) || std::isnan(right)) return std::isnan(left) && std::isnan(right);
-  return (left == 0 && right == 0) || std::memcmp(&left, &right, sizeof left) == 0;
+// A gradient for some rows, different in each element.
+std::vector<float> GradientOf(const std::vector<int64_t>& rows, float scale = 0.25f) {
+  std::vector<float> gradient(kRows * kWidth);
+  for (int64_t row : rows) {
+    for (int64_t i = row * kWidth; i < (row + 1) * kWidth; ++i) gradient[i] = scale * (i + 1);
+  }
+  return gradient;
 }
 
-void ExpectSame(const Table& left, const Table& right, int64_t begin, int64_t end,
-                const std::string& what) {
-  for (size_t array = 0; array < left.size(); ++array) {
-    for (int64_t i = begin; i < end; ++i) {
-      ASSERT_TRUE(Same(left[array][i], right[array][i]))
-          << what << ": array " << array << ", element " << i << ": " << left[array][i]
-          << " and not " << right[array][i];
-    }
+class RowJournalTest : public ::testing::Test {
+ protected:
+  // A step that touches some rows.
+  void Step(JournalPair* pair, const UpdateProgram& update, const std::vector<int64_t>& rows) {
+    const auto gradient = GradientOf(rows);
+    const int64_t change = pair->Append(update, ArraysOf(update), gradient);
+    pair->Apply(change, rows, gradient);
+    ExpectOk(pair->journal.Complete(change));
   }
-}
-
-void ExpectOk(const Status& status) { ASSERT_TRUE(status.ok()) << status.message(); }
-
-// A table under a journal, and beside it the dense one after every change.
-class Pair {
- public:
-  Pair(int64_t rows, int64_t width, int64_t max_entries, Table first)
-      : rows_(rows),
-        width_(width),
-        table(std::move(first)),
-        journal(rows, width, RowJournal::Rows::kAll, max_entries),
-        dense_{table} {}
-
-  int64_t Append(const UpdateProgram& update, const std::vector<int>& arrays,
-                 const std::vector<float>& gradient, bool has_gradient = true) {
-    int64_t number = -1;
-    const Status status =
-        journal.Append({update.program, arrays, update.scalars, has_gradient}, &number);
-    EXPECT_TRUE(status.ok()) << status.message();
-    const FlushDenormals flush_denormals;
-    Table next = dense_.back();
-    std::vector<ElementwiseProgram::Array> variables;
-    for (int array : arrays) variables.push_back({next[array].data(), next[array].data()});
-    update.program->Run(gradient.data(), variables, update.scalars, rows_ * width_);
-    dense_.push_back(std::move(next));
-    return number;
-  }
-
-  void Apply(int64_t change, const std::vector<int64_t>& rows, const std::vector<float>& gradient) {
-    std::vector<float> values;
-    for (int64_t row : rows) {
-      values.insert(values.end(), gradient.begin() + row * width_,
-                    gradient.begin() + (row + 1) * width_);
-    }
-    ExpectOk(journal.Apply(change, rows.data(), rows.size(), values.data(), Pointers(&table)));
-  }
-
-  // Compares rows with what they were after the first `changes` changes.
-  void ExpectUpToDate(const std::vector<int64_t>& rows, int64_t changes, const std::string& what) {
-    for (int64_t row : rows) {
-      ExpectSame(table, dense_[changes], row * width_, (row + 1) * width_, what);
-    }
-  }
-
- private:
-  const int64_t rows_, width_;
-
- public:
-  Table table;
-  RowJournal journal;
-
- private:
-  std::vector<Table> dense_;
 };
 
-class Histories {
- public:
-  explicit Histories(unsigned seed) : random_(seed) {}
+TEST_F(RowJournalTest, PartsLeaveTheBitsOfTheWhole) {
+  const UpdateProgram adam = UpdateProgramNamed("adam");
+  Table whole = Ones(adam), parts = whole;
+  RowJournal one(kRows, kWidth), two(kRows, kWidth);
+  const std::vector<int64_t> rows = {7, 2, 9, 0, 4};
+  for (int step = 0; step < 5; ++step) {
+    std::vector<float> values(rows.size() * kWidth);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = 0.1f * (i + step);
+    int64_t change;
+    ExpectOk(one.Append({adam.program, {0, 1, 2}, adam.scalars, true}, &change));
+    ExpectOk(two.Append({adam.program, {0, 1, 2}, adam.scalars, true}, &change));
+    ExpectOk(one.Apply(change, rows.data(), 5, values.data(), Pointers(&whole)));
+    ExpectOk(two.Apply(change, rows.data() + 2, 3, values.data() + 2 * kWidth, Pointers(&parts)));
+    ExpectOk(two.Apply(change, rows.data(), 2, values.data(), Pointers(&parts)));
+    ExpectOk(one.Complete(change));
+    ExpectOk(two.Complete(change));
+  }
+  EXPECT_EQ(whole, parts);
+}
 
-  void Run(const UpdateProgram& update) {
-    const int64_t rows = Below(40), width = std::vector<int64_t>{1, 3, 16, 33, 600}[Below(5)];
-    const bool decays = Chance(4), averages = Chance(4), constant = Chance(2), odd = Chance(4);
-    const int slots = update.slots + (averages ? 1 : 0);
-    Table first(1 + slots);
-    for (int array = 0; array <= slots; ++array) {
-      first[array] = Values(rows * width, odd);
-      if (array > 0 && array <= update.slots && !Chance(4)) {
-        std::fill(first[array].begin(), first[array].end(), update.first_slots);
-      }
+TEST_F(RowJournalTest, APartMayComeBeforeOthersOfTheChangeBefore) {
+  const UpdateProgram momentum = UpdateProgramNamed("momentum");
+  JournalPair pair(kRows, kWidth, Ones(momentum));
+  const auto first = GradientOf({0, 1, 2}), second = GradientOf({1, 5}, 2.0f);
+  const int64_t change = pair.Append(momentum, {0, 1}, first);
+  const int64_t next = pair.Append(momentum, {0, 1}, second);
+  pair.Apply(change, {1}, first);
+  pair.Apply(next, {1}, second);
+  pair.ExpectUpToDate({1}, 2);
+  // The row 5 might still get a gradient of the first change.
+  const Table before = pair.table;
+  EXPECT_EQ(pair.TryApply(next, {5}, second).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(pair.journal.complete(), 0);
+  EXPECT_EQ(pair.table, before);
+  pair.Apply(change, {2, 0}, first);
+  ExpectOk(pair.journal.Complete(change));
+  pair.Apply(next, {5}, second);
+  // With what is complete only; a row may have more.
+  ExpectOk(pair.BringUpToDate({0, 1, 9}));
+  pair.ExpectUpToDate({0, 9}, 1);
+  pair.ExpectUpToDate({1, 5}, 2);
+  ExpectOk(pair.journal.Complete(next));
+  ExpectOk(pair.BringUpToDate(Range(kRows)));
+  pair.ExpectUpToDate(Range(kRows), 2);
+}
+
+TEST_F(RowJournalTest, RowsAreBroughtUpToAGivenChange) {
+  const UpdateProgram momentum = UpdateProgramNamed("momentum");
+  JournalPair pair(kRows, kWidth, Ones(momentum));
+  Step(&pair, momentum, {3, 4});
+  Step(&pair, momentum, {});
+  Step(&pair, momentum, {});
+  const int64_t row = 3;
+  ExpectOk(pair.journal.BringUpToDate(&row, 1, 2, Pointers(&pair.table)));
+  pair.ExpectUpToDate({3}, 2);
+  pair.ExpectUpToDate({4}, 1);
+  EXPECT_FALSE(pair.journal.BringUpToDate(&row, 1, 4, Pointers(&pair.table)).ok());
+}
+
+TEST_F(RowJournalTest, WhatIsWrongChangesNothing) {
+  const UpdateProgram adam = UpdateProgramNamed("adam");
+  JournalPair pair(kRows, kWidth, Ones(adam));
+  Step(&pair, adam, {1, 2});
+  const auto gradient = GradientOf({1, 2, 3});
+  const int64_t change = pair.Append(adam, {0, 1, 2}, gradient);
+  pair.Apply(change, {3}, gradient);
+  const Table before = pair.table;
+  const std::vector<float> values(4 * kWidth, 1.0f);
+  auto apply = [&](int64_t number, std::vector<int64_t> rows, RowJournal::Arrays arrays) {
+    return pair.journal.Apply(number, rows.data(), rows.size(), values.data(), arrays);
+  };
+  const RowJournal::Arrays arrays = Pointers(&pair.table);
+  const Status outside = apply(change, {1, 2, 10}, arrays);
+  EXPECT_EQ(outside.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(outside.message().find("10"), std::string::npos) << outside.message();
+  for (const Status& status :
+       {apply(change, {1, -1}, arrays), apply(change, {1, 2, 1}, arrays),  // repeated
+        apply(change, {1, 3}, arrays),                                     // once more
+        apply(change - 1, {4}, arrays),                                    // complete
+        apply(change + 1, {4}, arrays), apply(-1, {4}, arrays),            // no such change
+        apply(change, {1}, {arrays[0], arrays[1]}),                        // a slot is missing
+        apply(change, {1}, {arrays[0], nullptr, arrays[2]}),               //
+        pair.journal.Complete(change + 1), pair.BringUpToDate({1, 10}),
+        pair.journal.Abandon(change)}) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  }
+  int64_t number;
+  for (const RowChange& wrong :
+       {RowChange{nullptr, {0}, {}, true}, RowChange{adam.program, {0, 1}, adam.scalars, true},
+        RowChange{adam.program, {0, 1, 2}, {}, true},
+        RowChange{adam.program, {0, 1, 1}, adam.scalars, true},
+        RowChange{adam.program, {0, 1, -2}, adam.scalars, true},
+        RowChange{adam.program, {0, 1, 1000}, adam.scalars, true},
+        RowChange{adam.program, {0, 1, 2}, adam.scalars, false}}) {
+    EXPECT_FALSE(pair.journal.Append(wrong, &number).ok());
+  }
+  EXPECT_EQ(pair.table, before);
+  // All rows get their gradient as if nothing had been.
+  pair.Apply(change, {2, 1}, gradient);
+  ExpectOk(pair.journal.Complete(change));
+  ExpectOk(pair.BringUpToDate(Range(kRows)));
+  pair.ExpectUpToDate(Range(kRows), 2);
+}
+
+TEST_F(RowJournalTest, AChangeThatIsAbandonedIsNotMade) {
+  const UpdateProgram momentum = UpdateProgramNamed("momentum");
+  JournalPair pair(kRows, kWidth, Ones(momentum));
+  Step(&pair, momentum, {1});
+  int64_t change;
+  ExpectOk(pair.journal.Append({momentum.program, {0, 1}, momentum.scalars, true}, &change));
+  ExpectOk(pair.journal.Abandon(change));
+  EXPECT_EQ(pair.journal.complete(), 2);
+  ExpectOk(pair.BringUpToDate(Range(kRows)));
+  pair.ExpectUpToDate(Range(kRows), 1);
+}
+
+TEST_F(RowJournalTest, RowsCostWhatTheyMiss) {
+  struct Case {
+    std::string name;
+    int64_t of_a_touched_row;  // Changes made when it is read after it missed 500.
+  };
+  for (const Case& expected : {Case{"sgd", 0}, Case{"adagrad", 1}, Case{"adam", 500},
+                               Case{"momentum", 500}, Case{"ftrl", -1}}) {
+    SCOPED_TRACE(expected.name);
+    const UpdateProgram update = UpdateProgramNamed(expected.name);
+    JournalPair pair(kRows, kWidth, Ones(update));
+    Step(&pair, update, {0, 1, 2});
+    EXPECT_EQ(pair.journal.made(), 3);
+    UpdateProgram slower = update;
+    for (int i = 0; i < 500; ++i) {
+      // What leaves a row as it is, whatever the learning rate, is passed over with every rate.
+      if (expected.of_a_touched_row < 500 && expected.name != "ftrl") slower.scalars[0] *= 0.99f;
+      Step(&pair, slower, {});
     }
-    Pair pair(rows, width, 1 + Below(40), std::move(first));
-    std::vector<int> arrays(1 + update.slots);
-    std::iota(arrays.begin(), arrays.end(), 0);
-    UpdateProgram step = update;
-    const int64_t steps = Below(60);
-    for (int64_t i = 0; i < steps; ++i) {
-      if (!constant) step.scalars[0] *= 0.95f;
-      if (decays) pair.Append(WeightDecay(), {0}, {}, false);
-      std::vector<int64_t> touched = Some(rows);
-      std::vector<float> gradient(rows * width);
-      for (int64_t row : touched) {
-        for (int64_t j = 0; j < width; ++j) gradient[row * width + j] = normal_(random_);
-      }
-      const int64_t change = pair.Append(step, arrays, gradient);
-      const int64_t next =
-          averages ? pair.Append(MovingAverage(), {0, update.slots + 1}, {}, false) : change;
-      // In parts.
-      size_t begin = 0;
-      while (begin < touched.size()) {
-        const size_t end = begin + 1 + Below(touched.size() - begin);
-        pair.Apply(change, {touched.begin() + begin, touched.begin() + end}, gradient);
-        pair.ExpectUpToDate({touched.begin() + begin, touched.begin() + end}, change + 1,
-                            update.name);
-        begin = end;
-      }
-      ExpectOk(pair.journal.Complete(change));
-      ASSERT_EQ(pair.journal.complete(), next + 1);
-      if (rows > 0 && Chance(3)) {
-        std::vector<int64_t> read = Some(rows);
-        read.insert(read.end(), read.begin(), read.end());
-        ExpectOk(pair.journal.BringUpToDate(read.data(), read.size(), Pointers(&pair.table)));
-        pair.ExpectUpToDate(read, next + 1, update.name);
-      }
-      if (::testing::Test::HasFailure()) return;
+    EXPECT_EQ(pair.journal.made(), 3);
+    ExpectOk(pair.BringUpToDate({0}));
+    const int64_t made = pair.journal.made() - 3;
+    if (expected.of_a_touched_row >= 0) {
+      EXPECT_EQ(made, expected.of_a_touched_row);
+    } else {
+      EXPECT_LT(made, 100);
     }
-    ExpectOk(pair.journal.BringAllUpToDate(Pointers(&pair.table)));
-    std::vector<int64_t> all(rows);
-    std::iota(all.begin(), all.end(), 0);
-    pair.ExpectUpToDate(all, pair.journal.size(), update.name);
+    // A row that nobody has touched: its slots are zero, or it is as above.
+    ExpectOk(pair.BringUpToDate({7}));
+    const int64_t of_others = pair.journal.made() - 3 - made;
+    EXPECT_LE(of_others, expected.name == "adagrad" ? 1 : expected.name == "ftrl" ? 100 : 0);
+    pair.ExpectUpToDate({0, 7}, pair.journal.size());
   }
+}
 
- private:
-  int64_t Below(int64_t limit) {
-    return std::uniform_int_distribution<int64_t>(0, limit - 1)(random_);
+TEST_F(RowJournalTest, ARowWhoseMomentumIsGoneCostsNothing) {
+  const UpdateProgram momentum = UpdateProgramNamed("momentum");
+  JournalPair pair(kRows, kWidth, Ones(momentum));
+  Step(&pair, momentum, {0});
+  for (int i = 0; i < 3000; ++i) {
+    UpdateProgram slower = momentum;
+    slower.scalars[0] = 1.0f / (i + 1);
+    Step(&pair, slower, {});
   }
-  bool Chance(int of) { return Below(of) == 0; }
+  ExpectOk(pair.BringUpToDate({0}));
+  pair.ExpectUpToDate({0}, 3001);
+  EXPECT_LT(pair.journal.made(), 1000);
+}
 
-  // In any order, mostly few.
-  std::vector<int64_t> Some(int64_t rows) {
-    if (Chance(5) || rows == 0) return {};
-    std::vector<int64_t> all(rows);
-    std::iota(all.begin(), all.end(), 0);
-    std::shuffle(all.begin(), all.end(), random_);
-    all.resize(1 + Below(Chance(3) ? rows : std::min<int64_t>(rows, 4)));
-    return all;
+TEST_F(RowJournalTest, KeepsFewChanges) {
+  const UpdateProgram adam = UpdateProgramNamed("adam");
+  constexpr int64_t kMaxEntries = 16;
+  JournalPair pair(kRows, kWidth, Ones(adam), kMaxEntries);
+  for (int step = 0; step < 200; ++step) {
+    Step(&pair, adam, {step % 3});
+    EXPECT_LE(pair.journal.kept(), 2 * kMaxEntries + 2);
   }
+  EXPECT_EQ(pair.journal.size(), 200);
+  ExpectOk(pair.journal.BringAllUpToDate(Pointers(&pair.table)));
+  EXPECT_EQ(pair.journal.kept(), 0);
+  pair.ExpectUpToDate(Range(kRows), 200);
+  // A rank may hold no row at all.
+  JournalPair none(0, kWidth, Table(3), kMaxEntries);
+  for (int step = 0; step < 50; ++step) Step(&none, adam, {});
+  EXPECT_EQ(none.journal.kept(), 0);
+}
 
-  std::vector<float> Values(int64_t count, bool odd) {
-    using Limits = std::numeric_limits<float>;
-    const float others[] = {0.0f,
-                            -0.0f,
-                            Limits::denorm_min(),
-                            -Limits::denorm_min(),
-                            Limits::max(),
-                            Limits::infinity(),
-                            Limits::quiet_NaN(),
-                            Limits::min(),
-                            1e30f};
-    std::vector<float> values(count);
-    for (float& value : values) value = odd && Chance(5) ? others[Below(9)] : normal_(random_);
-    return values;
+TEST_F(RowJournalTest, TouchedRowsOnly) {
+  const UpdateProgram adam = UpdateProgramNamed("adam"), decay = WeightDecay();
+  Table table = Ones(adam), expected = table;
+  RowJournal journal(kRows, kWidth, RowJournal::Rows::kTouched, 4);
+  for (int step = 0; step < 30; ++step) {
+    int64_t change;
+    const std::vector<int64_t> rows = {step % 4, 9 - step % 3};
+    for (int i = 0; i < 2; ++i) {
+      ExpectOk(journal.Append({decay.program, {0}, decay.scalars, false}, &change));
+    }
+    ExpectOk(journal.Append({adam.program, {0, 1, 2}, adam.scalars, true}, &change));
+    const std::vector<float> values(2 * kWidth, 0.5f);
+    ExpectOk(journal.Apply(change, rows.data(), 2, values.data(), Pointers(&table)));
+    ExpectOk(journal.Complete(change));
+    ExpectOk(journal.BringUpToDate(rows.data(), 2, Pointers(&table)));
+    for (int64_t row : rows) {
+      std::vector<ElementwiseProgram::Array> arrays;
+      for (auto& array : expected) {
+        arrays.push_back({array.data() + row * kWidth, array.data() + row * kWidth});
+      }
+      for (int i = 0; i < 2; ++i) {
+        decay.program->Run(nullptr, {arrays[0]}, decay.scalars, kWidth);
+      }
+      adam.program->Run(values.data(), arrays, adam.scalars, kWidth);
+    }
+    EXPECT_LE(journal.kept(), 4);
   }
+  ExpectOk(journal.BringAllUpToDate(Pointers(&table)));
+  EXPECT_EQ(table, expected);
+}
 
-  std::mt19937 random_;
-  std::normal_distribution<float> normal_;
-};
-
-TEST(RowJournalTest, RandomHistoriesEqualDenseUpdates) {
-  const auto programs = UpdatePrograms();
-  for (unsigned i = 0; i < 1000 && !HasFailure(); ++i) {
-    SCOPED_TRACE(i);
-    Histories(i).Run(programs[i % programs.size()]);
+TEST_F(RowJournalTest, CallsFromSeveralThreads) {
+  const UpdateProgram momentum = UpdateProgramNamed("momentum");
+  JournalPair pair(kRows, kWidth, Ones(momentum), 8);
+  for (int step = 0; step < 50; ++step) {
+    const auto gradient = GradientOf({0, 1, 2, 3});
+    const int64_t change = pair.Append(momentum, {0, 1}, gradient);
+    std::vector<std::thread> threads;
+    for (int64_t row = 0; row < 4; ++row) {
+      threads.emplace_back([&, row] { pair.Apply(change, {row}, gradient); });
+    }
+    threads.emplace_back([&] { ExpectOk(pair.BringUpToDate({5, 6})); });
+    for (std::thread& thread : threads) thread.join();
+    ExpectOk(pair.journal.Complete(change));
   }
+  ExpectOk(pair.BringUpToDate(Range(kRows)));
+  pair.ExpectUpToDate(Range(kRows), 50);
 }
 
 }  // namespace
