@@ -306,13 +306,13 @@ void RowJournal::ReplayTile(std::vector<Behind>* behind, int64_t changes, const 
 void RowJournal::Leave(int64_t next, int64_t checked, int64_t changes,
                        std::vector<Behind>* behind) {
   const JournalEntries::Entry& made = entries_.at(checked);
+  const RowTile& tile = tile_;
   for (size_t place = tile_.size(); place-- > 0;) {
     int64_t end = next;
-    auto values = [&](int array) { return tile_.values(array, place); };
+    auto values = [&](int array) { return tile.values(array, place); };
     const std::vector<int>& arrays = made.change.arrays;
-    const bool unchanged = std::all_of(arrays.begin(), arrays.end(), [&](int array) {
-      return tile_.IsAsRemembered(array, place);
-    });
+    const bool unchanged = std::all_of(
+        arrays.begin(), arrays.end(), [&](int array) { return tile.IsAsRemembered(array, place); });
     if (unchanged) {
       end = std::max(end, std::min(made.identical->end, changes));
       if (made.idle.run != nullptr && made.idle.proof->conditional) {

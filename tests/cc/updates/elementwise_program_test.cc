@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 
 namespace tfdear {
@@ -95,6 +96,136 @@ TEST(ElementwiseProgramTest, EveryOperation) {
     volatile float quotient = std::sqrt(square) / difference;
     ASSERT_EQ(weight[i], -quotient + gradient[i]) << i;
   }
+}
+
+// Every operation, of arrays and numbers, of values of all kinds, one by one and vectorised.
+TEST(ElementwiseOperationTest, OddValuesAndAllKindsOfOperands) {
+  using Limits = std::numeric_limits<float>;
+  using Operation = ElementwiseOperation;
+  const std::vector<float> values = {0.0f,
+                                     -0.0f,
+                                     1.0f,
+                                     -1.0f,
+                                     2.5f,
+                                     Limits::infinity(),
+                                     -Limits::infinity(),
+                                     Limits::quiet_NaN(),
+                                     Limits::max(),
+                                     Limits::min(),
+                                     0.5f,
+                                     -3.0f};
+  auto expected = [](Operation operation, float x, float y) -> float {
+    const bool any_nan = std::isnan(x) || std::isnan(y);
+    switch (operation) {
+      case Operation::kCopy:
+        return x;
+      case Operation::kNegate:
+        return -x;
+      case Operation::kSquareRoot:
+        return std::sqrt(x);
+      case Operation::kAdd:
+        return x + y;
+      case Operation::kSubtract:
+        return x - y;
+      case Operation::kMultiply:
+        return x * y;
+      case Operation::kDivide:
+        return x / y;
+      case Operation::kMaximum:
+        return any_nan ? Limits::quiet_NaN() : x > y ? x : y;
+      case Operation::kMinimum:
+        return any_nan ? Limits::quiet_NaN() : x < y ? x : y;
+      case Operation::kAbsolute:
+        return std::fabs(x);
+      case Operation::kSign:
+        return std::isnan(x) ? x : static_cast<float>((x > 0) - (x < 0));
+      case Operation::kPower:
+        return std::pow(x, y);
+      case Operation::kGreater:
+        return x > y;
+      case Operation::kGreaterEqual:
+        return x >= y;
+      case Operation::kEqual:
+        return x == y;
+      case Operation::kNot:
+        return x == 0;
+      case Operation::kWhere:
+        return x != 0 ? y : 0.0f;
+      case Operation::kUnless:
+        return x != 0 ? 0.0f : y;
+      case Operation::kUnite:
+        break;  // Of a number and nothing, as a choice has them.
+    }
+    return y;
+  };
+  constexpr size_t count = 37;
+  for (int number = 0; number < kElementwiseOperations; ++number) {
+    const auto operation = static_cast<Operation>(number);
+    for (float x : values) {
+      for (float y : values) {
+        if (operation == Operation::kUnite) x = 0.0f;
+        const std::vector<float> left(count, x), right(count, y);
+        for (const bool left_is_number : {false, true}) {
+          for (const bool right_is_number : {false, true}) {
+            std::vector<float> target(count, 7.0f);
+            FunctionOf(operation, left_is_number, right_is_number)(target.data(), left.data(),
+                                                                   right.data(), count);
+            const float want = expected(operation, x, y);
+            for (float value : target) {
+              if (std::isnan(want)) {
+                ASSERT_TRUE(std::isnan(value)) << number << " of " << x << " and " << y;
+              } else {
+                ASSERT_EQ(std::memcmp(&value, &want, sizeof value), 0)
+                    << number << " of " << x << " and " << y << ": " << value;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ElementwiseProgramTest, AChoiceLetsInfinitiesPass) {
+  // weight = gradient > scalar ? gradient : weight
+  const ElementwiseProgram program = Parsed(
+      {
+          12,
+          3,
+          0,
+          2,
+          16,
+          4,
+          3,
+          0,
+          17,
+          5,
+          3,
+          1,
+          18,
+          1,
+          4,
+          5,
+      },
+      1, 1);
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> gradient = {infinity, -1.0f, 2.0f, -infinity};
+  std::vector<float> weight = {1.0f, -infinity, 3.0f, -0.0f};
+  program.Run(gradient.data(), {{weight.data(), weight.data()}}, {0.0f}, 4);
+  ExpectSameBits(weight, {infinity, -infinity, 2.0f, -0.0f});
+}
+
+TEST(ElementwiseProgramTest, WhatIsOnlyReadAndNoGradient) {
+  ElementwiseProgram program;
+  // average = average * scalar + weight
+  const std::vector<int64_t> code = {kMultiply, 4, 2, 3, kAdd, 2, 4, 1};
+  EXPECT_FALSE(ElementwiseProgram::Parse(code, 2, 1, &program).ok());
+  ASSERT_TRUE(ElementwiseProgram::Parse(code, 2, 1, &program, true).ok());
+  EXPECT_FALSE(program.reads_gradient());
+  const std::vector<float> weight(2000, 3.0f);
+  std::vector<float> average(2000, 4.0f);
+  program.Run(nullptr, {{weight.data(), nullptr}, {average.data(), average.data()}}, {0.5f}, 2000);
+  ExpectSameBits(average, std::vector<float>(2000, 5.0f));
 }
 
 TEST(ElementwiseProgramTest, RefusesWhatIsNoProgram) {
