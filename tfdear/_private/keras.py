@@ -98,6 +98,26 @@ HANDLE_NON_FINITE_GRADS = _loss_scale(
 # Where gradients are accumulated.
 APPLY = _base_optimizer("BaseOptimizer.apply", "(self, grads, trainable_variables=None)")
 
+# Hold a file's entries, save and load those of an optimizer, tell whether the file fits in memory.
+H5_STORE = _saving("H5IOStore")
+_saving("H5IOStore.__init__", sets="_h5_entry_group")
+SAVE_OPTIMIZER = _base_optimizer("BaseOptimizer.save_own_variables", "(self, store)")
+LOAD_OPTIMIZER = _base_optimizer("BaseOptimizer.load_own_variables", "(self, store)")
+IS_MEMORY_SUFFICIENT = _saving("is_memory_sufficient", "(model)")
+
+# Write a layer by the name of its class, and make it from what a file says.
+SERIALIZE_WITH_PUBLIC_CLASS = REGISTRY.name(
+    "keras.src.saving.serialization_lib",
+    "serialize_with_public_class",
+    "(cls, inner_config=None)",
+)
+TO_SNAKE_CASE = REGISTRY.name("keras.src.utils.naming", "to_snake_case", "(name)")
+DESERIALIZE = REGISTRY.name(
+    "keras.src.saving.serialization_lib",
+    "deserialize_keras_object",
+    "(config, custom_objects=None, safe_mode=True, **kwargs)",
+)
+
 # Makes an optimizer's slot; averages the variables of a model.
 ADD_VARIABLE_FROM_REFERENCE = _optimizer(
     "TFOptimizer.add_variable_from_reference",

@@ -138,7 +138,7 @@ def _name(variable: _Variable) -> str:
 
 def _tensor_variable(variable: _Variable) -> tf.Variable:
     """TensorFlow's variable in one of Keras's."""
-    value = getattr(variable, "_value", None) or getattr(variable, "value", None)
+    value = getattr(variable, "value", None)
     return value if isinstance(value, tf.Variable) else variable
 
 

@@ -10,6 +10,7 @@ and gradients are those of the whole table. An optimizer's update runs on the pa
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
@@ -26,6 +27,7 @@ class ShardedVariable(variable_module.DearVariable):
 
     def __init__(self, *args: Any, placement: placement_module.Placement, **kwargs: Any):
         self.placement = placement
+        self.shard_number = -1  # In the service that hands out its rows.
         super().__init__(*args, **kwargs)
 
     @property
@@ -53,7 +55,10 @@ class ShardedVariable(variable_module.DearVariable):
         return self.read_whole()
 
     def read_whole(self) -> tf.Tensor:
-        """The whole table, from all ranks: call it on all of them."""
+        """The whole table, from all ranks.
+
+        In a graph it is a collective: call it on all ranks.
+        """
         self.note_use()
         return table_lookup.read_whole(self)
 
@@ -61,20 +66,49 @@ class ShardedVariable(variable_module.DearVariable):
         """Tells the tapes that record that the table is used."""
         _tf_private.resource_variable_ops.variable_accessed(self)
 
-    def read_shard(self, begin: int = 0, end: int | None = None) -> tf.Tensor:
-        """What this rank holds of it, or of that its rows from `begin` to `end`."""
+    def read_shard(
+        self, begin: int = 0, end: int | None = None, changes: int | None = None
+    ) -> tf.Tensor:
+        """What this rank holds of it, or of that its rows from `begin` to `end`.
+
+        `changes`: how many it must have had, which must be complete; None: all so far.
+        """
         rows, columns = self.placement.shard_shape
-        self.table.await_updates()
+        if changes is None:
+            self.table.await_updates()
+        wanted = (begin, rows if end is None else end, -1 if changes is None else changes)
         with tf.device(self.device):
             return library.load().dear_read_shard(
                 self.table.raw_handle,
                 self.raw_handle,
+                tf.constant(wanted, tf.int64),
                 T=self.dtype,
                 number=self.table.number,
                 touched_only=self.placement.touched_only,
-                begin=begin,
-                end=rows if end is None else end,
                 columns=columns,
+            )
+
+    def read_rows(self, begin: int, end: int) -> np.ndarray:
+        """Rows of the whole, from all ranks, at this point of the program; not in a graph."""
+        if self.placement.partition.ranks == 1:
+            return self.read_shard(begin, end).numpy()
+        return self.strategy.extended.table_service.read_rows(self, begin, end)
+
+    def changes(self) -> int:
+        """How many changes the table has had, with all that are in flight."""
+        self.table.await_updates()
+        return int(self._changes()[0])
+
+    def complete_changes(self) -> int:
+        """How many changes are made already."""
+        return int(self._changes()[1])
+
+    def _changes(self) -> tf.Tensor:
+        with tf.device(self.device):
+            return library.load().dear_table_changes(
+                self.table.raw_handle,
+                number=self.table.number,
+                touched_only=self.placement.touched_only,
             )
 
     def sparse_read(self, indices: _TensorLike, name: str | None = None) -> tf.Tensor:
@@ -105,6 +139,9 @@ class ShardedVariable(variable_module.DearVariable):
 
     def assign_shard(self, value: tf.Tensor) -> None:
         """Replaces what this rank holds."""
+        if self.placement.partition.ranks > 1:
+            # Another rank may still be reading the old value.
+            self.strategy.extended.collectives.barrier()
         # What rows missed concerns the old values of this variable, and the others stay.
         self.table.await_updates()
         with tf.device(self.device):

@@ -107,10 +107,13 @@ def _held_of(table: ShardedVariable, ids: tf.Tensor) -> tf.Tensor:
 
 
 def read_whole(variable: ShardedVariable) -> tf.Tensor:
-    """The whole of a table or one of its slots; call it on all ranks."""
+    """The whole of a table or one of its slots; in a graph, call it on all ranks."""
     placement = variable.placement
-    shard = variable.read_shard()
-    if placement.partition.ranks > 1:
+    if placement.partition.ranks > 1 and tf.executing_eagerly():
+        shard = tf.convert_to_tensor(variable.read_rows(0, placement.partition.rows))
+    else:
+        shard = variable.read_shard()
+    if placement.partition.ranks > 1 and not tf.executing_eagerly():
         gathered = variable.strategy.extended.collectives.all_gather(tf.reshape(shard, [-1]))
         shard = _put_together(placement, gathered)
     value = tf.ensure_shape(shard, placement.shape)

@@ -139,6 +139,11 @@ class Job:
         return [int(text) for text in self.exchange(str(value))]
 
     @property
+    def listen_address(self) -> str:
+        """The address of this rank that the other ranks can reach."""
+        return self._rendezvous.listen_address
+
+    @property
     def compresses(self) -> bool:
         """Whether some buckets of gradients are compressed."""
         return self.sparse_buckets is not None

@@ -9,7 +9,8 @@ import tensorflow as tf
 from tfdear.gradients import initial_part, table_lookup
 from tfdear.gradients import placement as placement_module
 from tfdear.gradients.sharded_variable import ShardedVariable
-from tfdear.layers import pooling
+from tfdear.integrations.keras import table_files
+from tfdear.layers import files, pooling
 from tfdear.planning import partition as partition_module
 
 _Ids: TypeAlias = tf.Tensor | tf.RaggedTensor | tf.SparseTensor
@@ -19,6 +20,8 @@ _EXCHANGES = ("auto", "all_to_all", "all_gather")
 _UPDATES = ("exact", "touched")
 
 
+@files.stands_in_for(keras.layers.Embedding)
+@keras.saving.register_keras_serializable("tfdear")
 class ShardedEmbedding(keras.layers.Embedding):
     """Turns ids into vectors, with a table of which every rank holds a part.
 
@@ -118,6 +121,7 @@ class ShardedEmbedding(keras.layers.Embedding):
             **kwargs,
         )
 
+    OWN_ARGUMENTS = ("combiner", "partition", "exchange", "updates")
     built: bool
 
     def build(self, input_shape: Any = None) -> None:
@@ -189,9 +193,23 @@ class ShardedEmbedding(keras.layers.Embedding):
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
-        for name in ("combiner", "partition", "exchange", "updates"):
-            config[name] = getattr(self, name)
+        config.update(files.own_part(self))
         return config
+
+    def get_build_config(self) -> dict[str, Any]:
+        return files.build_config(self, super().get_build_config())
+
+    def save_own_variables(self, store: Any) -> None:
+        if self.built and self._table is not None:
+            table_files.write(store, "0", self._table)
+        else:
+            super().save_own_variables(store)
+
+    def load_own_variables(self, store: Any) -> None:
+        if self.built and self._table is not None and "0" in store.keys():
+            table_files.read(store, "0", self._table)
+        else:
+            super().load_own_variables(store)
 
 
 def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:

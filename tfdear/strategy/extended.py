@@ -2,6 +2,7 @@
 """`strategy.extended`: what Keras and `tf.distribute` call while a model is built and trained."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from tfdear.strategy import (
     table_creation,
     variable_creation,
 )
+from tfdear.strategy import table_service as table_service_module
 from tfdear.strategy.ignored_options import Options
 
 
@@ -76,6 +78,11 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
     def world_size(self) -> int:
         """Number of ranks; unlike `num_replicas_in_sync`, a step may read it without effect."""
         return self._job.world_size
+
+    @functools.cached_property
+    def table_service(self) -> table_service_module.TableService:
+        """Hands out rows of sharded tables; first used when all ranks create one."""
+        return table_service_module.TableService(self._job)
 
     @property
     def rank(self) -> int:

@@ -49,7 +49,7 @@ def create(
             value = table_lookup.part_of(placement, value)
         elif value.shape != placement.shard_shape:
             return None
-        return ShardedVariable(
+        table = ShardedVariable(
             value,
             placement=placement,
             creation_path=variable_names.path(given.get("name"), given.get("initial_value")),
@@ -59,3 +59,6 @@ def create(
             distribute_strategy=strategy,
             **{name: given[name] for name in _KEPT if given.get(name) is not None},
         )
+        if placement.partition.ranks > 1:
+            table.shard_number = strategy.extended.table_service.add(table)
+        return table

@@ -19,11 +19,12 @@ from tfdear.integrations.keras import (
     saved_model,
     saving,
     steps,
+    table_files,
     tables,
     variables,
 )
 
-IN_ONE_PROCESS = (building.BUILDING, tables.SEAMS)
+IN_ONE_PROCESS = (building.BUILDING, tables.SEAMS, table_files.SEAMS)
 OF_KERAS = (
     saving.SEAMS,
     losses.SEAMS,

@@ -11,13 +11,9 @@ from tfdear._private import keras as _keras_private
 from tfdear._private import seams
 from tfdear.gradients import initial_part
 from tfdear.gradients.sharded_variable import ShardedVariable
+from tfdear.integrations.keras.table_files import table_of
 
 SEAMS = seams.Seams()
-
-
-def _table_of(variable: object) -> ShardedVariable | None:
-    value = getattr(variable, "_value", variable)
-    return value if isinstance(value, ShardedVariable) else None
 
 
 @SEAMS.wrap(_keras_private.ADD_VARIABLE_FROM_REFERENCE)
@@ -29,7 +25,7 @@ def _make_part(
     initializer: Any = "zeros",
 ) -> object:
     # A slot has the whole table's shape, of which no rank has the memory.
-    table = _table_of(reference_variable)
+    table = table_of(reference_variable)
     if table is not None:
         initializer = initial_part.PartInitializer(
             keras.initializers.get(initializer),
@@ -45,7 +41,7 @@ def _average_by_rows(
 ) -> None:
     if not optimizer.use_ema:
         return
-    tables = [_table_of(variable) for variable in variables]
+    tables = [table_of(variable) for variable in variables]
     if not any(table is not None for table in tables):
         original(optimizer, variables)
         return
@@ -57,7 +53,7 @@ def _average_by_rows(
         if table is None:
             average.assign(momentum * average + (1 - momentum) * variable)
         else:
-            table.strategy.extended.update(_table_of(average), _average(table, momentum))
+            table.strategy.extended.update(table_of(average), _average(table, momentum))
 
 
 def _average(table: ShardedVariable, momentum: tf.Tensor) -> Any:

@@ -1,0 +1,228 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Hands rows of sharded tables to ranks that read the whole, without a collective.
+
+[Note: Reading whole tables]
+`save` on the chief alone must not wait for the other ranks to call something. So every rank has a
+server that hands out the rows it holds. A reader says how many changes of the table it has seen; a
+rank waits until it has made as many. It cannot have made more: the next change needs a gradient of
+the reader's, and writes of a script wait for all ranks (`ShardedVariable.assign`). A rank whose
+script has ended serves until rank 0's has.
+"""
+
+import atexit
+import concurrent.futures
+import hmac
+import json
+import queue
+import secrets
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import numpy as np
+
+from tfdear import errors
+from tfdear.gradients.placement import Placement
+from tfdear.gradients.sharded_variable import ShardedVariable
+from tfdear.job import job as job_module
+
+_SERVICE = "tfdear.Tables"
+_TOKEN = "tfdear-token"
+# The variable's number, the changes it must have, and the rows of the server's part.
+_REQUEST = struct.Struct("<4q")
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 0),
+    ("grpc.enable_http_proxy", 0),
+)
+_PAUSE_SECONDS = 0.002
+_FAREWELL_SECONDS = 5.0
+
+
+class TableService:
+    """Serves this rank's parts of tables, and reads whole ones. Create it on all ranks together."""
+
+    def __init__(self, job: job_module.Job):
+        self._job = job
+        self._variables: weakref.WeakValueDictionary[int, ShardedVariable] = (
+            weakref.WeakValueDictionary()
+        )
+        self._count = 0
+        self._token = secrets.token_hex(32)
+        self._chief_is_done = threading.Event()
+        self._server = grpc.server(_Daemon(), options=_OPTIONS)
+        self._server.add_generic_rpc_handlers(
+            [
+                grpc.method_handlers_generic_handler(
+                    _SERVICE,
+                    {
+                        "Read": grpc.unary_unary_rpc_method_handler(self._guarded(self._serve)),
+                        "Farewell": grpc.unary_unary_rpc_method_handler(
+                            self._guarded(self._note_farewell)
+                        ),
+                    },
+                )
+            ]
+        )
+        address = job.listen_address
+        port = self._server.add_insecure_port(f"{address}:0")
+        self._server.start()
+        published = job.exchange(json.dumps([f"{address}:{port}", self._token]))
+        self._peers = [_Peer(*json.loads(text)) for text in published]
+        atexit.register(self._close)
+
+    def add(self, variable: ShardedVariable) -> int:
+        """Takes up a table or a slot; all ranks add theirs in the same order."""
+        number = self._count
+        self._count += 1
+        self._variables[number] = variable
+        return number
+
+    def read_rows(self, variable: ShardedVariable, begin: int, end: int) -> np.ndarray:
+        """Rows of the whole of a table or a slot, as they are at this point of the program."""
+        placement = variable.placement
+        changes = variable.changes()
+        rows = np.empty((end - begin, placement.partition.columns), np.float32)
+        pending = []
+        for rank in range(placement.partition.ranks):
+            part = _part(placement, rank, begin, end)
+            if rank == placement.rank or 0 in part.shape:
+                continue
+            request = _REQUEST.pack(variable.shard_number, changes, part.begin, part.end)
+            answer = self._peers[rank].call("Read", request, self._job.options.timeout)
+            pending.append((rank, part, answer))
+        own = _part(placement, placement.rank, begin, end)
+        own.put(rows, variable.read_shard(own.begin, own.end, changes).numpy())
+        for rank, part, answer in pending:
+            try:
+                data = answer.result()
+            except grpc.RpcError as error:
+                raise self._failure(variable, rank, error) from None
+            part.put(rows, np.frombuffer(data, np.float32).reshape(part.shape))
+        return rows
+
+    def _failure(self, variable: ShardedVariable, rank: int, error: Any) -> Exception:
+        failure = errors.TfdearError(
+            f"Rank {self._job.rank} could not read the part of {variable.placement.label} that "
+            f"rank {rank} holds: {error.code().name.lower()}, {error.details()}. Every rank serves "
+            "its part until rank 0's script has ended: see the log of that rank."
+        )
+        monitor = self._job.monitor
+        return failure if monitor is None else monitor.cause_of(failure)
+
+    def _guarded(
+        self, method: Callable[[bytes, grpc.ServicerContext], bytes]
+    ) -> Callable[[bytes, grpc.ServicerContext], bytes]:
+        def call(request: bytes, context: grpc.ServicerContext) -> bytes:
+            given = dict(context.invocation_metadata()).get(_TOKEN, "")
+            if not hmac.compare_digest(str(given), self._token):
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "not a rank of this job")
+            return method(request, context)
+
+        return call
+
+    def _serve(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        number, changes, begin, end = _REQUEST.unpack(request)
+        variable = self._variables.get(number)
+        if variable is None:
+            context.abort(
+                grpc.StatusCode.NOT_FOUND,
+                "the rank has deleted the model; keep it until rank 0 has saved",
+            )
+        while variable.complete_changes() < changes:
+            if (context.time_remaining() or 0) <= 2 * _PAUSE_SECONDS:
+                context.abort(
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                    f"the table has {variable.complete_changes()} of {changes} updates: the rank "
+                    "has not come as far in its script",
+                )
+            time.sleep(_PAUSE_SECONDS)
+        return variable.read_shard(begin, end, changes).numpy().tobytes()
+
+    def _note_farewell(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        del request, context
+        self._chief_is_done.set()
+        return b""
+
+    def _close(self) -> None:
+        """Ends the service when the script ends: that of rank 0 last."""
+        monitor = self._job.monitor
+        if monitor is None or not monitor.healthy:
+            return
+        if self._job.rank == 0:
+            farewells = [p.call("Farewell", b"", _FAREWELL_SECONDS) for p in self._peers[1:]]
+            for farewell in farewells:
+                farewell.exception()  # Of one that is gone there is nothing to say here.
+        else:
+            while monitor.healthy and not self._chief_is_done.wait(0.1):
+                pass
+        self._server.stop(None)
+
+
+class _Peer:
+    """Another rank's service."""
+
+    def __init__(self, address: str, token: str):
+        self._address = address
+        self._token = token
+        self._channel: grpc.Channel | None = None
+
+    def call(self, method: str, request: bytes, timeout: float) -> Any:
+        if self._channel is None:
+            self._channel = grpc.insecure_channel(self._address, options=_OPTIONS)
+        return self._channel.unary_unary(f"/{_SERVICE}/{method}").future(
+            request, timeout=timeout, metadata=[(_TOKEN, self._token)], wait_for_ready=True
+        )
+
+
+class _Part:
+    """What a rank holds of some rows of a whole table."""
+
+    def __init__(self, begin: int, end: int, rows: slice, columns: range):
+        self.begin = begin
+        self.end = end
+        self._rows = rows
+        self._columns = columns
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.end - self.begin, len(self._columns)
+
+    def put(self, rows: np.ndarray, values: np.ndarray) -> None:
+        rows[self._rows, self._columns.start : self._columns.stop] = values
+
+
+def _part(placement: Placement, rank: int, begin: int, end: int) -> _Part:
+    columns = placement.partition.columns_of(rank)
+    if placement.partition.kind == "column":
+        return _Part(begin, end, slice(None), columns)
+    ranks = placement.partition.ranks
+    first, last = (-(-(row - rank) // ranks) for row in (begin, end))
+    return _Part(first, last, slice(first * ranks + rank - begin, None, ranks), columns)
+
+
+class _Daemon(concurrent.futures.Executor):
+    """Runs calls in one thread, also while exit handlers run, when a thread pool refuses them."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="tfdear_tables", daemon=True).start()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        future: concurrent.futures.Future = concurrent.futures.Future()
+        self._calls.put((future, fn, args, kwargs))
+        return future
+
+    def _work(self) -> None:
+        while True:
+            future, fn, args, kwargs = self._calls.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(fn(*args, **kwargs))
+                except BaseException as error:
+                    future.set_exception(error)
