@@ -14,7 +14,7 @@ _JOB = pathlib.Path(__file__).parent / "jobs" / "elementwise_update_job.py"
 _NOT_TRANSLATED = {"ftrl"}
 
 
-def test_translated_updates_change_no_bit():
+def test_updates_of_all_optimizers_are_translated_and_change_no_bit():
     with Ranks(2, _JOB) as ranks:
         codes = ranks.wait(timeout=300)
         outputs = [ranks.output(rank) for rank in range(2)]
@@ -30,3 +30,4 @@ def test_translated_updates_change_no_bit():
         assert report["equal"], report
         expected = 0 if report["name"] in _NOT_TRANSLATED else report["of"]
         assert report["translated"] == expected and report["of"] >= 6, report
+        assert report["inexactly"] == report["of"], report

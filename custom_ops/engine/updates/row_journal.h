@@ -37,7 +37,7 @@ class RowJournal {
     kTouched,
   };
 
-  static constexpr int64_t kMaxEntries = 32768;
+  static constexpr int64_t kMaxEntries = 8192;
 
   // Keeps about twice `max_entries` changes at most: calls of Apply() bring further rows up to date
   // by and by, and changes that all rows have got are dropped.

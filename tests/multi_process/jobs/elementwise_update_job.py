@@ -71,20 +71,25 @@ def main():
     strategy = tfdear.DearStrategy()
     translate = elementwise_update.translate
     translated = []
+    translated_inexactly = []
 
     def counting(function, shape):
         program = translate(function, shape)
         translated.append(program is not None)
+        inexact = translate(function, shape, exact_bits=False)
+        translated_inexactly.append(inexact is not None)
         return program
 
     for name, make in OPTIMIZERS.items():
         translated.clear()
+        translated_inexactly.clear()
         elementwise_update.translate = counting
         fast = train(strategy, make)
         elementwise_update.translate = lambda function, shape: None
         slow = train(strategy, make)
         digest = hashlib.sha256(fast).hexdigest()
         report = {"name": name, "translated": sum(translated), "of": len(translated)}
+        report["inexactly"] = sum(translated_inexactly)
         print(json.dumps(report | {"equal": fast == slow, "digest": digest}), flush=True)
 
 
