@@ -1,6 +1,7 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/updates/idleness.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace tfdear {
@@ -15,13 +16,16 @@ struct Value {
   bool exact = true;     // Else the number is a zero of either sign.
   int variable = 0;      // The variable has the value that it had before the program.
   uint64_t scalars = 0;  // All that it was computed from.
+  // No element is NaN or negative, or even zero, provided that no slot holds such.
+  enum Sign { kAny, kNonnegative, kPositive } sign = kAny;
 
   bool is_zero() const { return kind == kNumber && number == 0; }
   bool is_one() const { return kind == kNumber && number == 1; }
 };
 
 Value Number(float number, bool exact = true, uint64_t scalars = 0) {
-  return {Value::kNumber, number, exact, 0, scalars};
+  const auto sign = number > 0 ? Value::kPositive : number == 0 ? Value::kNonnegative : Value::kAny;
+  return {Value::kNumber, number, exact, 0, scalars, sign};
 }
 
 // Both must be numbers. A zero of either sign may be any operand whose sign makes no other
@@ -38,6 +42,22 @@ Value Fold(Operation operation, const Value& left, const Value& right) {
   return Number(result, exact || result != 0);
 }
 
+// Of a result of which no more is known.
+Value::Sign SignOf(Operation operation, const Value& left, const Value& right) {
+  const auto least = std::min(left.sign, right.sign), most = std::max(left.sign, right.sign);
+  switch (operation) {
+    case Operation::kSquareRoot:
+      return left.sign;
+    case Operation::kAdd:
+    case Operation::kMaximum:
+      return least == Value::kAny ? least : most;
+    case Operation::kMinimum:
+      return least;
+    default:
+      return Value::kAny;
+  }
+}
+
 class Interpreter {
  public:
   Idleness idleness;
@@ -45,13 +65,15 @@ class Interpreter {
   Value Result(Operation operation, const Value& left, const Value& right) {
     Value result = WithoutScalars(operation, left, right);
     result.scalars = left.scalars | right.scalars;
+    if (result.kind == Value::kUnknown) result.sign = SignOf(operation, left, right);
     return result;
   }
 
  private:
-  // An operand that has to be finite, or no NaN and not zero.
-  void Require(const Value& operand) {
-    idleness.conditional = true;
+  // An operand that has to be finite, or no NaN and not zero; `holds`: it is, unless a slot is
+  // negative.
+  void Require(const Value& operand, bool holds) {
+    (holds ? idleness.nonnegative_slots : idleness.conditional) = true;
     idleness.scalars |= operand.scalars;
   }
 
@@ -71,12 +93,12 @@ class Interpreter {
         if (left.is_one()) return right;
         if (right.is_one()) return left;
         if (!left.is_zero() && !right.is_zero()) return Value();
-        Require(left.is_zero() ? right : left);
+        Require(left.is_zero() ? right : left, false);
         return Number(0, false);
       case Operation::kDivide:
         if (right.is_one()) return left;
         if (!left.is_zero()) return Value();
-        Require(right);
+        Require(right, right.sign == Value::kPositive);
         return Number(0, false);
       case Operation::kMaximum:
       case Operation::kMinimum: {
@@ -114,7 +136,8 @@ std::optional<Idleness> ProveIdle(const ElementwiseProgram& program,
   values[0] = Number(0);
   for (int i = 0; i < program.variables(); ++i) {
     const bool is_zero = slots_are_zero && i != table;
-    values[1 + i] = is_zero ? Number(0, false) : Value{Value::kVariable, 0, true, i, 0};
+    const auto sign = i == table ? Value::kAny : Value::kNonnegative;
+    values[1 + i] = is_zero ? Number(0, false) : Value{Value::kVariable, 0, true, i, 0, sign};
   }
   for (size_t i = 0; i < scalars.size(); ++i) {
     values[first_scalar + i] = Number(scalars[i], true, uint64_t{1} << i);

@@ -17,6 +17,8 @@ namespace tfdear {
 // changes nothing, another run with the same of these scalars changes nothing either, whatever the
 // other scalars are, as long as the proof holds for those, too.
 struct Idleness {
+  // It is a proof only where no slot holds negative numbers or NaN.
+  bool nonnegative_slots = false;
   bool conditional = false;
   uint64_t scalars = 0;  // One bit for each.
 };

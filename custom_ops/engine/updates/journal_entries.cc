@@ -36,6 +36,7 @@ bool Identical(const RowChange& left, const RowChange& right) {
 bool SameProof(const RowChange& left, const Idleness& proof, const RowChange& right,
                const Idleness& next) {
   if (proof.conditional != next.conditional) return false;
+  if (proof.nonnegative_slots != next.nonnegative_slots) return false;
   if (!proof.conditional) return true;
   if (!SameProgram(left, right) || proof.scalars != next.scalars) return false;
   for (size_t i = 0; i < left.scalars.size(); ++i) {

@@ -39,6 +39,12 @@ bool AreOrdinary(const float* values, size_t count) {
   return !others;
 }
 
+bool AreNonnegative(const float* values, size_t count) {
+  bool others = false;
+  for (size_t i = 0; i < count; ++i) others |= !(values[i] >= 0);
+  return !others;
+}
+
 bool IsWorthIt(int64_t number, int64_t end, int64_t changes) {
   return end >= changes || end - number >= kWorthSkipping;
 }
@@ -67,8 +73,10 @@ int64_t EndOfIdleRun(const JournalEntries::Entry& entry, int64_t number, int64_t
     const bool zero_slots = idle == &entry.idle_at_zero;
     const std::vector<int>& arrays = idle->run->arrays;
     const bool allowed = std::all_of(arrays.begin(), arrays.end(), [&](int array) {
-      return zero_slots && array != 0 ? AreZero(values(array), width)
-                                      : AreOrdinary(values(array), width);
+      const float* const row = values(array);
+      if (array != 0 && zero_slots) return AreZero(row, width);
+      if (array != 0 && idle->proof->nonnegative_slots && !AreNonnegative(row, width)) return false;
+      return AreOrdinary(row, width);
     });
     if (allowed) return std::min(idle->run->end, changes);
   }

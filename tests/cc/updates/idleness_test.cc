@@ -34,9 +34,15 @@ TEST(IdlenessTest, OfOptimizers) {
 TEST(IdlenessTest, ADivisorThatIsNotKnownIsACondition) {
   const auto sgd = Prove(UpdateProgramNamed("sgd"), false);
   ASSERT_TRUE(sgd);
-  EXPECT_FALSE(sgd->conditional);
-  // The accumulator, and the second scalar, which is added to it.
-  const auto adagrad = Prove(UpdateProgramNamed("adagrad"), false);
+  EXPECT_FALSE(sgd->conditional || sgd->nonnegative_slots);
+  // The accumulator, which may be zero: nothing is added to it.
+  UpdateProgram update = UpdateProgramNamed("adagrad");
+  const auto positive = Prove(update, false);
+  ASSERT_TRUE(positive);
+  EXPECT_FALSE(positive->conditional);
+  EXPECT_TRUE(positive->nonnegative_slots);
+  update.scalars[1] = 0.0f;
+  const auto adagrad = Prove(update, false);
   ASSERT_TRUE(adagrad);
   EXPECT_TRUE(adagrad->conditional);
   EXPECT_EQ(adagrad->scalars, 2u);

@@ -98,8 +98,9 @@ class JournalPair {
       for (int64_t row : rows) {
         for (int64_t i = row * width_; i < (row + 1) * width_; ++i) {
           const float value = table[array][i], expected = dense_[changes][array][i];
-          ASSERT_TRUE(Same(value, expected))
-              << "array " << array << ", row " << row << ": " << value << " and not " << expected;
+          if (Same(value, expected)) continue;
+          FAIL() << "array " << array << ", row " << row << ": " << value << " and not "
+                 << expected;
         }
       }
     }

@@ -18,8 +18,8 @@ class History {
   explicit History(unsigned seed) : random_(seed) {}
 
   void Run(const UpdateProgram& update) {
-    const int64_t rows = Below(40);
     const int64_t width = std::vector<int64_t>{1, 3, 16, 33, 600, 1500}[Below(6)];
+    const int64_t rows = Below(width > 100 ? 6 : 40);
     const bool decays = Chance(4), averages = Chance(4), constant = Chance(2), odd = Chance(4);
     const int average = update.slots + 1;
     Table first(averages ? average + 1 : average);
@@ -32,6 +32,8 @@ class History {
     }
     JournalPair pair(rows, width, std::move(first), 1 + Below(40));
     UpdateProgram step = update;
+    // Conditional proofs.
+    if (update.name == "adagrad" && Chance(2)) step.scalars[1] = 0.0f;
     for (int64_t steps = Below(60); steps > 0 && !::testing::Test::HasFailure(); --steps) {
       if (!constant) step.scalars[0] *= 0.95f;
       if (decays) pair.Append(WeightDecay(), {0}, {}, false);
