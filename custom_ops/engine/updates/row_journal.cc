@@ -136,6 +136,7 @@ Status RowJournal::Apply(int64_t change, const int64_t* rows, size_t count, cons
   for (size_t begin = 0; begin < count; begin += tile_.capacity()) {
     const size_t end = std::min(count, begin + tile_.capacity());
     for (size_t i = begin; i < end; ++i) tile_.Add(rows[i]);
+    for (size_t i = end; i < std::min(count, end + tile_.capacity()); ++i) tile_.Prefetch(rows[i]);
     for (int64_t number = first; number < change; ++number) {
       RunOnTile(entries_.at(number).change, zeros_.data());
     }
@@ -269,6 +270,7 @@ void RowJournal::Replay(int64_t changes, const Arrays& arrays) {
     const size_t end = std::min(behind_.size(), begin + tile_.capacity());
     // Sorted, so a heap already.
     part.assign(behind_.begin() + begin, behind_.begin() + end);
+    for (const Behind& row : part) tile_.Prefetch(row.row);
     ReplayTile(&part, changes, arrays);
   }
   behind_.clear();

@@ -23,6 +23,14 @@ void RowTile::Start(const Arrays& arrays, const std::vector<int>& held) {
   values_.resize(arrays.size() * stride());
 }
 
+void RowTile::Prefetch(int64_t row) const {
+  constexpr size_t kLine = 64 / sizeof(float);
+  for (int array : held_) {
+    const float* const values = arrays_[array] + row * width_;
+    for (size_t i = 0; i < width_; i += kLine) __builtin_prefetch(values + i);
+  }
+}
+
 void RowTile::Add(int64_t row) {
   const size_t place = rows_.size();
   rows_.push_back(row);

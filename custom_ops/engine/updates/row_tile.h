@@ -20,6 +20,8 @@ class RowTile {
   void Start(const Arrays& arrays, const std::vector<int>& held);
   size_t capacity() const { return capacity_; }
 
+  // Says that a row is about to be read: rows lie anywhere in memory.
+  void Prefetch(int64_t row) const;
   // A row is in the tile once at most.
   void Add(int64_t row);
   // Writes a row back. The last one takes its place.
