@@ -15,6 +15,7 @@ namespace tfdear {
 
 // An element-wise change of a table and its slots.
 struct RowChange {
+  // The same object for the same update in every step: by that, changes are known to be the same.
   std::shared_ptr<const ElementwiseProgram> program;
   // Which arrays the program's variables are: 0 is the table, others are its slots. Distinct.
   std::vector<int> arrays;

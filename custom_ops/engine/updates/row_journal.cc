@@ -309,13 +309,12 @@ void RowJournal::ReplayTile(std::vector<Behind>* behind, int64_t changes, const 
       tile_.Finish();
       return;
     }
-    if (look) Leave(next, next - 1, changes, behind);
+    if (look) Leave(next, changes, behind);
   }
 }
 
-void RowJournal::Leave(int64_t next, int64_t checked, int64_t changes,
-                       std::vector<Behind>* behind) {
-  const JournalEntries::Entry& made = entries_.at(checked);
+void RowJournal::Leave(int64_t next, int64_t changes, std::vector<Behind>* behind) {
+  const JournalEntries::Entry& made = entries_.at(next - 1);
   const RowTile& tile = tile_;
   for (size_t place = tile_.size(); place-- > 0;) {
     int64_t end = next;

@@ -96,10 +96,9 @@ class RowJournal {
   // The same for a heap of a few rows, the one most behind at its front.
   void ReplayTile(std::vector<Behind>* behind, int64_t changes, const Arrays& arrays)
       TFDEAR_REQUIRES(mutex_);
-  // Takes rows out of the tile that an idle run leaves as they are. `checked`: the change that has
-  // just been made, if the tile remembers what was before; -1: it does not.
-  void Leave(int64_t next, int64_t checked, int64_t changes, std::vector<Behind>* behind)
-      TFDEAR_REQUIRES(mutex_);
+  // Takes rows out of the tile that a run leaves as they are. `next`: the change to be made next;
+  // the tile remembers what was before the last one.
+  void Leave(int64_t next, int64_t changes, std::vector<Behind>* behind) TFDEAR_REQUIRES(mutex_);
   void RunOnTile(const RowChange& change, const float* gradients) TFDEAR_REQUIRES(mutex_);
   // Brings further rows up to date, so that changes can be dropped.
   void Sweep(const Arrays& arrays) TFDEAR_REQUIRES(mutex_);
@@ -112,14 +111,13 @@ class RowJournal {
 
   mutable Mutex mutex_;
   JournalEntries entries_ TFDEAR_GUARDED_BY(mutex_);
-  // How many changes each row has got; of those that are dropped it may have got more.
+  // How many changes each row has got; in kTouched, up to its last gradient.
   std::vector<int64_t> changes_ TFDEAR_GUARDED_BY(mutex_);
   // Rows in front of the cursor have at least the first `swept_` changes.
   int64_t cursor_ TFDEAR_GUARDED_BY(mutex_) = 0;
   int64_t swept_ TFDEAR_GUARDED_BY(mutex_) = 0;
   // How far the cursor has to go, in 1 / max_entries_ rows.
   int64_t owed_ TFDEAR_GUARDED_BY(mutex_) = 0;
-
   int64_t made_ TFDEAR_GUARDED_BY(mutex_) = 0;
 
   // Memory of calls.
