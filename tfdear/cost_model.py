@@ -8,6 +8,7 @@ from tfdear.planning.cost_model import (
     fit,
     hierarchical,
     levels,
+    pairwise,
     recursive_halving,
     ring,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "fit",
     "hierarchical",
     "levels",
+    "pairwise",
     "recursive_halving",
     "ring",
 ]

@@ -336,3 +336,33 @@ def hierarchical(
     # The rings across nodes run at the same time over one link, so each has a share of it.
     outer = ring(nodes, alpha, workers_per_node * beta, gamma)
     return levels(inner, outer, workers_per_node)
+
+
+def pairwise(workers: int, alpha: float, beta: float) -> LinearCost:
+    """Returns the cost of an all-to-all in which every worker sends to each of the others.
+
+    Use it for exchanges of rows of embeddings. Unlike those of the other collectives its `bytes`
+    are what the busiest worker sends to the others, or gets from them if that is more: what each
+    of them gets is not always the same.
+
+    Args:
+        workers: Number of workers.
+        alpha: Latency of one message, in seconds.
+        beta: Time per byte on a worker's link, in seconds.
+
+    Returns:
+        Its `LinearCost`.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    Example:
+
+    >>> from tfdear import cost_model
+    >>> cost_model.pairwise(workers=4, alpha=1.0, beta=4.0)
+    LinearCost(a=3.0, b=4.0)
+
+    Reference: Li et al., "EmbRace", section 4.1.2 and Table 2.
+    """
+    _check(workers, alpha=alpha, beta=beta)
+    return LinearCost((workers - 1) * alpha, beta)

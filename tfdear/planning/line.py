@@ -13,6 +13,7 @@ from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.trace import Trace
 
 _SCATTER, _GATHER = HALVES
+_BARRIER = ("barrier", 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,10 +82,46 @@ def make_queue_items(
     return items
 
 
+class Load(NamedTuple):
+    """What the line has to carry of a phase of a bucket, and when it may."""
+
+    items: list[QueueItem]
+    ready: float = 0.0  # Not before this time,
+    after: tuple[tuple[str, int], ...] = ()  # nor before all of these have been carried.
+
+
 def play(
     schedule: str,
     items: dict[tuple[str, int], list[QueueItem]],
     ready: list[float],
+    preemptive: bool,
+    overrun: float = 1.0,
+    credit: int = 1,
+) -> list[Transfer]:
+    """Simulates the line with the collectives of buckets; see `carry`."""
+    return carry(make_loads(schedule, items, ready), preemptive, overrun, credit)
+
+
+def make_loads(
+    schedule: str, items: dict[tuple[str, int], list[QueueItem]], ready: list[float]
+) -> dict[tuple[str, int], Load]:
+    """When the collectives of each bucket may start."""
+    if schedule == "sequential":
+        ready = [max(ready)] * len(ready)
+    if schedule not in SCHEDULES_IN_HALVES:
+        return {key: Load(of_bucket, ready[key[1]]) for key, of_bucket in items.items()}
+    scatters = [(_SCATTER, bucket) for bucket in range(len(ready))]
+    loads = {key: Load(items[key], ready[key[1]]) for key in scatters}
+    if schedule != "dear":
+        loads[_BARRIER] = Load([], 0.0, tuple(scatters))
+    for key in scatters:
+        gather = (_GATHER, key[1])
+        loads[gather] = Load(items[gather], 0.0, (key if schedule == "dear" else _BARRIER,))
+    return loads
+
+
+def carry(
+    loads: Mapping[tuple[str, int], Load],
     preemptive: bool,
     overrun: float = 1.0,
     credit: int = 1,
@@ -96,46 +133,62 @@ def play(
     that bucket is ready. Up to `credit` pieces of work are queued on the line at a time; more
     urgent work comes after them.
     """
-    if schedule == "sequential":
-        ready = [max(ready)] * len(ready)
-    first_phase = _SCATTER if schedule in SCHEDULES_IN_HALVES else "all_reduce"
     waiting: list[QueueItem] = []
     queued: collections.deque[QueueItem] = collections.deque()
-    unreduced = {bucket: len(items[first_phase, bucket]) for bucket in range(len(ready))}
-    arrived = 0  # Buckets become ready in the order of the list.
+    left = {key: len(load.items) for key, load in loads.items()}
+    blocking = {key: len(load.after) for key, load in loads.items()}
+    followers = collections.defaultdict(list)
+    for key, load in loads.items():
+        for before in load.after:
+            followers[before].append(key)
+    # Of loads that are ready at the same time, the first in the mapping arrives first.
+    numbers = {key: number for number, key in enumerate(loads)}
+    arrivals = [(load.ready, numbers[key], key) for key, load in loads.items() if not load.after]
+    heapq.heapify(arrivals)
     clock = 0.0
     transfers: list[Transfer] = []
 
-    def release(phase: str, bucket: int) -> None:
-        for item in items[phase, bucket]:
+    def release(key: tuple[str, int]) -> None:
+        for item in loads[key].items:
             heapq.heappush(waiting, item)
+        if not left[key]:
+            unblock(key)
+
+    def unblock(before: tuple[str, int]) -> None:
+        for key in followers[before]:
+            blocking[key] -= 1
+            if blocking[key] == 0 and loads[key].ready <= clock:
+                release(key)
+            elif blocking[key] == 0:
+                heapq.heappush(arrivals, (loads[key].ready, numbers[key], key))
 
     def fill_queue() -> None:
         while waiting and len(queued) < credit:
             queued.append(heapq.heappop(waiting))
 
     while True:
-        while arrived < len(ready) and ready[arrived] <= clock:
-            if credit > 1 and ready[arrived] < clock:
+        while arrivals and arrivals[0][0] <= clock:
+            ready, _, key = heapq.heappop(arrivals)
+            if credit > 1 and ready < clock:
                 fill_queue()  # Earlier work is on the line by now, whatever its priority.
-            release(first_phase, arrived)
-            arrived += 1
-        next_ready = ready[arrived] if arrived < len(ready) else math.inf
+            release(key)
+        next_ready, _, arriving = arrivals[0] if arrivals else (math.inf, 0, None)
         fill_queue()
         if not queued:
-            if next_ready == math.inf:
+            if arriving is None:
                 return _number(transfers) if preemptive else transfers
             clock = next_ready
             continue
         priority, step, seconds = queued.popleft()
-        if clock + seconds > next_ready:
+        if arriving is not None and clock + seconds > next_ready:
             if preemptive:
                 transfers.append(
                     Transfer(step.phase, step.bucket, step.chunk, step.chunks, clock, next_ready)
                 )
                 seconds -= next_ready - clock
             if preemptive or (
-                items[first_phase, arrived][0].priority < priority
+                loads[arriving].items
+                and loads[arriving].items[0].priority < priority
                 and clock + seconds - next_ready > overrun * seconds
             ):
                 heapq.heappush(waiting, QueueItem(priority, step, seconds))
@@ -145,15 +198,10 @@ def play(
             Transfer(step.phase, step.bucket, step.chunk, step.chunks, clock, clock + seconds)
         )
         clock += seconds
-        if step.phase == _SCATTER:
-            unreduced[step.bucket] -= 1
-            if unreduced[step.bucket] == 0:
-                del unreduced[step.bucket]
-                if schedule == "dear":
-                    release(_GATHER, step.bucket)
-                elif not unreduced:
-                    for bucket in range(len(ready)):
-                        release(_GATHER, bucket)
+        key = (step.phase, step.bucket)
+        left[key] -= 1
+        if left[key] == 0:
+            unblock(key)
 
 
 def _number(pieces: list[Transfer]) -> list[Transfer]:

@@ -11,7 +11,7 @@ events.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tfdear.base.names import HALVES, SCHEDULES, SCHEDULES_IN_HALVES
 from tfdear.planning.cost_model import CommunicationCosts
@@ -109,9 +109,9 @@ def timeline(
     """
     if chunk_bytes is not None:
         return execute(make_plan(schedule, buckets, trace, costs, chunk_bytes), trace, costs)
-    ready = _ready_times(_check(schedule, buckets, trace), trace)
+    ready = ready_times(_check(schedule, buckets, trace), trace)
     items = make_queue_items(schedule, buckets, trace, costs, {})
-    return _finish(play(schedule, items, ready, preemptive=True), buckets, trace)
+    return finish(play(schedule, items, ready, preemptive=True), buckets, trace)
 
 
 def execute(plan: Plan, trace: Trace, costs: CommunicationCosts) -> Timeline:
@@ -130,7 +130,7 @@ def execute(plan: Plan, trace: Trace, costs: CommunicationCosts) -> Timeline:
     Raises:
         ValueError: The plan does not fit the trace, or gathers a bucket before it is reduced.
     """
-    ready = _ready_times(_check("dear", plan.buckets, trace), trace)
+    ready = ready_times(_check("dear", plan.buckets, trace), trace)
     if plan.wait_for_all:
         ready = [max(ready)] * len(ready)
     bytes_of = [sum(trace.layers[i].bytes for i in bucket) for bucket in plan.buckets]
@@ -152,7 +152,7 @@ def execute(plan: Plan, trace: Trace, costs: CommunicationCosts) -> Timeline:
             Transfer(step.phase, step.bucket, step.chunk, step.chunks, line, line + seconds)
         )
         line += seconds
-    return _finish(transfers, plan.buckets, trace)
+    return finish(transfers, plan.buckets, trace)
 
 
 def make_plan(
@@ -217,7 +217,7 @@ def _fill_gaps(plan: Plan, trace: Trace, costs: CommunicationCosts, chunk_bytes:
     on the model and the network, so a few sizes and tolerances are simulated and the best is taken;
     of equally good ones the first, which has the fewest chunks.
     """
-    ready = _ready_times(plan.buckets, trace)
+    ready = ready_times(plan.buckets, trace)
 
     def candidate(chunks: list[int], overrun: float) -> tuple[float, Plan]:
         items = make_queue_items("dear", plan.buckets, trace, costs, {_GATHER: chunks})
@@ -226,7 +226,7 @@ def _fill_gaps(plan: Plan, trace: Trace, costs: CommunicationCosts, chunk_bytes:
         filled = dataclasses.replace(plan, steps=tuple(steps))
         return execute(filled, trace, costs).iteration_time, filled
 
-    finest = _chunks(plan.buckets, trace, chunk_bytes)
+    finest = chunks_of(plan.buckets, trace, chunk_bytes)
     best_chunks, best_overrun = [1] * len(finest), 1.0
     best_time = execute(plan, trace, costs).iteration_time
     for coarseness in (math.inf, 16, 4, 1):
@@ -271,13 +271,13 @@ def _partitioned(
 ) -> Plan:
     """The order of ByteScheduler; with the best partition size and credit, if none is given."""
     if costs is None:
-        chunks = _chunks(buckets, trace, chunk_bytes or CHUNK_BYTES)
+        chunks = chunks_of(buckets, trace, chunk_bytes or CHUNK_BYTES)
         steps = [Step("all_reduce", b, c, n) for b, n in enumerate(chunks) for c in range(n)]
         return Plan(buckets, tuple(steps), wait_for_all=False)
-    ready = _ready_times(buckets, trace)
+    ready = ready_times(buckets, trace)
     plans = []
     for size in _PARTITIONS if chunk_bytes is None else (chunk_bytes,):
-        chunks = _chunks(buckets, trace, size)
+        chunks = chunks_of(buckets, trace, size)
         items = make_queue_items("bytescheduler", buckets, trace, costs, {"all_reduce": chunks})
         for parts in _CREDITS if credit is None else (credit,):
             transfers = play("bytescheduler", items, ready, preemptive=False, credit=parts)
@@ -300,7 +300,7 @@ def _check(
     return tuple(tuple(bucket) for bucket in buckets)
 
 
-def _ready_times(buckets: Sequence[Sequence[int]], trace: Trace) -> list[float]:
+def ready_times(buckets: Sequence[Sequence[int]], trace: Trace) -> list[float]:
     """When the backward pass has made the last gradient of each bucket."""
     times = []
     clock = 0.0
@@ -311,23 +311,45 @@ def _ready_times(buckets: Sequence[Sequence[int]], trace: Trace) -> list[float]:
     return times
 
 
-def _chunks(buckets: Sequence[Sequence[int]], trace: Trace, chunk_bytes: int) -> list[int]:
+def chunks_of(buckets: Sequence[Sequence[int]], trace: Trace, chunk_bytes: int) -> list[int]:
     """The number of parts in which each bucket is sent."""
     sizes = [sum(trace.layers[layer].bytes for layer in bucket) for bucket in buckets]
     return [max(1, -(-size // chunk_bytes)) for size in sizes]
 
 
-def _finish(
-    transfers: Sequence[Transfer], buckets: Sequence[Sequence[int]], trace: Trace
+def finish(
+    transfers: Sequence[Transfer],
+    buckets: Sequence[Sequence[int]],
+    trace: Trace,
+    arrivals: Mapping[int, float] | None = None,
+    on_demand: Mapping[int, Sequence[Transfer]] | None = None,
 ) -> Timeline:
-    """Simulates the forward pass, whose layers wait for the results of their buckets."""
+    """Simulates the forward pass, whose layers wait for the results of their buckets.
+
+    Args:
+        transfers: What the line carries.
+        buckets: Layers of each bucket, in backward order.
+        trace: The model.
+        arrivals: Of layers that wait for something else, too: when they have it.
+        on_demand: What the line carries for a layer when the forward pass comes to it, after
+            everything else; the times count from then.
+    """
     arrival = [math.inf] * len(buckets)
     for transfer in transfers:
-        if transfer.phase != _SCATTER:
+        if transfer.phase != _SCATTER and transfer.bucket < len(buckets):
             arrival[transfer.bucket] = transfer.end  # The last part counts.
-    backward_end = clock = _ready_times(buckets, trace)[-1]
+    transfers = list(transfers)
+    line_end = max((transfer.end for transfer in transfers), default=0.0)
+    backward_end = clock = ready_times(buckets, trace)[-1]
     for bucket in reversed(range(len(buckets))):
         clock = max(clock, arrival[bucket])
         for layer in reversed(buckets[bucket]):
+            clock = max(clock, arrivals.get(layer, 0.0) if arrivals else 0.0)
+            for asked in on_demand.get(layer, ()) if on_demand else ():
+                begin = max(clock, line_end)
+                clock = line_end = begin + asked.end - asked.begin
+                transfers.append(dataclasses.replace(asked, begin=begin, end=line_end))
             clock += trace.layers[layer].forward
-    return Timeline(tuple(transfers), backward_end, clock, backward_end + trace.forward)
+    # What no layer waits for is part of the iteration, too: the line is idle when the next begins.
+    iteration_time = max(clock, line_end)
+    return Timeline(tuple(transfers), backward_end, iteration_time, backward_end + trace.forward)

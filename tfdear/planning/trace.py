@@ -5,13 +5,16 @@ import dataclasses
 import json
 import math
 import os
+from typing import Any
 
 from tfdear.base.checks import is_number, is_whole
+from tfdear.planning.table import Table
 
 _FORMAT = "tfdear-trace-1"
 # Sums up to these limits are precise enough for comparisons.
 _MOST_BYTES = 1 << 60
 _LONGEST_SECONDS = 1e9
+_BYTES_PER_VALUE = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +72,12 @@ class Trace:
     Args:
         name: Name of the model.
         layers: One `Layer` per gradient tensor, in the order in which the forward pass needs them.
+        tables: What is known about those layers that are tables of embeddings. Their `bytes` are
+            those of the whole table, as a dense gradient has them. Defaults to none.
 
     Raises:
-        ValueError: There is no layer, or the name is not a text.
+        ValueError: There is no layer, the name is not a text, or a table is no layer's or of
+            another size.
 
     Example:
 
@@ -83,13 +89,32 @@ class Trace:
 
     name: str
     layers: tuple[Layer, ...]
+    tables: tuple[Table, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(self.layers))
+        object.__setattr__(self, "tables", tuple(self.tables))
         if not isinstance(self.name, str):
             raise ValueError(f"`name` of a trace must be a text. Received: name={self.name!r}")
         if not self.layers:
             raise ValueError(f"Trace {self.name!r} has no layers; it needs at least one.")
+        self._check_tables()
+
+    def _check_tables(self) -> None:
+        names = [table.layer for table in self.tables]
+        for table in self.tables:
+            layers = [layer for layer in self.layers if layer.name == table.layer]
+            if len(layers) != 1 or names.count(table.layer) != 1:
+                raise ValueError(
+                    f"A table must be that of one layer of trace {self.name!r}, which has no "
+                    f"other. Received: {table.layer!r}, of {len(layers)} layers"
+                )
+            expected = _BYTES_PER_VALUE * table.rows * table.columns
+            if layers[0].bytes != expected:
+                raise ValueError(
+                    f"Layer {table.layer!r} must have the size of its table, {table.rows} x "
+                    f"{table.columns} values or {expected} bytes. Received: {layers[0].bytes}"
+                )
 
     @property
     def forward(self) -> float:
@@ -142,11 +167,13 @@ class Trace:
         Args:
             path: File to write; an existing one is replaced.
         """
-        document = {
+        document: dict[str, Any] = {
             "format": _FORMAT,
             "name": self.name,
             "layers": [dataclasses.asdict(layer) for layer in self.layers],
         }
+        if self.tables:
+            document["tables"] = [dataclasses.asdict(table) for table in self.tables]
         with open(path, "w", encoding="utf-8") as file:
             json.dump(document, file, indent=1)
             file.write("\n")
@@ -157,7 +184,8 @@ class Trace:
 
         Args:
             path: A JSON file: `{"format": "tfdear-trace-1", "name": ..., "layers": [{"name": ...,
-                "bytes": ..., "forward": seconds, "backward": seconds}, ...]}`.
+                "bytes": ..., "forward": seconds, "backward": seconds}, ...]}`, and for tables of
+                embeddings `"tables": [{"layer": name, ...}]`, with the fields of `Table`.
 
         Returns:
             The `Trace`.
@@ -178,7 +206,8 @@ class Trace:
             )
         try:
             layers = tuple(Layer(**layer) for layer in document["layers"])
-            return cls(document["name"], layers)
+            tables = tuple(Table(**table) for table in document.get("tables", ()))
+            return cls(document["name"], layers, tables)
         except KeyError as error:
             raise ValueError(f"{os.fspath(path)} is no complete trace: no {error}") from error
         except (TypeError, ValueError) as error:

@@ -25,7 +25,7 @@ def carried(timeline):
 
 def formula(schedule, buckets, trace, costs):
     """The iteration time by the recurrences, which know nothing of events."""
-    ready = schedules._ready_times(buckets, trace)
+    ready = schedules.ready_times(buckets, trace)
     sizes = [sum(trace.layers[i].bytes for i in bucket) for bucket in buckets]
     forward = list(
         itertools.accumulate(sum(trace.layers[i].forward for i in bucket) for bucket in buckets)
@@ -52,7 +52,7 @@ def formula(schedule, buckets, trace, costs):
 
 def dear_closed_form(buckets, trace, costs):
     """The maximum over k <= m of the claim, buckets numbered from the front."""
-    ready = schedules._ready_times(buckets, trace)[::-1]
+    ready = schedules.ready_times(buckets, trace)[::-1]
     front = list(reversed(buckets))
     sizes = [sum(trace.layers[i].bytes for i in bucket) for bucket in front]
     scatter = list(itertools.accumulate(costs.reduce_scatter.seconds(size) for size in sizes))
