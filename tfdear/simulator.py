@@ -14,85 +14,23 @@ from typing import Any
 
 from tfdear.fusion.planner import SearchingPlanner
 from tfdear.planning import bounds as bounds_module
-from tfdear.planning import cost_model, schedules
+from tfdear.planning import cost_model, schedules, table_schedules
+from tfdear.planning.network import NETWORKS, Network
+from tfdear.planning.table_methods import METHODS
 from tfdear.planning.trace import Trace
 
-__all__ = ["NETWORKS", "Network", "Result", "bounds", "load", "shipped_traces", "simulate"]
-
-NETWORKS = ("ring", "recursive_halving", "double_binary_trees", "hierarchical")
-
-
-@dataclasses.dataclass(frozen=True)
-class Network:
-    """How the time of a collective follows from the number of workers.
-
-    Use it to describe a cluster to `simulate`.
-
-    Args:
-        algorithm: One of `NETWORKS`. Defaults to "ring".
-        alpha: Latency of one message, in seconds. Its default and that of `beta` are 10 Gbit/s
-            Ethernet as MG-WFBP measured it (Figure 4a, an all-reduce of 8 nodes).
-        beta: Time per byte between two workers, in seconds.
-        gamma: Time to add one byte to another, in seconds. Defaults to 0.
-        workers_per_node: Workers that share a node, for "hierarchical". Defaults to 4.
-        intra_node_alpha: Latency of a message inside a node, in seconds. Defaults to 5e-6.
-        intra_node_beta: Time per byte inside a node, in seconds. Defaults to 1e-10 (10 GB/s).
-
-    Raises:
-        ValueError: The algorithm is unknown or a number is out of range.
-
-    Example:
-
-    >>> from tfdear.simulator import Network
-    >>> Network("ring", alpha=1.0, beta=4.0).costs(4).all_gather
-    LinearCost(a=3.0, b=3.0)
-
-    Reference: Shi et al., "MG-WFBP", Table II; Zhang et al., "DeAR", equations 3 to 5.
-    """
-
-    algorithm: str = "ring"
-    alpha: float = 9.72e-4 / 14
-    beta: float = 1.97e-9 * 8 / 14
-    gamma: float = 0.0
-    workers_per_node: int = 4
-    intra_node_alpha: float = 5e-6
-    intra_node_beta: float = 1e-10
-
-    def __post_init__(self) -> None:
-        if self.algorithm not in NETWORKS:
-            raise ValueError(
-                f"`algorithm` must be one of {', '.join(NETWORKS)}. Received: {self.algorithm!r}"
-            )
-        if self.workers_per_node < 1:
-            raise ValueError(
-                f"`workers_per_node` must be at least 1. Received: {self.workers_per_node!r}"
-            )
-        self.costs(self.workers_per_node)  # Checks the other numbers.
-
-    def costs(self, workers: int) -> cost_model.CommunicationCosts:
-        """Returns the costs of the collectives among `workers` workers.
-
-        Raises:
-            ValueError: The workers do not fill whole nodes of a hierarchical network.
-        """
-        if self.algorithm != "hierarchical":
-            function = getattr(cost_model, self.algorithm)
-            return function(workers, self.alpha, self.beta, self.gamma)
-        nodes, rest = divmod(workers, self.workers_per_node)
-        if rest:
-            raise ValueError(
-                f"{workers} workers do not fill nodes of {self.workers_per_node}; choose a "
-                "multiple, or other `workers_per_node`."
-            )
-        return cost_model.hierarchical(
-            nodes,
-            self.workers_per_node,
-            alpha=self.alpha,
-            beta=self.beta,
-            intra_node_alpha=self.intra_node_alpha,
-            intra_node_beta=self.intra_node_beta,
-            gamma=self.gamma,
-        )
+__all__ = [
+    "METHODS",
+    "NETWORKS",
+    "Network",
+    "Result",
+    "TableResult",
+    "bounds",
+    "load",
+    "shipped_traces",
+    "simulate",
+    "simulate_tables",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,6 +116,117 @@ def simulate(
                         efficiency=efficiency,
                     )
                 )
+    return results
+
+
+@dataclasses.dataclass(frozen=True)
+class TableResult(Result):
+    """A method to exchange tables on a number of workers, with its best schedule and planner.
+
+    Args:
+        method: Name of the method, one of `METHODS`.
+    """
+
+    method: str
+
+
+def simulate_tables(
+    trace: Trace,
+    network: Network,
+    workers: Sequence[int],
+    planners: Mapping[str, Any],
+    methods: Sequence[str] = tuple(METHODS),
+    schedule_names: Sequence[str] = schedules.SCHEDULES,
+    chunk_bytes: int | None = None,
+    kind: str = "auto",
+    value_bytes: int = 4,
+) -> list[TableResult]:
+    """Simulates every method to exchange the tables of a model on every number of workers.
+
+    Use it to see what sharded embeddings would save. Each method has the planner and, of the
+    schedules that it can have, the one with which its iterations are shortest.
+
+    Args:
+        trace: The model, with tables.
+        network: The cluster.
+        workers: Numbers of workers.
+        planners: Planners of `tfdear.fusion` by any name.
+        methods: Names of `METHODS`. Defaults to all.
+        schedule_names: Of `tfdear.schedules.SCHEDULES`, for dense gradients. Defaults to all.
+        chunk_bytes: Size of a chunk, in bytes, as in `simulate`.
+        kind: How tables are divided: "column", "row" or "auto". Defaults to "auto".
+        value_bytes: Bytes of a value of a vector. Defaults to 4.
+
+    Returns:
+        One `TableResult` for each, in the order of workers, methods; none for a method that
+        cannot have any of the schedules.
+
+    Raises:
+        ValueError: The trace has no tables, or there is no such method.
+
+    Example:
+
+    >>> from tfdear import fusion, simulator
+    >>> trace, planners = simulator.load("gnmt-8"), {"planned": fusion.Planned()}
+    >>> dense, early = simulator.simulate_tables(
+    ...     trace, simulator.Network(), [16], planners, ["dense", "+early"]
+    ... )
+    >>> early.iteration_time < dense.iteration_time
+    True
+
+    Reference: Li et al., "EmbRace", section 5.
+    """
+    if not trace.tables:
+        raise ValueError(f"Trace {trace.name!r} has no tables; it needs at least one.")
+    for method in methods:
+        if method not in METHODS:
+            raise ValueError(f"`methods` must be of {', '.join(METHODS)}. Received: {method!r}")
+    results = []
+    alone = trace.forward + trace.backward
+    dense = table_schedules.dense_part(trace)
+    single = [[layer] for layer in reversed(range(len(trace.layers)))]
+    for count in workers:
+        cluster = network.cluster(count, kind, value_bytes)
+        plans: dict[tuple, list[list[int]]] = {}
+
+        def buckets(schedule: str, name: str, sent: Trace, plans=plans, cluster=cluster):
+            key = (schedule, name, sent is trace)
+            if key not in plans:
+                plans[key] = _plan(planners[name], sent, cluster.costs.collectives, schedule)
+            return plans[key]
+
+        for method in methods:
+            sent = trace if table_schedules.sends_tables_as_dense(method) else dense
+            choices = [
+                (schedule, name)
+                for schedule in METHODS[method].schedules
+                if schedule in schedule_names
+                for name in planners
+            ]
+            if method == "byteps":  # It cuts tensors and never fuses them.
+                choices = choices[:1]
+            found = []
+            for schedule, name in choices:
+                planned = single if method == "byteps" else buckets(schedule, name, sent)
+                timeline = table_schedules.timeline(
+                    method, schedule, planned, trace, cluster, chunk_bytes
+                )
+                efficiency = alone / timeline.iteration_time if timeline.iteration_time else 1.0
+                found.append(
+                    TableResult(
+                        workers=count,
+                        schedule=schedule,
+                        planner="" if method == "byteps" else name,
+                        buckets=len(planned),
+                        iteration_time=timeline.iteration_time,
+                        exposed=timeline.exposed,
+                        speedup=count * efficiency,
+                        efficiency=efficiency,
+                        method=method,
+                    )
+                )
+            if found:
+                results.append(min(found, key=lambda result: result.iteration_time))
     return results
 
 

@@ -1,16 +1,16 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Writes the traces that tfdear ships: the models of Table I of the DeAR paper.
+"""Writes the traces that tfdear ships: the models of the DeAR paper and of the EmbRace paper.
 
-The tensors come from the models themselves: keras.applications (ResNet-50, DenseNet-201), the
-layers in inception_v4.py and the encoder configurations of tf-models-official (BERT; install
-tfdear[models]). The times are estimates: every operation takes the longer of its multiply-adds at
---flops and its reads and writes at --bandwidth, and twice that in the backward pass.
+The tensors of the first come from the models themselves: keras.applications (ResNet-50,
+DenseNet-201), the layers in inception_v4.py and the encoder configurations of tf-models-official
+(BERT; install tfdear[models]); those of the second, which have tables, are in table_models.py. The
+times are estimates: every operation takes the longer of its multiply-adds at --flops and its reads
+and writes at --bandwidth, and twice that in the backward pass.
 
-Reference: Zhang et al., "DeAR", ICDCS 2023, Table I.
+Reference: Zhang et al., "DeAR", ICDCS 2023, Table I; Li et al., "EmbRace", ICPP 2022, Table 1.
 """
 
 import argparse
-import dataclasses
 import math
 import pathlib
 import sys
@@ -18,24 +18,14 @@ import sys
 import keras
 import tensorflow as tf
 
+from tfdear.benchmarks.studies import table_models
 from tfdear.benchmarks.studies.inception_v4 import inception_v4
-from tfdear.planning import trace
+from tfdear.benchmarks.studies.operations import BYTES_PER_VALUE, Operation, to_trace
 
 # Two thirds of the peak rate in single precision and nine tenths of the memory bandwidth of the
 # accelerator of the paper, an RTX 2080 Ti (13.4e12 operations and 616e9 bytes per second).
 _FLOPS = 9.0e12
 _BANDWIDTH = 5.5e11
-_BYTES_PER_VALUE = 4
-
-
-@dataclasses.dataclass
-class Operation:
-    """One operation: its trainable tensors, and what it does for one example."""
-
-    name: str
-    tensors: list[tuple[str, int]]  # Name and number of values, in the order of the layer.
-    multiply_adds: float
-    values_moved: float  # Read and written.
 
 
 def convolutional(model: keras.Model) -> list[Operation]:
@@ -143,34 +133,6 @@ def bert(layers: int, hidden: int, heads: int, length: int, predictions: int) ->
     return list(operations.values())
 
 
-def to_trace(
-    name: str, operations: list[Operation], batch_size: int, flops: float, bandwidth: float
-) -> trace.Trace:
-    """Assigns the time of every operation to the last tensor of the layer that it belongs to.
-
-    So the forward pass waits for all tensors of a layer before the layer starts, and all its
-    gradients are ready when its backward pass ends. An operation without tensors (a pooling)
-    belongs to the layer before it.
-    """
-    layers: list[trace.Layer] = []
-    early = 0.0  # Of operations before the first tensor.
-    for operation in operations:
-        seconds = batch_size * max(
-            2 * operation.multiply_adds / flops,
-            _BYTES_PER_VALUE * operation.values_moved / bandwidth,
-        )
-        for tensor, values in operation.tensors:
-            layers.append(trace.Layer(tensor, _BYTES_PER_VALUE * values, 0.0, 0.0))
-        if not layers:
-            early += seconds
-            continue
-        last = layers[-1]
-        forward = last.forward + seconds + early
-        early = 0.0
-        layers[-1] = dataclasses.replace(last, forward=forward, backward=2 * forward)
-    return trace.Trace(name, tuple(layers))
-
-
 # By name: a function that makes the operations, and the batch size of one rank in the paper.
 _MODELS = {
     "resnet-50": (lambda: convolutional(keras.applications.ResNet50(weights=None)), 64),
@@ -179,11 +141,19 @@ _MODELS = {
     "bert-base": (lambda: bert(12, 768, 12, length=64, predictions=10), 64),
     "bert-large": (lambda: bert(24, 1024, 16, length=64, predictions=10), 32),
 }
+# Their operations are those of a whole batch.
+_TABLE_MODELS = {
+    "lm-1b": table_models.lm,
+    "gnmt-8": table_models.gnmt,
+    "transformer-big": table_models.transformer_big,
+    "bert-base-squad": table_models.bert_base,
+}
 
 
 def main() -> int:
+    names = (*_MODELS, *_TABLE_MODELS)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(_MODELS)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}")
     parser.add_argument("--flops", type=float, default=_FLOPS, help="operations per second")
     parser.add_argument("--bandwidth", type=float, default=_BANDWIDTH, help="bytes per second")
     parser.add_argument(
@@ -194,18 +164,23 @@ def main() -> int:
         help="where to write NAME.json (default: tfdear/planning/traces)",
     )
     options = parser.parse_args()
-    unknown = sorted(set(options.names) - set(_MODELS))
+    unknown = sorted(set(options.names) - set(names))
     if unknown:
-        parser.error(f"no model {', '.join(unknown)}; there are {', '.join(_MODELS)}")
+        parser.error(f"no model {', '.join(unknown)}; there are {', '.join(names)}")
     print(
-        f"{'model':14} {'tensors':>8} {'values (M)':>11} {'forward (ms)':>13} {'backward (ms)':>14}"
+        f"{'model':16} {'tensors':>8} {'values (M)':>11} {'forward (ms)':>13} {'backward (ms)':>14}"
     )
-    for name in options.names or _MODELS:
-        make, batch_size = _MODELS[name]
-        made = to_trace(name, make(), batch_size, options.flops, options.bandwidth)
+    for name in options.names or names:
+        if name in _TABLE_MODELS:
+            model = _TABLE_MODELS[name]()
+            operations, batch_size, tables = model.operations, 1, model.tables
+        else:
+            make, batch_size = _MODELS[name]
+            operations, tables = make(), []
+        made = to_trace(name, operations, batch_size, options.flops, options.bandwidth, tables)
         made.save(options.output / f"{name}.json")
         print(
-            f"{name:14} {len(made.layers):8} {made.bytes / _BYTES_PER_VALUE / 1e6:11.1f} "
+            f"{name:16} {len(made.layers):8} {made.bytes / BYTES_PER_VALUE / 1e6:11.1f} "
             f"{made.forward * 1e3:13.1f} {made.backward * 1e3:14.1f}"
         )
     return 0

@@ -1,0 +1,256 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""When the rows of tables travel, in the model of one iteration. Imports no TensorFlow.
+
+[Note: Tables in the model of an iteration] What is exchanged of a table is more work of the line,
+beside the buckets of dense gradients. Gradient rows are ready when the backward pass has come
+through the table's layer; the layer's forward computation waits for the vectors of its batch, and
+these for the rows that change them. An all-gather of rows leaves the whole table on every rank, so
+that the layer waits for nothing else. By priority the most urgent are ids, then rows that the next
+batches need, their vectors, dense gradients as their schedule has them, and at last the other rows;
+all of them have travelled when an iteration ends.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from tfdear.planning import cost_model, partition, row_counts, schedules
+from tfdear.planning.embedding_costs import ExchangeCosts, TableTraffic
+from tfdear.planning.line import (
+    Load,
+    QueueItem,
+    Step,
+    Transfer,
+    carry,
+    make_loads,
+    make_queue_items,
+)
+from tfdear.planning.partition import Partition
+from tfdear.planning.schedules import Timeline
+from tfdear.planning.table import Table
+from tfdear.planning.table_methods import METHODS, Method
+from tfdear.planning.trace import Trace
+
+SLICE_BYTES = 4 << 20
+# The first parts of priorities. Those of dense collectives are 0 and more.
+_IDS, _ROWS, _VECTORS, _EARLY, _DELAYED = -4.0, -3.0, -2.0, -1.0, 9.0
+
+Key = tuple[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """How many ranks there are, and what their exchanges cost.
+
+    Args:
+        workers: Number of ranks.
+        costs: What their exchanges cost.
+        slices: What a slice of a dense gradient costs, to servers on all ranks and back.
+        kind: Of the partitions: "column", "row" or "auto". Defaults to "auto".
+        value_bytes: Bytes of a value of a vector, in the type of the computation. Defaults to 4.
+    """
+
+    workers: int
+    costs: ExchangeCosts
+    slices: cost_model.LinearCost
+    kind: str = "auto"
+    value_bytes: int = 4
+
+
+def dense_part(trace: Trace) -> Trace:
+    """Returns the trace with nothing to send for the layers that are tables."""
+    tables = {table.layer for table in trace.tables}
+    layers = (
+        dataclasses.replace(layer, bytes=0) if layer.name in tables else layer
+        for layer in trace.layers
+    )
+    return Trace(trace.name, tuple(layers))
+
+
+def sends_tables_as_dense(method: str) -> bool:
+    """Whether the method makes no difference between tables and other tensors."""
+    return METHODS[method].exchange == "all_reduce"
+
+
+def timeline(
+    method: str,
+    schedule: str,
+    buckets: Sequence[Sequence[int]],
+    trace: Trace,
+    cluster: Cluster,
+    chunk_bytes: int | None = None,
+) -> Timeline:
+    """Simulates one iteration of a model with tables.
+
+    Args:
+        method: One of `METHODS`.
+        schedule: Of the dense gradients, one of the method's.
+        buckets: Layers of each bucket, in backward order: of the trace, or of its `dense_part`.
+        trace: The model.
+        cluster: The ranks.
+        chunk_bytes: As in `schedules.timeline`. Defaults to None: the ideal queue.
+
+    Returns:
+        The `Timeline`. Transfers of tables have numbers of buckets behind those of the bucket
+        list, in the order of the trace's tables.
+
+    Raises:
+        ValueError: The method is unknown or has no such schedule.
+    """
+    if method not in METHODS:
+        raise ValueError(f"`method` must be one of {', '.join(METHODS)}. Received: {method!r}")
+    chosen = METHODS[method]
+    if schedule not in chosen.schedules:
+        raise ValueError(
+            f"The schedule of method {method!r} must be one of {', '.join(chosen.schedules)}. "
+            f"Received: {schedule!r}"
+        )
+    if method == "byteps":
+        costs = dataclasses.replace(cluster.costs.collectives, all_reduce=cluster.slices)
+        plan = schedules.make_plan(schedule, buckets, trace, costs, SLICE_BYTES, credit=1)
+        return schedules.execute(plan, trace, costs)
+    if sends_tables_as_dense(method):
+        return schedules.timeline(schedule, buckets, trace, cluster.costs.collectives, chunk_bytes)
+    return _Iteration(chosen, schedule, buckets, trace, cluster).play(chunk_bytes)
+
+
+@dataclasses.dataclass
+class _Iteration:
+    """One iteration in which tables do not travel as dense gradients do."""
+
+    method: Method
+    schedule: str
+    buckets: Sequence[Sequence[int]]
+    trace: Trace
+    cluster: Cluster
+
+    def __post_init__(self) -> None:
+        names = [layer.name for layer in self.trace.layers]
+        self.loads: dict[Key, Load] = {}
+        self.needed: dict[int, list[Key]] = {}  # By layer: what its forward pass waits for.
+        self.on_demand: dict[int, list[Transfer]] = {}
+        self.layers = [names.index(table.layer) for table in self.trace.tables]
+
+    def play(self, chunk_bytes: int | None) -> Timeline:
+        dense = dense_part(self.trace)
+        for number, table in enumerate(self.trace.tables):
+            self._add(number, table)
+        chunks: dict[str, list[int]] = {}
+        if chunk_bytes is not None:
+            phase = "all_gather" if self.schedule == "dear" else "all_reduce"
+            if self.schedule in ("dear", "bytescheduler"):
+                chunks[phase] = schedules.chunks_of(self.buckets, dense, chunk_bytes)
+        items = make_queue_items(
+            self.schedule, self.buckets, dense, self.cluster.costs.collectives, chunks
+        )
+        for (_, bucket), parts in items.items():
+            if not any(dense.layers[layer].bytes for layer in self.buckets[bucket]):
+                # A bucket of tables only is not sent.
+                parts[:] = [part._replace(seconds=0.0) for part in parts]
+        ready = schedules.ready_times(self.buckets, dense)
+        loads = {**make_loads(self.schedule, items, ready), **self.loads}
+        transfers = carry(loads, preemptive=chunk_bytes is None)
+        ends: dict[Key, float] = {}
+        for transfer in transfers:
+            ends[transfer.phase, transfer.bucket] = transfer.end
+        arrivals = {
+            layer: max(ends[key] for key in keys if key in ends)
+            for layer, keys in self.needed.items()
+            if any(key in ends for key in keys)
+        }
+        return schedules.finish(transfers, self.buckets, dense, arrivals, self.on_demand)
+
+    def _add(self, number: int, table: Table) -> None:
+        if self.method.exchange == "all_gather":
+            self._add_gather(number, table)
+        elif self.method.horizontal:
+            self._add_by_priority(number, table)
+        else:
+            self._add_in_order(number, table)
+
+    def _add_gather(self, number: int, table: Table) -> None:
+        traffic = self._traffic(table)
+        rows = table.coalesced if self.method.coalesced else table.ids
+        seconds = self.cluster.costs.gathered(traffic.gathered(rows), self.cluster.workers)
+        key = self._load("sparse_gather", number, self._place(number), seconds)
+        self.needed[self.layers[number]] = [key]
+
+    def _add_in_order(self, number: int, table: Table) -> None:
+        traffic, rows = self._traffic(table), table.coalesced
+        exchange = self.cluster.costs.all_to_all
+        seconds = exchange.seconds(traffic.gradients(rows))
+        key = self._load("gradient_rows", number, self._place(number), seconds)
+        layer, bucket = self.layers[number], key[1]
+        self.on_demand[layer] = [
+            Transfer(phase, bucket, 0, 1, 0.0, exchange.seconds(size))
+            for phase, size in (("ids", traffic.ids()), ("vectors", traffic.vectors(rows)))
+        ]
+
+    def _add_by_priority(self, number: int, table: Table) -> None:
+        traffic, exchange = self._traffic(table), self.cluster.costs.all_to_all
+        method, workers = self.method, self.cluster.workers
+        prior = row_counts.fit(table).prior(workers) if method.vertical else table.coalesced
+        # Whether a row is needed in the next batch is known to all ranks from the ids of all.
+        ids = traffic.all_ids() if method.vertical else traffic.ids()
+        known = self._load("ids", number, (_IDS,), exchange.seconds(ids), ready=0.0)
+        rows = self._load(
+            "prior_rows" if method.vertical else "gradient_rows",
+            number,
+            (_ROWS,),
+            exchange.seconds(traffic.gradients(prior)),
+            after=(known,),
+        )
+        late = table.coalesced
+        needed = []
+        if method.early:
+            # As many ids of the next batch are in this one of some rank as the other way around.
+            late = prior
+            size = traffic.vectors(table.coalesced - late)
+            if size:
+                seconds = exchange.seconds(size)
+                needed.append(
+                    self._load(
+                        "early_vectors", number, (_EARLY,), seconds, after=(known,), ready=0.0
+                    )
+                )
+        seconds = exchange.seconds(traffic.vectors(late))
+        needed.append(self._load("vectors", number, (_VECTORS,), seconds, after=(rows,), ready=0.0))
+        self.needed[self.layers[number]] = needed
+        if prior < table.coalesced:
+            seconds = exchange.seconds(traffic.gradients(table.coalesced - prior))
+            self._load("delayed_rows", number, (_DELAYED,), seconds, after=(known,))
+
+    def _traffic(self, table: Table) -> TableTraffic:
+        cluster, servers = self.cluster, self.method.servers
+        if servers is None:
+            holders = partition.choose(cluster.kind, table.rows, table.columns, cluster.workers)
+        else:
+            holders = Partition(
+                "row", table.rows, table.columns, min(servers, cluster.workers) or cluster.workers
+            )
+        return TableTraffic(table, cluster.workers, holders, cluster.value_bytes)
+
+    def _place(self, number: int) -> tuple[float, ...]:
+        """The priority of what takes its turn among the gradients of its schedule."""
+        layer = self.layers[number]
+        bucket = next(i for i, layers in enumerate(self.buckets) if layer in layers)
+        # Within the bucket of its layer, whose place is a whole number.
+        return (0.0, (-bucket if self.schedule == "bytescheduler" else bucket) - 0.5)
+
+    def _load(
+        self,
+        phase: str,
+        number: int,
+        priority: tuple[float, ...],
+        seconds: float,
+        after: tuple[Key, ...] = (),
+        ready: float | None = None,
+    ) -> Key:
+        """Adds work of the line; it is ready with the gradient of the table's layer, or before."""
+        bucket = len(self.buckets) + number
+        item = QueueItem((*priority, self.layers[number]), Step(phase, bucket, 0, 1), seconds)
+        if ready is None:
+            # The gradient of the layer, when all layers behind it have theirs.
+            first = 0 if self.schedule == "sequential" else self.layers[number]
+            ready = sum(layer.backward for layer in self.trace.layers[first:])
+        self.loads[phase, bucket] = Load([item], ready, after)
+        return phase, bucket
