@@ -140,6 +140,7 @@ def simulate_tables(
     chunk_bytes: int | None = None,
     kind: str = "auto",
     value_bytes: int = 4,
+    ids_known: bool = False,
 ) -> list[TableResult]:
     """Simulates every method to exchange the tables of a model on every number of workers.
 
@@ -156,6 +157,8 @@ def simulate_tables(
         chunk_bytes: Size of a chunk, in bytes, as in `simulate`.
         kind: How tables are divided: "column", "row" or "auto". Defaults to "auto".
         value_bytes: Bytes of a value of a vector. Defaults to 4.
+        ids_known: Whether every rank with shards knows the ids of all anyway, as where each reads
+            the global batch and takes its part. Defaults to False.
 
     Returns:
         One `TableResult` for each, in the order of workers, methods; none for a method that
@@ -186,7 +189,7 @@ def simulate_tables(
     dense = table_schedules.dense_part(trace)
     single = [[layer] for layer in reversed(range(len(trace.layers)))]
     for count in workers:
-        cluster = network.cluster(count, kind, value_bytes)
+        cluster = network.cluster(count, kind, value_bytes, ids_known)
         plans: dict[tuple, list[list[int]]] = {}
 
         def buckets(schedule: str, name: str, sent: Trace, plans=plans, cluster=cluster):

@@ -10,19 +10,21 @@ from collections.abc import Callable, Sequence
 from tfdear import fusion, simulator
 from tfdear.benchmarks import report
 from tfdear.benchmarks.table import table
-from tfdear.commands import output_file
+from tfdear.commands import output_file, table_simulation
 from tfdear.commands.refusal import refuse
 from tfdear.planning import schedules
 
 _DESCRIPTION = """\
 Simulates training on clusters that are not at hand: iteration time, speedup, scaling efficiency
 and number of buckets of every schedule with every planner. It uses the planners that training uses.
+For models with tables of embeddings also what each way to exchange them makes of it.
 """
 _EPILOG = """\
 examples:
   tfdear simulate resnet-50
   tfdear simulate bert-large --workers 64 --schedules dear wfbp --planners Planned
   tfdear simulate densenet-201 --network double_binary_trees --json result.json --plot result.png
+  tfdear simulate lm-1b --ids-known --alpha 5e-6 --beta 1e-10
   tfdear simulate my_trace.json --alpha 5e-5 --beta 8e-9 --planners "FixedSize(4 << 20)" MGWFBP
 
 The defaults of alpha and beta are 10 Gbit/s Ethernet, as the MG-WFBP paper measured it.
@@ -99,6 +101,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="transfers are cut in chunks of this size and not interrupted "
         "(default: an urgent transfer interrupts another at no cost)",
     )
+    table_simulation.add_arguments(parser)
     parser.add_argument("--json", metavar="FILE", help="write the results")
     parser.add_argument("--plot", metavar="FILE", help="draw the efficiencies (needs tfdear[plot])")
 
@@ -129,8 +132,11 @@ def run(options: argparse.Namespace) -> int:
         )
         bounds = {count: simulator.bounds(trace, network.costs(count)) for count in workers}
         _print(trace, network, workers, results, bounds)
+        tables = None
+        if trace.tables:
+            tables = table_simulation.run(options, trace, network, workers, planners)
         if options.json is not None:
-            _write(options.json, trace, network, results, bounds)
+            _write(options.json, trace, network, results, bounds, tables)
         if options.plot is not None:
             from tfdear.commands import simulation_plot
 
@@ -195,7 +201,7 @@ def _print_table(
     print(f"\n{title}\n{table(rows, num_left=2, equal_widths=True)}")
 
 
-def _write(path, trace, network, results, bounds) -> None:
+def _write(path, trace, network, results, bounds, tables) -> None:
     document = {
         "trace": {
             "name": trace.name,
@@ -208,4 +214,6 @@ def _write(path, trace, network, results, bounds) -> None:
         "results": [dataclasses.asdict(result) for result in results],
         "bounds": [{"workers": count, **times} for count, times in bounds.items()],
     }
+    if tables is not None:
+        document["tables"] = tables
     report.write(path, document)

@@ -8,6 +8,7 @@ Reference: Li et al., "EmbRace", ICPP 2022, section 4.1.2 and Table 2.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 from tfdear.planning import partition as partitions
@@ -22,7 +23,7 @@ APPROACHES = ("all_to_all", "all_reduce", "parameter_servers", "all_gather")
 # Rows that are gathered travel with indices of this size.
 _INDEX_BYTES = 8
 _BLOCK_VALUES = 256
-_BLOCKS_IN_FLIGHT = 256
+_BLOCKS_OF_A_MESSAGE = 64
 
 
 def overhead(
@@ -117,13 +118,9 @@ class TableTraffic:
     def ids(self) -> int:
         """Returns the bytes of an exchange in which holders get the ids that they are asked for."""
         if self.holders.kind == "column":
-            return self.all_ids()
+            return (self.ranks - 1) * self.table.coalesced * ID_BYTES
         received = (self.ranks - 1) * self._busiest_rows(self.table.coalesced)
         return max(received, self._from_others(self.table.coalesced)) * ID_BYTES
-
-    def all_ids(self) -> int:
-        """Returns the bytes of an exchange in which every rank gets all ids."""
-        return (self.ranks - 1) * self.table.coalesced * ID_BYTES
 
     def gathered(self, rows: int) -> int:
         """Returns what a rank gives to an all-gather of so many gradient rows and their indices."""
@@ -158,22 +155,23 @@ def block_sparse(table: Table, ranks: int, costs: ExchangeCosts) -> float:
     """Returns the seconds of an all-reduce that leaves out blocks of zeros.
 
     Every rank sends its blocks that are not all zero to the ranks that sum them, a part of the
-    blocks each, and gets back those of all ranks. So many blocks are under way at a time, and for
-    each such round messages to and from all others start anew.
+    blocks each, and these send the sums to all. Blocks travel a few to a message, since a rank
+    that sums waits for the others' next blocks before it goes on.
 
     Reference: Fei et al., "Efficient Sparse Collective Communication and its Application to
     Accelerate Distributed Deep Learning" (OmniReduce).
     """
+    if ranks == 1:
+        return 0.0
     per_row = -(-table.columns // _BLOCK_VALUES)
     block_bytes = min(table.columns, _BLOCK_VALUES) * GRADIENT_BYTES + ID_BYTES
     own = table.coalesced * per_row
     summed = row_counts.fit(table).touched(ranks) * per_row
-    rounds = -(-summed // _BLOCKS_IN_FLIGHT)
-    other = (ranks - 1) / ranks
-    start_ups = 2 * rounds * costs.all_to_all.a
-    # A rank sends its own blocks, and sends the sums of its part to all others.
-    sent = own * other + summed * other
-    return start_ups + costs.all_to_all.b * sent * block_bytes
+    others = ranks - 1
+    sent = (own + summed) * others / ranks
+    messages = max(2 * others, math.ceil(sent / _BLOCKS_OF_A_MESSAGE))
+    latency = costs.all_to_all.a / others
+    return latency * messages + costs.all_to_all.b * sent * block_bytes
 
 
 @dataclasses.dataclass(frozen=True)

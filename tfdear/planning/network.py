@@ -82,7 +82,7 @@ class Network:
         )
 
     def cluster(
-        self, workers: int, kind: str = "auto", value_bytes: int = 4
+        self, workers: int, kind: str = "auto", value_bytes: int = 4, ids_known: bool = False
     ) -> table_schedules.Cluster:
         """Returns what exchanges of tables among `workers` workers cost.
 
@@ -90,6 +90,7 @@ class Network:
             workers: Number of workers.
             kind: How tables are divided: "column", "row" or "auto". Defaults to "auto".
             value_bytes: Bytes of a value of a vector. Defaults to 4.
+            ids_known: Whether ranks with shards know the ids of all anyway. Defaults to False.
         """
         exchange = cost_model.pairwise(workers, self.alpha, self.beta)
         if self.algorithm == "hierarchical":
@@ -104,4 +105,4 @@ class Network:
         # Slices go to different servers; those that a worker's own server has stay where they are.
         slices = cost_model.LinearCost(2 * self.alpha, 2 * exchange.b * (workers - 1) / workers)
         costs = ExchangeCosts(self.costs(workers), exchange)
-        return table_schedules.Cluster(workers, costs, slices, kind, value_bytes)
+        return table_schedules.Cluster(workers, costs, slices, kind, value_bytes, ids_known)

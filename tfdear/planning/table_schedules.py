@@ -24,7 +24,7 @@ from tfdear.planning.line import (
     make_loads,
     make_queue_items,
 )
-from tfdear.planning.partition import Partition
+from tfdear.planning.partition import ID_BYTES, Partition
 from tfdear.planning.schedules import Timeline
 from tfdear.planning.table import Table
 from tfdear.planning.table_methods import METHODS, Method
@@ -47,6 +47,8 @@ class Cluster:
         slices: What a slice of a dense gradient costs, to servers on all ranks and back.
         kind: Of the partitions: "column", "row" or "auto". Defaults to "auto".
         value_bytes: Bytes of a value of a vector, in the type of the computation. Defaults to 4.
+        ids_known: Whether every rank with shards knows the ids of all anyway, as where each reads
+            the global batch and takes its part. Servers are always asked. Defaults to False.
     """
 
     workers: int
@@ -54,6 +56,7 @@ class Cluster:
     slices: cost_model.LinearCost
     kind: str = "auto"
     value_bytes: int = 4
+    ids_known: bool = False
 
 
 def dense_part(trace: Trace) -> Trace:
@@ -152,11 +155,7 @@ class _Iteration:
         ends: dict[Key, float] = {}
         for transfer in transfers:
             ends[transfer.phase, transfer.bucket] = transfer.end
-        arrivals = {
-            layer: max(ends[key] for key in keys if key in ends)
-            for layer, keys in self.needed.items()
-            if any(key in ends for key in keys)
-        }
+        arrivals = {layer: max(ends[key] for key in keys) for layer, keys in self.needed.items()}
         return schedules.finish(transfers, self.buckets, dense, arrivals, self.on_demand)
 
     def _add(self, number: int, table: Table) -> None:
@@ -179,45 +178,50 @@ class _Iteration:
         exchange = self.cluster.costs.all_to_all
         seconds = exchange.seconds(traffic.gradients(rows))
         key = self._load("gradient_rows", number, self._place(number), seconds)
-        layer, bucket = self.layers[number], key[1]
-        self.on_demand[layer] = [
-            Transfer(phase, bucket, 0, 1, 0.0, exchange.seconds(size))
-            for phase, size in (("ids", traffic.ids()), ("vectors", traffic.vectors(rows)))
+        asked = {"vectors": exchange.seconds(traffic.vectors(rows))}
+        if self.method.servers is not None or not self.cluster.ids_known:
+            asked = {"ids": self._seconds_of_ids(traffic), **asked}
+        self.on_demand[self.layers[number]] = [
+            Transfer(phase, key[1], 0, 1, 0.0, seconds) for phase, seconds in asked.items()
         ]
 
     def _add_by_priority(self, number: int, table: Table) -> None:
         traffic, exchange = self._traffic(table), self.cluster.costs.all_to_all
         method, workers = self.method, self.cluster.workers
+        known: tuple[Key, ...] = ()
+        if not self.cluster.ids_known:
+            seconds = self._seconds_of_ids(traffic)
+            known = (self._load("ids", number, (_IDS,), seconds, ready=0.0),)
         prior = row_counts.fit(table).prior(workers) if method.vertical else table.coalesced
-        # Whether a row is needed in the next batch is known to all ranks from the ids of all.
-        ids = traffic.all_ids() if method.vertical else traffic.ids()
-        known = self._load("ids", number, (_IDS,), exchange.seconds(ids), ready=0.0)
         rows = self._load(
             "prior_rows" if method.vertical else "gradient_rows",
             number,
             (_ROWS,),
             exchange.seconds(traffic.gradients(prior)),
-            after=(known,),
+            after=known,
         )
-        late = table.coalesced
-        needed = []
-        if method.early:
-            # As many ids of the next batch are in this one of some rank as the other way around.
-            late = prior
-            size = traffic.vectors(table.coalesced - late)
-            if size:
-                seconds = exchange.seconds(size)
-                needed.append(
-                    self._load(
-                        "early_vectors", number, (_EARLY,), seconds, after=(known,), ready=0.0
-                    )
-                )
+        # As many ids of the next batch are in this one of some rank as the other way around.
+        late = prior if method.early else table.coalesced
         seconds = exchange.seconds(traffic.vectors(late))
-        needed.append(self._load("vectors", number, (_VECTORS,), seconds, after=(rows,), ready=0.0))
+        needed = [self._load("vectors", number, (_VECTORS,), seconds, (rows,), ready=0.0)]
+        if late < table.coalesced:
+            seconds = exchange.seconds(traffic.vectors(table.coalesced - late))
+            needed.append(self._load("early_vectors", number, (_EARLY,), seconds, known, ready=0.0))
         self.needed[self.layers[number]] = needed
         if prior < table.coalesced:
             seconds = exchange.seconds(traffic.gradients(table.coalesced - prior))
-            self._load("delayed_rows", number, (_DELAYED,), seconds, after=(known,))
+            self._load("delayed_rows", number, (_DELAYED,), seconds, known)
+
+    def _seconds_of_ids(self, traffic: TableTraffic) -> float:
+        """Holders of rows get the ids of theirs; all ranks get all ids if more depends on them.
+
+        By column all ranks hold something of each row, and whether a row is needed in a next batch
+        follows from the ids of all.
+        """
+        costs, table = self.cluster.costs, traffic.table
+        if traffic.holders.kind == "column" or self.method.vertical:
+            return costs.gathered(ID_BYTES * table.coalesced, self.cluster.workers)
+        return costs.all_to_all.seconds(traffic.ids())
 
     def _traffic(self, table: Table) -> TableTraffic:
         cluster, servers = self.cluster, self.method.servers
