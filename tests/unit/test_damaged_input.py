@@ -121,6 +121,18 @@ class Traces:
         "layers": [
             {"name": "a/kernel", "bytes": 8, "forward": 0.5, "backward": 1.0},
             {"name": "b/bias", "bytes": 4, "forward": 0.25, "backward": 0.125},
+            {"name": "words", "bytes": 160, "forward": 0.25, "backward": 0.125},
+        ],
+        "tables": [
+            {
+                "layer": "words",
+                "rows": 10,
+                "columns": 4,
+                "ids": 8,
+                "coalesced": 6,
+                "prior": 3,
+                "workers": 2,
+            }
         ],
     }
 

@@ -103,11 +103,11 @@ def _print_results(results: Sequence[simulator.TableResult], workers: Sequence[i
     shards: list[simulator.TableResult] = []
     for result in results:
         (baselines if simulator.METHODS[result.method].baseline else shards).append(result)
-    best = {count: _shortest(baselines, count) for count in workers}
     _print_table("iteration time with tables (ms)", workers, results, _time)
     _print_table("computation stall (ms)", workers, results, lambda r: f"{r.exposed * 1e3:.1f}")
     if not baselines or not shards:
         return
+    best = {count: _shortest(baselines, count) for count in workers}
     rows = [["best sharded", *(f"{best[n] / _shortest(shards, n):.3f}" for n in workers)]]
     _print_table(
         "speedup over the best baseline",

@@ -39,13 +39,41 @@ def test_shipped_traces_are_the_models_of_the_paper(name, tensors, millions):
     assert len({layer.name for layer in trace.layers}) == tensors
 
 
+# Table 1 of the EmbRace paper, in units of 2^20 bytes: model and tables; Table 3: rows of a batch.
+@pytest.mark.parametrize(
+    ("name", "megabytes", "of_tables", "of_rows"),
+    [
+        ("lm-1b", 3186.5, 3099.5, (8.7, 6.9, 2.6)),
+        ("gnmt-8", 739.1, 252.5, (26.0, 12.2, 5.8)),
+        ("transformer-big", 1067.5, 263.4, (35.2, 16.6, 8.9)),
+        ("bert-base-squad", 417.7, 89.4, (36.0, 5.5, 3.2)),
+    ],
+)
+def test_shipped_traces_with_tables_are_the_models_of_the_paper(
+    name, megabytes, of_tables, of_rows
+):
+    trace = simulator.load(name)
+    assert trace.name == name
+    assert trace.bytes / 2**20 == pytest.approx(megabytes, abs=0.3)
+    sizes = [4 * table.rows * table.columns for table in trace.tables]
+    assert sum(sizes) / 2**20 == pytest.approx(of_tables, abs=0.3)
+    assert trace.backward == pytest.approx(2 * trace.forward)
+    for field, expected in zip(("ids", "coalesced", "prior"), of_rows, strict=True):
+        found = sum(4 * table.columns * getattr(table, field) for table in trace.tables)
+        assert found / 2**20 == pytest.approx(expected, abs=0.05)
+
+
 def test_shipped_traces_are_listed():
     assert simulator.shipped_traces() == [
         "bert-base",
+        "bert-base-squad",
         "bert-large",
         "densenet-201",
+        "gnmt-8",
         "inception-v4",
+        "lm-1b",
         "resnet-50",
+        "transformer-big",
     ]
 
 
@@ -106,6 +134,71 @@ def _even_trace(layers=512, forward=1.0):
     """Many equal layers, whose overlap is as good as perfect; backward takes twice forward."""
     share = forward / layers
     return Trace("even", tuple(Layer(str(i), 1000, share, 2 * share) for i in range(layers)))
+
+
+_PLANNED = {"planned": fusion.Planned()}
+_SHARDED = [name for name, method in simulator.METHODS.items() if not method.baseline]
+
+
+def _best(results, workers, sharded):
+    return min(
+        result.iteration_time
+        for result in results
+        if result.workers == workers and (result.method in _SHARDED) == sharded
+    )
+
+
+@pytest.mark.parametrize(
+    "network", [simulator.Network(), simulator.Network(alpha=5e-6, beta=1e-10)]
+)
+def test_the_speedup_over_the_best_baseline_grows_with_workers(network):
+    """EmbRace, sections 5.3 and 5.6: the language model."""
+    trace = simulator.load("lm-1b")
+    results = simulator.simulate_tables(trace, network, _SWEEP, _PLANNED, ids_known=True)
+    speedups = [_best(results, n, False) / _best(results, n, True) for n in _SWEEP]
+    assert speedups == sorted(speedups)
+    assert speedups[0] > 1.01
+    assert speedups[-1] > 1.2
+
+
+def test_gathers_scale_worst_and_servers_with_their_number():
+    """EmbRace, Table 2."""
+    trace = simulator.load("gnmt-8")
+    results = simulator.simulate_tables(trace, simulator.Network(), [4, 256], _PLANNED)
+    stall = {(result.method, result.workers): result.exposed for result in results}
+    growth = {name: stall[name, 256] / stall[name, 4] for name in simulator.METHODS}
+    assert growth["all_gather"] > 3 * growth["all_to_all"]
+    assert growth["parameter_servers_1"] > growth["parameter_servers_2"]
+    assert growth["parameter_servers_2"] > growth["parameter_servers"]
+    assert growth["dense"] < growth["all_gather"]
+
+
+@pytest.mark.parametrize("name", ["lm-1b", "gnmt-8", "bert-base-squad"])
+def test_each_part_of_the_schedule_helps_few_workers(name):
+    """EmbRace, Figure 9."""
+    trace = simulator.load(name)
+    results = simulator.simulate_tables(trace, simulator.Network(), [4], _PLANNED)
+    times = {result.method: result.iteration_time for result in results}
+    parts = [times[name] for name in ("all_to_all", "+horizontal", "+vertical", "+early")]
+    assert parts == sorted(parts, reverse=True)
+    assert times["dense"] > times["all_gather_raw"] > times["all_gather"] > times["+early"]
+    for result in results:
+        assert result.exposed == pytest.approx(
+            result.iteration_time - trace.forward - trace.backward
+        )
+        assert result.speedup == pytest.approx(4 * result.efficiency)
+
+
+def test_tables_are_simulated_with_the_schedules_that_are_asked_for():
+    trace = simulator.load("lm-1b")
+    results = simulator.simulate_tables(
+        trace, simulator.Network(), [4], _PLANNED, ["dense", "+early", "byteps"], ["wfbp"]
+    )
+    assert [(result.method, result.schedule) for result in results] == [("dense", "wfbp")]
+    with pytest.raises(ValueError, match="'resnet-50' has no tables"):
+        simulator.simulate_tables(simulator.load("resnet-50"), simulator.Network(), [4], _PLANNED)
+    with pytest.raises(ValueError, match="`methods` must be of dense.*'best'"):
+        simulator.simulate_tables(trace, simulator.Network(), [4], _PLANNED, ["best"])
 
 
 @pytest.mark.parametrize("ratio", [0.25, 0.5, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0])
