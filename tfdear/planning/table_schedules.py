@@ -11,6 +11,7 @@ all of them have travelled when an iteration ends.
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from tfdear.planning import cost_model, partition, row_counts, schedules
@@ -44,7 +45,8 @@ class Cluster:
     Args:
         workers: Number of ranks.
         costs: What their exchanges cost.
-        slices: What a slice of a dense gradient costs, to servers on all ranks and back.
+        slices: What a slice of a dense gradient costs, to one of as many servers as ranks and back,
+            where all of them have the same number of slices.
         kind: Of the partitions: "column", "row" or "auto". Defaults to "auto".
         value_bytes: Bytes of a value of a vector, in the type of the computation. Defaults to 4.
         ids_known: Whether every rank with shards knows the ids of all anyway, as where each reads
@@ -108,12 +110,22 @@ def timeline(
             f"Received: {schedule!r}"
         )
     if method == "byteps":
-        costs = dataclasses.replace(cluster.costs.collectives, all_reduce=cluster.slices)
-        plan = schedules.make_plan(schedule, buckets, trace, costs, SLICE_BYTES, credit=1)
-        return schedules.execute(plan, trace, costs)
+        sliced = _costs_of_slices(buckets, trace, cluster)
+        plan = schedules.make_plan(schedule, buckets, trace, sliced, SLICE_BYTES, credit=1)
+        return schedules.execute(plan, trace, sliced)
     if sends_tables_as_dense(method):
         return schedules.timeline(schedule, buckets, trace, cluster.costs.collectives, chunk_bytes)
     return _Iteration(chosen, schedule, buckets, trace, cluster).play(chunk_bytes)
+
+
+def _costs_of_slices(
+    buckets: Sequence[Sequence[int]], trace: Trace, cluster: Cluster
+) -> cost_model.CommunicationCosts:
+    """Each slice has one of as many servers as there are workers, of which the busiest decides."""
+    slices = sum(schedules.chunks_of(buckets, trace, SLICE_BYTES))
+    uneven = math.ceil(slices / cluster.workers) * cluster.workers / slices
+    cost = cost_model.LinearCost(uneven * cluster.slices.a, uneven * cluster.slices.b)
+    return dataclasses.replace(cluster.costs.collectives, all_reduce=cost)
 
 
 @dataclasses.dataclass
