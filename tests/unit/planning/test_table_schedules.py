@@ -121,6 +121,14 @@ def test_gathers_and_all_reduces():
     assert _play("byteps", "bytescheduler")[1] == 4 + 0.5 + 8 + 2
 
 
+def test_fewer_slices_than_servers_keep_the_busiest_busy():
+    # Two of four servers have a slice, so that each carries twice its share.
+    cluster = dataclasses.replace(CLUSTER, workers=4)
+    carried, seconds = _play("byteps", "bytescheduler", cluster)
+    assert carried == [("all_reduce", 2, 5), ("all_reduce", 5, 22)]
+    assert seconds == 24
+
+
 def test_a_row_for_each_id_takes_longer_than_one_for_each_different_id():
     table = dataclasses.replace(TRACE.tables[0], ids=16)
     trace = dataclasses.replace(TRACE, tables=(table,))
