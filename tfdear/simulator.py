@@ -186,20 +186,19 @@ def simulate_tables(
             raise ValueError(f"`methods` must be of {', '.join(METHODS)}. Received: {method!r}")
     results = []
     alone = trace.forward + trace.backward
-    dense = table_schedules.dense_part(trace)
     single = [[layer] for layer in reversed(range(len(trace.layers)))]
     for count in workers:
         cluster = network.cluster(count, kind, value_bytes, ids_known)
         plans: dict[tuple, list[list[int]]] = {}
 
         def buckets(schedule: str, name: str, sent: Trace, plans=plans, cluster=cluster):
-            key = (schedule, name, sent is trace)
+            key = (schedule, name, tuple(layer.bytes for layer in sent.layers))
             if key not in plans:
                 plans[key] = _plan(planners[name], sent, cluster.costs.collectives, schedule)
             return plans[key]
 
         for method in methods:
-            sent = trace if table_schedules.sends_tables_as_dense(method) else dense
+            sent = table_schedules.dense_part(trace, method, cluster)
             choices = [
                 (schedule, name)
                 for schedule in METHODS[method].schedules

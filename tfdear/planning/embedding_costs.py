@@ -151,6 +151,11 @@ class TableTraffic:
         return rows - rows // self.ranks if self.ranks > 1 else 0
 
 
+def worth_a_start_up(bytes: int, cost: LinearCost) -> bool:
+    """Whether to send so many bytes apart, so that others do not wait for them, pays."""
+    return cost.b * bytes > cost.a
+
+
 def block_sparse(table: Table, ranks: int, costs: ExchangeCosts) -> float:
     """Returns the seconds of an all-reduce that leaves out blocks of zeros.
 
@@ -201,6 +206,7 @@ def choose(
     kind: str = "auto",
     value_bytes: int = 4,
     ids_known: bool = False,
+    joins_bucket: bool = False,
 ) -> Choice:
     """Chooses how a table is exchanged: the fastest way of those that fit into memory.
 
@@ -217,6 +223,8 @@ def choose(
         kind: Of the partition: "column", "row" or "auto".
         value_bytes: Bytes of a value of a vector, in the type of the computation. Defaults to 4.
         ids_known: Whether all ranks know each other's ids anyway. Defaults to False.
+        joins_bucket: Whether there are dense gradients that an all-reduce of the table can share
+            its start-up with. Defaults to False.
 
     Returns:
         The `Choice`.
@@ -229,7 +237,7 @@ def choose(
     gathered = traffic.gathered(used)
     ids = 0.0 if ids_known else exchange.seconds(traffic.ids())
     seconds = {
-        "all_reduce": costs.dense(dense_bytes),
+        "all_reduce": costs.dense(dense_bytes) - (costs.dense(0) if joins_bucket else 0.0),
         "all_gather": costs.gathered(gathered, ranks),
         "all_to_all": ids
         + exchange.seconds(traffic.vectors(used))

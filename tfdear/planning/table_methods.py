@@ -16,7 +16,8 @@ class Method:
     """A way to exchange tables, with the schedules that the dense gradients can have beside it.
 
     Args:
-        exchange: "all_reduce", "all_gather" or "all_to_all".
+        exchange: "all_reduce", "all_gather", "all_to_all", or "auto": for each table the fastest,
+            and its rows and vectors split where that pays.
         schedules: Of the dense gradients.
         description: What it does, for readers.
         coalesced: Whether rows of the same id are summed before they travel.
@@ -77,6 +78,13 @@ METHODS = {
         horizontal=True,
         vertical=True,
         early=True,
+        baseline=False,
+    ),
+    "auto": Method(
+        "auto",
+        _BY_PRIORITY,
+        "for each table the cheapest of all",
+        horizontal=True,
         baseline=False,
     ),
 }

@@ -14,7 +14,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from tfdear.planning import cost_model, partition, row_counts, schedules
+from tfdear.planning import cost_model, embedding_costs, partition, row_counts, schedules
 from tfdear.planning.embedding_costs import ExchangeCosts, TableTraffic
 from tfdear.planning.line import (
     Load,
@@ -28,7 +28,7 @@ from tfdear.planning.line import (
 from tfdear.planning.partition import ID_BYTES, Partition
 from tfdear.planning.schedules import Timeline
 from tfdear.planning.table import Table
-from tfdear.planning.table_methods import METHODS, Method
+from tfdear.planning.table_methods import METHODS
 from tfdear.planning.trace import Trace
 
 SLICE_BYTES = 4 << 20
@@ -61,19 +61,32 @@ class Cluster:
     ids_known: bool = False
 
 
-def dense_part(trace: Trace) -> Trace:
-    """Returns the trace with nothing to send for the layers that are tables."""
-    tables = {table.layer for table in trace.tables}
+def exchange_of(table: Table, method: str, cluster: Cluster) -> str:
+    """Returns how a table is exchanged: "all_reduce", "all_gather" or "all_to_all"."""
+    exchange = METHODS[method].exchange
+    if exchange != "auto":
+        return exchange
+    return embedding_costs.choose(
+        table,
+        cluster.workers,
+        cluster.costs,
+        kind=cluster.kind,
+        value_bytes=cluster.value_bytes,
+        ids_known=cluster.ids_known,
+        joins_bucket=True,
+    ).exchange
+
+
+def dense_part(trace: Trace, method: str, cluster: Cluster) -> Trace:
+    """Returns the trace with nothing to send for those tables that do not travel as a whole."""
+    apart = {
+        table.layer for table in trace.tables if exchange_of(table, method, cluster) != "all_reduce"
+    }
     layers = (
-        dataclasses.replace(layer, bytes=0) if layer.name in tables else layer
+        dataclasses.replace(layer, bytes=0) if layer.name in apart else layer
         for layer in trace.layers
     )
     return Trace(trace.name, tuple(layers))
-
-
-def sends_tables_as_dense(method: str) -> bool:
-    """Whether the method makes no difference between tables and other tensors."""
-    return METHODS[method].exchange == "all_reduce"
 
 
 def timeline(
@@ -113,9 +126,9 @@ def timeline(
         sliced = _costs_of_slices(buckets, trace, cluster)
         plan = schedules.make_plan(schedule, buckets, trace, sliced, SLICE_BYTES, credit=1)
         return schedules.execute(plan, trace, sliced)
-    if sends_tables_as_dense(method):
+    if chosen.exchange == "all_reduce":
         return schedules.timeline(schedule, buckets, trace, cluster.costs.collectives, chunk_bytes)
-    return _Iteration(chosen, schedule, buckets, trace, cluster).play(chunk_bytes)
+    return _Iteration(method, schedule, buckets, trace, cluster).play(chunk_bytes)
 
 
 def _costs_of_slices(
@@ -132,13 +145,14 @@ def _costs_of_slices(
 class _Iteration:
     """One iteration in which tables do not travel as dense gradients do."""
 
-    method: Method
+    name: str  # Of the method.
     schedule: str
     buckets: Sequence[Sequence[int]]
     trace: Trace
     cluster: Cluster
 
     def __post_init__(self) -> None:
+        self.method = METHODS[self.name]
         names = [layer.name for layer in self.trace.layers]
         self.loads: dict[Key, Load] = {}
         self.needed: dict[int, list[Key]] = {}  # By layer: what its forward pass waits for.
@@ -146,7 +160,7 @@ class _Iteration:
         self.layers = [names.index(table.layer) for table in self.trace.tables]
 
     def play(self, chunk_bytes: int | None) -> Timeline:
-        dense = dense_part(self.trace)
+        dense = dense_part(self.trace, self.name, self.cluster)
         for number, table in enumerate(self.trace.tables):
             self._add(number, table)
         chunks: dict[str, list[int]] = {}
@@ -171,11 +185,12 @@ class _Iteration:
         return schedules.finish(transfers, self.buckets, dense, arrivals, self.on_demand)
 
     def _add(self, number: int, table: Table) -> None:
-        if self.method.exchange == "all_gather":
+        exchange = exchange_of(table, self.name, self.cluster)
+        if exchange == "all_gather":
             self._add_gather(number, table)
-        elif self.method.horizontal:
+        elif exchange == "all_to_all" and self.method.horizontal:
             self._add_by_priority(number, table)
-        else:
+        elif exchange == "all_to_all":
             self._add_in_order(number, table)
 
     def _add_gather(self, number: int, table: Table) -> None:
@@ -199,39 +214,49 @@ class _Iteration:
 
     def _add_by_priority(self, number: int, table: Table) -> None:
         traffic, exchange = self._traffic(table), self.cluster.costs.all_to_all
-        method, workers = self.method, self.cluster.workers
+        all_rows = table.coalesced
+        again = row_counts.fit(table).prior(self.cluster.workers)
+        # As many ids of the next batch are in this one of some rank as the other way around.
+        prior = again if self._splits(traffic.gradients(all_rows - again), "vertical") else all_rows
+        late = again if self._splits(traffic.vectors(all_rows - again), "early") else all_rows
         known: tuple[Key, ...] = ()
         if not self.cluster.ids_known:
-            seconds = self._seconds_of_ids(traffic)
+            seconds = self._seconds_of_ids(traffic, split=min(prior, late) < all_rows)
             known = (self._load("ids", number, (_IDS,), seconds, ready=0.0),)
-        prior = row_counts.fit(table).prior(workers) if method.vertical else table.coalesced
         rows = self._load(
-            "prior_rows" if method.vertical else "gradient_rows",
+            "prior_rows" if prior < all_rows else "gradient_rows",
             number,
             (_ROWS,),
             exchange.seconds(traffic.gradients(prior)),
             after=known,
         )
-        # As many ids of the next batch are in this one of some rank as the other way around.
-        late = prior if method.early else table.coalesced
         seconds = exchange.seconds(traffic.vectors(late))
         needed = [self._load("vectors", number, (_VECTORS,), seconds, (rows,), ready=0.0)]
-        if late < table.coalesced:
-            seconds = exchange.seconds(traffic.vectors(table.coalesced - late))
+        if late < all_rows:
+            seconds = exchange.seconds(traffic.vectors(all_rows - late))
             needed.append(self._load("early_vectors", number, (_EARLY,), seconds, known, ready=0.0))
         self.needed[self.layers[number]] = needed
-        if prior < table.coalesced:
-            seconds = exchange.seconds(traffic.gradients(table.coalesced - prior))
+        if prior < all_rows:
+            seconds = exchange.seconds(traffic.gradients(all_rows - prior))
             self._load("delayed_rows", number, (_DELAYED,), seconds, known)
 
-    def _seconds_of_ids(self, traffic: TableTraffic) -> float:
+    def _splits(self, apart: int, part: str) -> bool:
+        """Whether an exchange is split, so that so many bytes travel apart.
+
+        They take a start-up more. It is worth it if what waits no longer for them waited longer.
+        """
+        if self.method.exchange != "auto":
+            return getattr(self.method, part)
+        return embedding_costs.worth_a_start_up(apart, self.cluster.costs.all_to_all)
+
+    def _seconds_of_ids(self, traffic: TableTraffic, split: bool = False) -> float:
         """Holders of rows get the ids of theirs; all ranks get all ids if more depends on them.
 
-        By column all ranks hold something of each row, and whether a row is needed in a next batch
-        follows from the ids of all.
+        By column all ranks hold something of each row; where rows are split, whether one is needed
+        in a next batch follows from the ids of all.
         """
         costs, table = self.cluster.costs, traffic.table
-        if traffic.holders.kind == "column" or self.method.vertical:
+        if traffic.holders.kind == "column" or split:
             return costs.gathered(ID_BYTES * table.coalesced, self.cluster.workers)
         return costs.all_to_all.seconds(traffic.ids())
 

@@ -161,6 +161,15 @@ def test_the_speedup_over_the_best_baseline_grows_with_workers(network):
     assert speedups[-1] > 1.2
 
 
+@pytest.mark.parametrize("name", ["lm-1b", "bert-base-squad"])
+def test_auto_is_near_the_best_of_all_methods(name):
+    trace = simulator.load(name)
+    results = simulator.simulate_tables(trace, simulator.Network(), [4, 64, 2048], _PLANNED)
+    for workers in (4, 64, 2048):
+        times = {r.method: r.iteration_time for r in results if r.workers == workers}
+        assert times["auto"] <= 1.02 * min(times.values())
+
+
 def test_gathers_scale_worst_and_servers_with_their_number():
     """EmbRace, Table 2."""
     trace = simulator.load("gnmt-8")

@@ -94,6 +94,32 @@ def test_early(chunk_bytes):
     assert seconds == 11
 
 
+def _with(all_to_all, dense=_HALF, **changes):
+    collectives = CommunicationCosts(dense, dense, dense + dense)
+    return dataclasses.replace(CLUSTER, costs=ExchangeCosts(collectives, all_to_all), **changes)
+
+
+@pytest.mark.parametrize(("start_up", "same"), [(1.0, "+horizontal"), (0.5, "+early")])
+def test_auto_splits_what_is_worth_a_start_up(start_up, same):
+    # Four rows take a second, and what travels apart as long to start, or half as long.
+    slow = LinearCost(0.0, 1.0)  # Of all but an all-to-all.
+    cluster = _with(LinearCost(start_up, 1 / 16), slow, ids_known=True)
+    assert _play("auto", "dear", cluster) == _play(same, "dear", cluster)
+
+
+def test_auto_takes_the_exchange_that_is_fastest():
+    slow = LinearCost(100.0, 1 / 16)
+    carried, seconds = _play("auto", "dear", _with(slow))
+    assert "sparse_gather" in [phase for phase, _, _ in carried]
+    assert seconds == 10
+    # The whole table takes 16 s in both halves, and starts with the dense gradient.
+    late_start = LinearCost(100.0, 1 / 64)
+    cluster = _with(slow, late_start)
+    carried, seconds = _play("auto", "dear", cluster, buckets=[[1, 0]])
+    assert [phase for phase, _, _ in carried] == ["reduce_scatter", "all_gather"]
+    assert seconds == _play("dense", "dear", cluster, buckets=[[1, 0]])[1] == 4 + 2 * 109 + 2
+
+
 def test_ids_that_are_known_do_not_travel():
     cluster = dataclasses.replace(CLUSTER, ids_known=True)
     assert _play("+early", "dear", cluster)[0][0] == ("early_vectors", 0, 2)
