@@ -109,7 +109,7 @@ def _fills(initializer: _Initializer) -> bool:
 
 def _subclasses(kinds: tuple[type, ...]) -> set[type]:
     """The kinds, and those of Keras that are derived from them; others may do something else."""
-    derived = [each for kind in kinds for each in kind.__subclasses__()]
+    derived: list[type] = [each for kind in kinds for each in kind.__subclasses__()]
     return {*kinds, *(each for each in derived if each.__module__.startswith("keras."))}
 
 

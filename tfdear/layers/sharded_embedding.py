@@ -206,7 +206,7 @@ class ShardedEmbedding(keras.layers.Embedding):
             super().save_own_variables(store)
 
     def load_own_variables(self, store: Any) -> None:
-        if self.built and self._table is not None and "0" in store.keys():
+        if self.built and self._table is not None and "0" in store:
             table_files.read(store, "0", self._table)
         else:
             super().load_own_variables(store)

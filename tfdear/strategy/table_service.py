@@ -134,6 +134,7 @@ class TableService:
                 grpc.StatusCode.NOT_FOUND,
                 "the rank has deleted the model; keep it until rank 0 has saved",
             )
+            return b""  # It has raised.
         while variable.complete_changes() < changes:
             if (context.time_remaining() or 0) <= 2 * _PAUSE_SECONDS:
                 context.abort(

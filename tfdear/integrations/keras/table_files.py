@@ -6,7 +6,7 @@ The files are those that plain Keras writes, and any number of ranks reads them.
 
 from typing import Any
 
-import h5py
+import h5py  # type: ignore[import-untyped]
 import keras
 import numpy as np
 import tensorflow as tf
