@@ -166,6 +166,16 @@ int tfdear_layout_set_partition(int64_t layout, int tensor, const int64_t* colum
                 error, error_size);
 }
 
+int64_t tfdear_lookup_create() { return Engine::Get()->CreateLookup(); }
+
+int tfdear_lookup_add(int64_t lookup, const int64_t* column_begins, int count, int64_t columns,
+                      const char* name, char* error, int error_size) {
+  return Report(
+      Engine::Get()->AddLookupTable(
+          lookup, {{std::vector<int64_t>(column_begins, column_begins + count)}, columns, name}),
+      error, error_size);
+}
+
 int64_t tfdear_layout_shared(int64_t layout) { return Engine::Get()->SharedWith(layout); }
 
 int tfdear_layout_request_norms(int64_t layout, int tensor, char* error, int error_size) {

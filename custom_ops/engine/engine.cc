@@ -112,10 +112,17 @@ void Engine::OpenNow(int64_t layout, const Opened& opened) {
     lane = lanes_[static_cast<int>(entry.lane)].get();
   }
   ProcessGroup* group = lane->group();
-  auto reduction =
-      std::make_shared<Reduction>(current, group->rank(), group->size(), pool_, &events_, lane,
-                                  options_.max_delay_ms, GroupsOfLevels(), std::move(compression),
-                                  lane->kind() == LaneKind::kGradients ? group_pool_ : nullptr);
+  std::shared_ptr<TableRows> tables;
+  if (!current->tables.empty()) {
+    Lane* const rows = this->lane(LaneKind::kEmbeddingRows);
+    tables = std::make_shared<TableRows>(current->name, current->tables, pool_, &events_, rows,
+                                         options_.max_delay_ms);
+    rows->Open(tables);
+  }
+  auto reduction = std::make_shared<Reduction>(
+      current, group->rank(), group->size(), pool_, &events_, lane, options_.max_delay_ms,
+      GroupsOfLevels(), std::move(compression),
+      lane->kind() == LaneKind::kGradients ? group_pool_ : nullptr, std::move(tables));
   lane->Open(reduction);
   if (lane->kind() == LaneKind::kGradients) {
     const int64_t now = EventRecord::NowMicros();
@@ -164,9 +171,19 @@ Status Engine::OpenCollective(LaneKind kind, std::shared_ptr<SingleCollective>* 
   return Status();
 }
 
-void Engine::GiveUp(Ticket* ticket, Lane* lane) {
-  if (lane->Withdraw(ticket)) return;
+void Engine::GiveUp(Ticket* ticket, Lane* its_lane) {
   auto* reduction = dynamic_cast<Reduction*>(ticket);
+  const auto tables = reduction == nullptr ? nullptr : reduction->tables();
+  const bool rows_withdrawn =
+      tables == nullptr || lane(LaneKind::kEmbeddingRows)->Withdraw(tables.get());
+  if (its_lane->Withdraw(ticket) && rows_withdrawn) return;
+  if (auto* lookup = dynamic_cast<TableLookup*>(ticket); lookup != nullptr && !lookup->complete()) {
+    return Abort(Status(
+        StatusCode::kAborted,
+        "a step ended on this rank after some of the ids that it looks up in sharded tables were "
+        "on their way to the other ranks. The first error above says why; the job cannot go on, "
+        "because the ranks no longer agree on what was sent"));
+  }
   if (reduction == nullptr || reduction->complete()) return;
   Abort(Status(
       StatusCode::kAborted,

@@ -17,6 +17,7 @@
 #include "custom_ops/engine/schedule/compression_state.h"
 #include "custom_ops/engine/schedule/reduction.h"
 #include "custom_ops/engine/schedule/single_collective.h"
+#include "custom_ops/engine/schedule/table_lookup.h"
 #include "custom_ops/engine/updates/pending_updates.h"
 
 namespace tfdear {
@@ -83,6 +84,11 @@ class Engine {
   Status Propose(int64_t layout, const std::vector<int64_t>& plan, int64_t next_agreement);
   // The plan of the layout's last execution, encoded, and how many there were.
   std::vector<int64_t> PlanOf(int64_t layout, int64_t* executions);
+  // Lookups in tables that the ranks hold in parts, described table by table while a function is
+  // traced; the first use ends the description.
+  int64_t CreateLookup();
+  Status AddLookupTable(int64_t lookup, LookupLayout::Table table);
+  Status OpenLookup(int64_t lookup, std::shared_ptr<TableLookup>* opened, Lane** lane);
   Status OpenCollective(LaneKind lane, std::shared_ptr<SingleCollective>* collective,
                         Lane** opened);
 
@@ -164,6 +170,8 @@ class Engine {
   bool started_ TFDEAR_GUARDED_BY(mutex_) = false;
   // And what they hold.
   std::vector<std::unique_ptr<LayoutEntry>> layouts_ TFDEAR_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<LookupLayout>> lookups_ TFDEAR_GUARDED_BY(mutex_);
+  std::vector<bool> lookups_used_ TFDEAR_GUARDED_BY(mutex_);
   bool compressed_ TFDEAR_GUARDED_BY(mutex_) = false;
   Compression compression_ TFDEAR_GUARDED_BY(mutex_);
   double density_ TFDEAR_GUARDED_BY(mutex_) = 1;

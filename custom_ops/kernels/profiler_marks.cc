@@ -29,6 +29,7 @@ Labels LabelsOf(EventKind kind) {
     case EventKind::kContribute:
       return {"tensor", "bucket"};
     case EventKind::kUpdate:
+    case EventKind::kRowUpdate:
       return {"variable", "variables"};
     case EventKind::kAwait:
     case EventKind::kRead:

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "custom_ops/engine/base/errors.h"
+#include "custom_ops/engine/base/injected_delay.h"
 #include "custom_ops/engine/engine.h"
 #include "custom_ops/kernels/cancellable.h"
 #include "custom_ops/kernels/conversions.h"
@@ -155,7 +156,8 @@ class DeferUpdateOp : public tensorflow::OpKernel {
       const GradientRows rows{static_cast<const float*>(sum.data), sum.indices, sum.shape[0],
                               sum.shape[1], place.first_column};
       const absl::Status status = table->Apply(number, rows, place.held);
-      RecordEnd(*update, begin, status.ok() ? Status() : Internal(status.message()));
+      RecordEnd(*update, begin, status.ok() ? Status() : Internal(status.message()),
+                EventKind::kRowUpdate);
       update->in_flight->End();
     });
   }
@@ -189,9 +191,10 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     });
   }
 
-  static void RecordEnd(const Update& update, int64_t begin, const Status& status) {
+  static void RecordEnd(const Update& update, int64_t begin, const Status& status,
+                        EventKind kind = EventKind::kUpdate) {
     Engine* engine = Engine::Get();
-    engine->events()->Add({EventKind::kUpdate, update.ticket, update.writes[0],
+    engine->events()->Add({kind, update.ticket, update.writes[0],
                            static_cast<int64_t>(update.writes.size()), begin,
                            EventRecord::NowMicros()});
     engine->pending()->Finish(

@@ -1,12 +1,9 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "custom_ops/engine/collectives/vector_exchange.h"
 #include "custom_ops/engine/engine.h"
 #include "custom_ops/kernels/cancellable.h"
 #include "custom_ops/kernels/conversions.h"
@@ -21,27 +18,46 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// Starts the collective of an op; the op's outputs are `call->outputs` afterwards. The call lives
-// until the collective is done, which may be after the end of the kernel: a cancelled step does not
-// wait.
-template <typename Call>
-void Start(OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallback done,
-           const std::string& text, std::shared_ptr<Call> call) {
-  auto collective = GetTicket<SingleCollective>(context);
-  if (collective == nullptr) return done();
-  auto op = Cancellable::Start(context, std::move(done));
-  collective->Start(
-      std::make_shared<Signature>(text),
-      [call](CollectiveBackend* backend, const Signature& signature, uint64_t sequence) {
-        return call->Run(backend, signature, sequence);
-      },
-      [op, call](const Status& status) {
-        op->End([&](OpKernelContext* ended) {
-          if (!status.ok()) return ended->SetStatus(ToAbsl(status));
-          for (size_t i = 0; i < call->outputs.size(); ++i) ended->set_output(i, call->outputs[i]);
-        });
-      });
-}
+class OpenLookupOp : public tensorflow::OpKernel {
+ public:
+  explicit OpenLookupOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("lookup", &lookup_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<TableLookup> opened;
+    Lane* lane = nullptr;
+    OP_REQUIRES_OK(context, ToAbsl(Engine::Get()->OpenLookup(lookup_, &opened, &lane)));
+    SetTicket(context, TicketHandle(std::move(opened), lane));
+  }
+
+ private:
+  int64_t lookup_;
+};
+
+// A kernel that has to do with one table of a lookup.
+template <typename Kernel>
+class OfLookup : public Kernel {
+ public:
+  explicit OfLookup(OpKernelConstruction* context) : Kernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("index", &index_));
+  }
+
+ protected:
+  int index_;
+};
+
+class ContributeIdsOp : public OfLookup<tensorflow::OpKernel> {
+ public:
+  using OfLookup::OfLookup;
+
+  void Compute(OpKernelContext* context) override {
+    auto lookup = GetTicket<TableLookup>(context);
+    if (lookup == nullptr) return;
+    const auto ids = context->input(1).flat<int32_t>();
+    lookup->ContributeIds(index_, std::vector<int32_t>(ids.data(), ids.data() + ids.size()));
+  }
+};
 
 template <typename Element>
 Tensor VectorOf(const std::vector<Element>& values) {
@@ -51,120 +67,62 @@ Tensor VectorOf(const std::vector<Element>& values) {
   return tensor;
 }
 
-class GatherIdsOp : public tensorflow::AsyncOpKernel {
+class GatheredIdsOp : public OfLookup<tensorflow::AsyncOpKernel> {
  public:
-  explicit GatherIdsOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("label", &label_));
-  }
+  using OfLookup::OfLookup;
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
-    auto call = std::make_shared<Call>();
-    tensorflow::OpInputList ids;
-    OP_REQUIRES_OK_ASYNC(context, context->input_list("ids", &ids), done);
-    call->ids.assign(ids.begin(), ids.end());
-    Start(context, std::move(done), "embedding_ids of " + label_, std::move(call));
+    auto lookup = GetTicket<TableLookup>(context);
+    if (lookup == nullptr) return done();
+    auto op = Cancellable::Start(context, std::move(done));
+    lookup->WhenIdsThere(index_, [op](const Status& status, const std::vector<int32_t>& ids,
+                                      const std::vector<int64_t>& counts) {
+      op->End([&](OpKernelContext* ended) {
+        if (!status.ok()) return ended->SetStatus(ToAbsl(status));
+        ended->set_output(0, VectorOf(ids));
+        ended->set_output(1, VectorOf(counts));
+      });
+    });
   }
-
- private:
-  struct Call {
-    std::vector<Tensor> ids;
-    std::vector<Tensor> outputs;
-
-    Status Run(CollectiveBackend* backend, const Signature& signature, uint64_t sequence) {
-      std::vector<const int32_t*> own;
-      std::vector<int64_t> own_counts;
-      for (const Tensor& tensor : ids) {
-        own.push_back(tensor.flat<int32_t>().data());
-        own_counts.push_back(tensor.NumElements());
-      }
-      std::vector<std::vector<int32_t>> all;
-      std::vector<std::vector<int64_t>> counts;
-      TFDEAR_RETURN_IF_ERROR(
-          GatherIds(backend, signature, sequence, own, own_counts, &all, &counts));
-      for (const auto& of_table : all) outputs.push_back(VectorOf(of_table));
-      for (const auto& of_table : counts) outputs.push_back(VectorOf(of_table));
-      return Status();
-    }
-  };
-
-  std::string label_;
 };
 
-class ExchangeVectorsOp : public tensorflow::AsyncOpKernel {
+class ContributeVectorsOp : public OfLookup<tensorflow::OpKernel> {
  public:
-  explicit ExchangeVectorsOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
-    std::vector<int64_t> numbers;
-    OP_REQUIRES_OK(context, context->GetAttr("label", &label_));
-    OP_REQUIRES_OK(context, context->GetAttr("columns", &columns_));
-    OP_REQUIRES_OK(context, context->GetAttr("partitions", &numbers));
-    auto next = numbers.begin();
-    while (next != numbers.end()) {
-      const int64_t count = *next++;
-      OP_REQUIRES(context, count >= 0 && count <= numbers.end() - next,
-                  absl::InvalidArgumentError("`partitions` does not hold what it announces"));
-      partitions_.push_back({std::vector<int64_t>(next, next + count)});
-      next += count;
-    }
-    OP_REQUIRES(
-        context, partitions_.size() == columns_.size(),
-        absl::InvalidArgumentError(absl::StrCat("there are ", partitions_.size(), " partitions of ",
-                                                columns_.size(), " tables")));
+  using OfLookup::OfLookup;
+
+  void Compute(OpKernelContext* context) override {
+    auto lookup = GetTicket<TableLookup>(context);
+    if (lookup == nullptr) return;
+    auto held = std::make_shared<const Tensor>(context->input(1));
+    lookup->ContributeVectors(index_, held->tensor_data().data(),
+                              tensorflow::DataTypeSize(held->dtype()), held);
   }
+};
+
+class ExchangedVectorsOp : public OfLookup<tensorflow::AsyncOpKernel> {
+ public:
+  using OfLookup::OfLookup;
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
-    tensorflow::OpInputList held, ids, counts;
-    OP_REQUIRES_OK_ASYNC(context, context->input_list("held", &held), done);
-    OP_REQUIRES_OK_ASYNC(context, context->input_list("ids", &ids), done);
-    OP_REQUIRES_OK_ASYNC(context, context->input_list("counts", &counts), done);
-    auto call = std::make_shared<Call>();
-    std::string text = "embedding_vectors of " + label_;
-    for (int i = 0; i < held.size(); ++i) {
-      const auto of_ranks = counts[i].flat<int64_t>();
-      LookedUp table;
-      table.partition = partitions_[i];
-      table.ids = {ids[i].flat<int32_t>().data(),
-                   std::vector<int64_t>(of_ranks.data(), of_ranks.data() + of_ranks.size())};
-      table.held = held[i].tensor_data().data();
-      table.element_bytes = tensorflow::DataTypeSize(held[i].dtype());
-      table.columns = columns_[i];
-      text += absl::StrCat(" ", tensorflow::DataTypeString(held[i].dtype()), "[?,", columns_[i],
-                           "] ", partitions_[i].Describe());
-      call->tables.push_back(std::move(table));
-      call->kept.push_back(held[i]);
-      call->kept.push_back(ids[i]);
-    }
-    Start(context, std::move(done), text, std::move(call));
+    auto lookup = GetTicket<TableLookup>(context);
+    if (lookup == nullptr) return done();
+    const auto type = context->expected_output_dtype(0);
+    auto op = Cancellable::Start(context, std::move(done));
+    lookup->WhenVectorsThere(index_, [op, type](const Status& status, const Reduced& vectors) {
+      op->End([&](OpKernelContext* ended) {
+        if (!status.ok()) return ended->SetStatus(ToAbsl(status));
+        ended->set_output(0, ToTensors(vectors, type, /*sparse=*/false)[0]);
+      });
+    });
   }
-
- private:
-  struct Call {
-    std::vector<LookedUp> tables;
-    std::vector<Tensor>
-        kept;  // What the tables point into; of each two, the first is what it holds.
-    std::vector<Tensor> outputs;
-
-    Status Run(CollectiveBackend* backend, const Signature& signature, uint64_t sequence) {
-      for (size_t i = 0; i < tables.size(); ++i) {
-        Tensor vectors(kept[2 * i].dtype(),
-                       TensorShape({tables[i].ids.counts[backend->rank()], tables[i].columns}));
-        if (!vectors.IsInitialized()) {
-          return Status(StatusCode::kResourceExhausted, "no memory for looked-up vectors");
-        }
-        tables[i].result = const_cast<char*>(vectors.tensor_data().data());
-        outputs.push_back(vectors);
-      }
-      return ExchangeVectors(backend, signature, sequence, tables);
-    }
-  };
-
-  std::string label_;
-  std::vector<int64_t> columns_;
-  std::vector<TablePartition> partitions_;
 };
 
 using tensorflow::DEVICE_CPU;
-REGISTER_KERNEL_BUILDER(Name("DearGatherIds").Device(DEVICE_CPU), GatherIdsOp);
-REGISTER_KERNEL_BUILDER(Name("DearExchangeVectors").Device(DEVICE_CPU), ExchangeVectorsOp);
+REGISTER_KERNEL_BUILDER(Name("DearOpenLookup").Device(DEVICE_CPU), OpenLookupOp);
+REGISTER_KERNEL_BUILDER(Name("DearContributeIds").Device(DEVICE_CPU), ContributeIdsOp);
+REGISTER_KERNEL_BUILDER(Name("DearGatheredIds").Device(DEVICE_CPU), GatheredIdsOp);
+REGISTER_KERNEL_BUILDER(Name("DearContributeVectors").Device(DEVICE_CPU), ContributeVectorsOp);
+REGISTER_KERNEL_BUILDER(Name("DearExchangedVectors").Device(DEVICE_CPU), ExchangedVectorsOp);
 
 }  // namespace
 }  // namespace tfdear

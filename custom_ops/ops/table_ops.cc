@@ -40,23 +40,60 @@ The different ids of a batch in the order in which they come, and for each id it
 An id that is not a row of the table is an error, in which `label` names the layer.
 )doc");
 
-REGISTER_OP("DearGatherIds")
-    .Input("ticket: variant")
-    .Input("ids: N * int32")
-    .Output("all_ids: N * int32")
-    .Output("counts: N * int64")
-    .Attr("N: int >= 1")
-    .Attr("label: string")
+REGISTER_OP("DearOpenLookup")
+    .Input("order: resource")
+    .Output("ticket: variant")
+    .Attr("lookup: int")
     .SetIsStateful()
+    .SetShapeFn(shape_inference::ScalarShape)
+    .Doc(R"doc(
+Takes the next place in the order of lookups, for several tables at once.
+)doc");
+
+REGISTER_OP("DearContributeIds")
+    .Input("ticket: variant")
+    .Input("ids: int32")
+    .Attr("index: int")
+    .SetIsStateful()
+    .SetShapeFn(shape_inference::NoOutputs)
+    .Doc(R"doc(
+Gives the ids that this rank looks up in a table, each of them once.
+)doc");
+
+REGISTER_OP("DearGatheredIds")
+    .Input("ticket: variant")
+    .Output("ids: int32")
+    .Output("counts: int64")
+    .Attr("index: int")
     .SetShapeFn([](InferenceContext* c) {
-      for (int i = 0; i < c->num_outputs(); ++i) {
-        c->set_output(i, c->Vector(InferenceContext::kUnknownDim));
-      }
+      c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
+      c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
       return absl::OkStatus();
     })
     .Doc(R"doc(
-The ids of all ranks for each of N tables, in the order of the ranks, and how many are of each rank.
-`label` says which tables they are, on all ranks alike.
+The ids that all ranks look up in a table, in the order of the ranks, and how many are of each.
+)doc");
+
+REGISTER_OP("DearContributeVectors")
+    .Input("ticket: variant")
+    .Input("held: T")
+    .Attr(kTableTypes)
+    .Attr("index: int")
+    .SetIsStateful()
+    .SetShapeFn(shape_inference::NoOutputs)
+    .Doc(R"doc(
+Gives what this rank holds of the vectors of all ranks' ids.
+)doc");
+
+REGISTER_OP("DearExchangedVectors")
+    .Input("ticket: variant")
+    .Output("vectors: T")
+    .Attr(kTableTypes)
+    .Attr("index: int")
+    .Attr("columns: int")
+    .SetShapeFn([](InferenceContext* c) { return SetRows(c, "columns"); })
+    .Doc(R"doc(
+The whole vectors of this rank's ids, in the order in which it gave them.
 )doc");
 
 REGISTER_OP("DearTableLookup")
@@ -75,37 +112,6 @@ REGISTER_OP("DearTableLookup")
 What this rank holds of the vectors of some ids, with every update made up for that the rows missed.
 Of a table that is partitioned by rows, `stride` is the number of ranks and `offset` this one: ids of
 other ranks are left out.
-)doc");
-
-REGISTER_OP("DearExchangeVectors")
-    .Input("ticket: variant")
-    .Input("held: T")
-    .Input("ids: N * int32")
-    .Input("counts: N * int64")
-    .Output("vectors: T")
-    .Attr("N: int >= 1")
-    .Attr("T: list({half, bfloat16, float, double})")
-    .Attr("partitions: list(int)")
-    .Attr("columns: list(int)")
-    .Attr("label: string")
-    .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) {
-      std::vector<int64_t> columns;
-      TF_RETURN_IF_ERROR(c->GetAttr("columns", &columns));
-      for (int i = 0; i < c->num_outputs(); ++i) {
-        c->set_output(i, c->Matrix(InferenceContext::kUnknownDim, columns[i]));
-      }
-      return absl::OkStatus();
-    })
-    .Doc(R"doc(
-The vectors of this rank's ids in N tables, from the ranks that hold them.
-
-held: What this rank holds of the vectors of all ids.
-ids: Those of all ranks.
-counts: How many of them are of each rank.
-partitions: Of each table, how many numbers follow, and where the columns of the ranks begin and the
-  last ones end; none: by rows.
-columns: Of the whole vectors of each table.
 )doc");
 
 REGISTER_OP("DearTableOutput")

@@ -20,8 +20,9 @@ class Lane(enum.IntEnum):
     # The two levels that gradients can be summed in.
     GRADIENTS_INTRA = 4
     GRADIENTS_INTER = 5
-    # Ids and vectors of sharded tables.
+    # Ids and vectors of sharded tables, and rows of their gradients.
     EMBEDDINGS = 6
+    EMBEDDING_ROWS = 7
 
 
 class Transport(enum.IntEnum):
@@ -100,6 +101,7 @@ STATUS_CODES = (
 # A step of a plan is an event of its own kind.
 EVENT_KINDS = (
     *("contribute", "collective", "update", "await", "read", "step", "norms", "forward"),
+    *("embedding_ids", "embedding_vectors", "embedding_prior", "row_update"),
     *(kind.name for kind in STEP_KINDS),
 )
 

@@ -42,6 +42,8 @@ SIGNATURES: dict[str, tuple] = {
     "tfdear_layout_set_lane": (_INT, _INT64, _INT, *_ERROR),
     "tfdear_layout_set_variable": (_INT, _INT64, _INT, _INT64, _TEXT, _TEXT, _TEXT, *_ERROR),
     "tfdear_layout_set_partition": (_INT, _INT64, _INT, _INT64S, _INT, *_ERROR),
+    "tfdear_lookup_create": (_INT64,),
+    "tfdear_lookup_add": (_INT, _INT64, _INT64S, _INT, _INT64, _TEXT, *_ERROR),
     "tfdear_layout_shared": (_INT64, _INT64),
     "tfdear_layout_request_norms": (_INT, _INT64, _INT, *_ERROR),
     "tfdear_layout_set_optimizer": (_INT, _INT64, _DOUBLE, *_ERROR),

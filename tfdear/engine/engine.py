@@ -186,6 +186,17 @@ class Engine:
         begins = (ctypes.c_int64 * len(column_begins))(*column_begins)
         call("layout_set_partition", layout, tensor, begins, len(column_begins))
 
+    def create_lookup(self) -> int:
+        """Starts the description of a lookup in sharded tables; returns its number."""
+        return load().tfdear_lookup_create()
+
+    def add_lookup_table(
+        self, lookup: int, column_begins: Sequence[int], columns: int, name: str
+    ) -> None:
+        """Adds a table to a lookup that was not used yet; `name`: what all ranks call it."""
+        begins = (ctypes.c_int64 * len(column_begins))(*column_begins)
+        call("lookup_add", lookup, begins, len(column_begins), columns, name.encode())
+
     def shared_layout(self, layout: int) -> int:
         """The layout whose plan this one follows: itself, or another trace of the same step."""
         return load().tfdear_layout_shared(layout)

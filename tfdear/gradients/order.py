@@ -87,3 +87,15 @@ def _add_ancestors(op: tf.Operation, known: set[tf.Operation]) -> None:
         known.add(op)
         stack.extend(tensor.op for tensor in op.inputs)
         stack.extend(op.control_inputs)
+
+
+def run_when_ready(op: tf.Operation | None) -> None:
+    """Lets an operation run when its inputs are there, though it has an effect.
+
+    Operations with effects would be chained to each other otherwise.
+    """
+    if op is None or tf.executing_eagerly():
+        return
+    manager = getattr(op.graph, "experimental_acd_manager", None)
+    if manager is not None:
+        manager.run_independently(op)

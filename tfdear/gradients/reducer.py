@@ -176,12 +176,7 @@ class Reducer:
             op = ops.dear_contribute_rows(ticket, rows, indices, weight, index=index)
         else:
             op = ops.dear_contribute(ticket, value, weight, index=index)
-        if not tf.executing_eagerly():
-            # Contributions run when the backward pass has them; without this they would be chained
-            # to each other as ops with side effects.
-            manager = getattr(op.graph, "experimental_acd_manager", None)
-            if manager is not None:
-                manager.run_independently(op)
+        order.run_when_ready(op)  # When the backward pass has the gradient.
 
     def defer(
         self,

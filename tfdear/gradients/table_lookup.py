@@ -12,19 +12,24 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tfdear.base import names
 from tfdear.data import examples as examples_module
 from tfdear.data import step_data
 from tfdear.engine import library
+from tfdear.gradients import order, variable_names
 from tfdear.gradients import placement as placement_module
 
 if TYPE_CHECKING:
     from tfdear.gradients.sharded_variable import ShardedVariable
 
 # Whose results carry no gradient: that of the table comes from the op that makes the output.
-for _name in ("DearUniqueIds", "DearGatherIds", "DearTableLookup", "DearExchangeVectors"):
+for _name in (
+    "DearUniqueIds",
+    "DearGatheredIds",
+    "DearTableLookup",
+    "DearExchangedVectors",
+    "DearReadShard",
+):
     tf.no_gradient(_name)
-tf.no_gradient("DearReadShard")
 
 
 @tf.RegisterGradient("DearTableOutput")
@@ -56,7 +61,7 @@ def look_up(table: ShardedVariable, ids: tf.Tensor, dtype: tf.DType) -> tf.Tenso
         )
         if examples is not None and examples.present is not None:
             unique = unique[: tf.where(examples.present, tf.shape(unique)[0], 0)]
-        vectors = _vectors_of(table, unique, dtype)
+        vectors = _vectors_of(table, flat, unique, dtype)
         output = ops.dear_table_output(
             table.raw_handle, vectors, positions, flat, shape=table.placement.shape
         )
@@ -67,28 +72,24 @@ def look_up(table: ShardedVariable, ids: tf.Tensor, dtype: tf.DType) -> tf.Tenso
     )
 
 
-def _vectors_of(table: ShardedVariable, unique: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """The whole vectors of this rank's ids, each of which is there once."""
+def _vectors_of(
+    table: ShardedVariable, ids: tf.Tensor, unique: tf.Tensor, dtype: tf.DType
+) -> tf.Tensor:
+    """The whole vectors of this rank's ids: `unique` has each of them once."""
     placement = table.placement
     if placement.partition.ranks == 1:
         return tf.cast(_held_of(table, unique), dtype)
     ops = library.load()
-    strategy = table.strategy.extended
-    gather = strategy.collectives.open(names.Lane.EMBEDDINGS)
-    exchange = strategy.collectives.open(names.Lane.EMBEDDINGS)
-    all_ids, counts = ops.dear_gather_ids(gather, [unique], label=placement.label)
-    held = tf.cast(_held_of(table, all_ids[0]), dtype)
-    begins = placement.column_begins
-    (vectors,) = ops.dear_exchange_vectors(
-        exchange,
-        [held],
-        all_ids,
-        counts,
-        partitions=[len(begins), *begins],
-        columns=[placement.partition.columns],
-        label=placement.label,
-    )
-    return vectors
+    extended = table.strategy.extended
+    group = extended.lookup_groups.group_for(ids, extended.reducer.order)
+    rows, columns = placement.shape
+    name = variable_names.without_numbers(table.creation_path)
+    index = group.add(placement, f"{name} {rows} x {columns} {dtype.name}")
+    order.run_when_ready(ops.dear_contribute_ids(group.ticket, unique, index=index))
+    all_ids, _ = ops.dear_gathered_ids(group.ticket, index=index)
+    held = tf.cast(_held_of(table, all_ids), dtype)
+    order.run_when_ready(ops.dear_contribute_vectors(group.ticket, held, index=index))
+    return ops.dear_exchanged_vectors(group.ticket, T=dtype, index=index, columns=columns)
 
 
 def _held_of(table: ShardedVariable, ids: tf.Tensor) -> tf.Tensor:

@@ -2,7 +2,6 @@
 #include "custom_ops/engine/collectives/partitioned_rows.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
 namespace tfdear {
@@ -11,56 +10,77 @@ namespace {
 // A row number on the wire: no table has more rows than that.
 using RowNumber = int32_t;
 
-// What a rank sends: blocks for the ranks in their order, and how many rows each has.
-struct Outgoing {
-  std::vector<int64_t> rows;
-  std::vector<RowNumber> numbers;  // By columns, all ranks get the same ones, which are here once.
-  std::vector<char> values;
+// What one rank has for another, of one table: rows, and which of their bytes.
+struct Block {
+  std::vector<int64_t> rows;  // By column everybody gets all rows, and this is empty.
+  int64_t count = 0;
+  size_t begin = 0;
+  size_t bytes = 0;
+
+  size_t size() const { return count * (sizeof(RowNumber) + bytes); }
 };
 
-Status PackNumbers(const int64_t* indices, int64_t count, const std::string& text,
-                   std::vector<RowNumber>* numbers) {
-  numbers->reserve(count);
-  for (int64_t i = 0; i < count; ++i) {
-    if (indices[i] < 0 || indices[i] > std::numeric_limits<RowNumber>::max()) {
-      return InvalidArgument(text, ": row ", indices[i], " is in no table");
+// The blocks of one table for all ranks.
+Status BlocksOf(const PartitionedRows& table, int size, const std::string& text,
+                std::vector<Block>* blocks) {
+  blocks->assign(size, Block());
+  const auto& begins = table.partition->column_begins;
+  size_t element_bytes = 0;
+  if (!table.partition->by_row()) {
+    const size_t columns = static_cast<size_t>(std::max<int64_t>(begins.back(), 1));
+    element_bytes = table.values.row_bytes / columns;
+    if (static_cast<int>(begins.size()) != size + 1 ||
+        element_bytes * columns != table.values.row_bytes) {
+      return InvalidArgument(text, ": rows of ", table.values.row_bytes, " bytes do not have the ",
+                             columns, " columns of a table ", table.partition->Describe());
     }
-    numbers->push_back(static_cast<RowNumber>(indices[i]));
+  }
+  for (int rank = 0; rank < size; ++rank) {
+    Block& block = (*blocks)[rank];
+    block.count = table.partition->by_row() ? 0 : table.values.count;
+    block.begin = table.partition->by_row() ? 0 : begins[rank] * element_bytes;
+    block.bytes = table.partition->by_row() ? table.values.row_bytes
+                                            : (begins[rank + 1] - begins[rank]) * element_bytes;
+  }
+  for (int64_t i = 0; i < table.values.count; ++i) {
+    const int64_t number = table.numbers[i];
+    if (number < 0 || number > std::numeric_limits<RowNumber>::max()) {
+      return InvalidArgument(text, ": row ", number, " is in no table");
+    }
+    if (!table.partition->by_row()) continue;
+    Block& block = (*blocks)[number % size];
+    block.rows.push_back(i);
+    ++block.count;
   }
   return Status();
 }
 
-Outgoing PackRows(const std::vector<RowNumber>& numbers, const Rows& values, int size) {
-  Outgoing outgoing;
-  outgoing.rows.assign(size, 0);
-  for (const RowNumber number : numbers) ++outgoing.rows[number % size];
-  std::vector<size_t> next(size, 0);
-  for (int rank = 1; rank < size; ++rank) next[rank] = next[rank - 1] + outgoing.rows[rank - 1];
-  outgoing.numbers.resize(numbers.size());
-  outgoing.values.resize(numbers.size() * values.row_bytes);
-  const char* row = static_cast<const char*>(values.data);
-  for (const RowNumber number : numbers) {
-    const size_t place = next[number % size]++;
-    outgoing.numbers[place] = number;
-    std::copy_n(row, values.row_bytes, outgoing.values.data() + place * values.row_bytes);
-    row += values.row_bytes;
+// Appends a block: the numbers of its rows, then the bytes of each.
+void Pack(const PartitionedRows& table, const Block& block, std::vector<char>* packed) {
+  const size_t start = packed->size();
+  packed->resize(start + block.size());
+  char* to = packed->data() + start;
+  auto row = [&](int64_t i) { return block.rows.empty() ? i : block.rows[i]; };
+  for (int64_t i = 0; i < block.count; ++i) {
+    const auto number = static_cast<RowNumber>(table.numbers[row(i)]);
+    to = std::copy_n(reinterpret_cast<const char*>(&number), sizeof(number), to);
   }
-  return outgoing;
+  const char* const values = static_cast<const char*>(table.values.data) + block.begin;
+  for (int64_t i = 0; i < block.count; ++i) {
+    to = std::copy_n(values + row(i) * table.values.row_bytes, block.bytes, to);
+  }
 }
 
-std::vector<char> PackColumns(const Rows& values, const TablePartition& partition,
-                              size_t element_bytes) {
-  std::vector<char> blocks(values.count * values.row_bytes);
-  char* target = blocks.data();
-  for (size_t rank = 0; rank + 1 < partition.column_begins.size(); ++rank) {
-    const size_t begin = partition.column_begins[rank] * element_bytes;
-    const size_t bytes = partition.column_begins[rank + 1] * element_bytes - begin;
-    const char* source = static_cast<const char*>(values.data) + begin;
-    for (int64_t i = 0; i < values.count; ++i, target += bytes, source += values.row_bytes) {
-      std::copy_n(source, bytes, target);
-    }
+// Takes a block apart, behind those of the ranks before.
+const char* Unpack(const char* packed, int64_t count, size_t bytes, int64_t** numbers,
+                   char** values) {
+  for (int64_t i = 0; i < count; ++i, packed += sizeof(RowNumber)) {
+    RowNumber number = 0;
+    std::copy_n(packed, sizeof(number), reinterpret_cast<char*>(&number));
+    *(*numbers)++ = number;
   }
-  return blocks;
+  *values = std::copy_n(packed, count * bytes, *values);
+  return packed + count * bytes;
 }
 
 }  // namespace
@@ -73,77 +93,67 @@ std::string TablePartition::Describe() const {
 }
 
 Status ExchangePartitionedRows(CollectiveBackend* backend, const Signature& signature,
-                               uint64_t sequence, const TablePartition& partition,
-                               const int64_t* indices, const Rows& values,
-                               const AllocateIndexedRows& allocate) {
-  const std::string text = signature.text() + " " + partition.Describe();
+                               uint64_t sequence, const std::vector<PartitionedRows>& tables) {
+  const std::string& text = signature.text();
   const int size = backend->size();
   const int rank = backend->rank();
-  std::vector<RowNumber> numbers;
-  TFDEAR_RETURN_IF_ERROR(PackNumbers(indices, values.count, text, &numbers));
-  Outgoing outgoing;
-  if (partition.by_row()) {
-    outgoing = PackRows(numbers, values, size);
-  } else {
-    outgoing.rows.assign(size, values.count);
-    outgoing.numbers = std::move(numbers);
+  std::vector<std::vector<Block>> blocks(tables.size());
+  std::vector<int64_t> own;  // Of each table, the length of a row and the rows for every rank.
+  for (size_t t = 0; t < tables.size(); ++t) {
+    TFDEAR_RETURN_IF_ERROR(BlocksOf(tables[t], size, text, &blocks[t]));
+    own.push_back(static_cast<int64_t>(tables[t].values.row_bytes));
+    for (const Block& block : blocks[t]) own.push_back(block.count);
   }
-
-  std::vector<int64_t> announced, counts;
-  std::vector<int64_t> own = outgoing.rows;
-  own.push_back(static_cast<int64_t>(values.row_bytes));
+  std::vector<int64_t> all;
   TFDEAR_RETURN_IF_ERROR(
-      AnnounceNumbers(backend, Signature(text + " counts"), sequence, own, &announced));
+      AnnounceNumbers(backend, Signature(text + " counts"), sequence, own, &all));
+
+  std::vector<char> packed;
+  std::vector<size_t> sent(size, 0), received(size, 0);
   for (int peer = 0; peer < size; ++peer) {
-    const int64_t row_bytes = announced[peer * own.size() + size];
-    if (row_bytes != announced[size]) {
-      return InvalidArgument(text, ": rank 0 of the process group sent rows of ", announced[size],
-                             " bytes, rank ", peer, " rows of ", row_bytes,
-                             "; all ranks must build the table with the same `output_dim`");
-    }
-    counts.push_back(announced[peer * own.size() + rank]);
+    const size_t before = packed.size();
+    for (size_t t = 0; t < tables.size(); ++t) Pack(tables[t], blocks[t][peer], &packed);
+    sent[peer] = packed.size() - before;
   }
-  size_t element_bytes = 1, kept_bytes = values.row_bytes;
-  if (!partition.by_row()) {
-    const int64_t columns = std::max<int64_t>(partition.column_begins.back(), 1);
-    element_bytes = values.row_bytes / columns;
-    if (element_bytes * columns != values.row_bytes) {
-      return InvalidArgument(text, ": rows of ", values.row_bytes, " bytes do not have ", columns,
-                             " columns");
-    }
-    kept_bytes =
-        (partition.column_begins[rank + 1] - partition.column_begins[rank]) * element_bytes;
-    outgoing.values = PackColumns(values, partition, element_bytes);
-  }
-
-  size_t total = 0;
-  TFDEAR_RETURN_IF_ERROR(CheckedTotal(counts, std::max(kept_bytes, sizeof(int64_t)), text, &total));
-  void* all_indices = nullptr;
-  void* all_values = nullptr;
-  TFDEAR_RETURN_IF_ERROR(allocate(total, &all_indices, &all_values));
-
-  std::vector<RowNumber> all_numbers(total);
-  const Signature of_numbers(text + " numbers");
-  if (partition.by_row()) {
-    TFDEAR_RETURN_IF_ERROR(backend->AllToAllV(
-        outgoing.numbers.data(), BytesOf(outgoing.rows, sizeof(RowNumber)), all_numbers.data(),
-        BytesOf(counts, sizeof(RowNumber)), of_numbers, sequence));
-  } else {
-    TFDEAR_RETURN_IF_ERROR(backend->AllGatherV(outgoing.numbers.data(), all_numbers.data(),
-                                               BytesOf(counts, sizeof(RowNumber)), of_numbers,
-                                               sequence));
-  }
-  std::copy(all_numbers.begin(), all_numbers.end(), static_cast<int64_t*>(all_indices));
-
-  std::vector<size_t> sent = BytesOf(outgoing.rows, values.row_bytes);
-  if (!partition.by_row()) {
+  // How many rows each rank has for this one, of each table.
+  std::vector<std::vector<int64_t>> counts(tables.size());
+  std::vector<int64_t*> numbers(tables.size());
+  std::vector<char*> values(tables.size());
+  for (size_t t = 0; t < tables.size(); ++t) {
+    const size_t kept_bytes = blocks[t][rank].bytes;
     for (int peer = 0; peer < size; ++peer) {
-      sent[peer] = values.count * element_bytes *
-                   (partition.column_begins[peer + 1] - partition.column_begins[peer]);
+      const int64_t* const announced = all.data() + peer * own.size() + t * (size + 1);
+      if (announced[0] != own[t * (size + 1)]) {
+        return InvalidArgument(text, ": member ", rank, " of the process group sent rows of ",
+                               own[t * (size + 1)], " bytes for table ", t, ", member ", peer,
+                               " rows of ", announced[0],
+                               "; all ranks must build a table with the same `output_dim`");
+      }
+      counts[t].push_back(announced[1 + rank]);
+    }
+    size_t total = 0;
+    TFDEAR_RETURN_IF_ERROR(CheckedTotal(counts[t], kept_bytes + sizeof(RowNumber), text, &total));
+    for (int peer = 0; peer < size; ++peer) {
+      received[peer] += counts[t][peer] * (kept_bytes + sizeof(RowNumber));
+    }
+    void* to_numbers = nullptr;
+    void* to_values = nullptr;
+    TFDEAR_RETURN_IF_ERROR(tables[t].allocate(total, kept_bytes, &to_numbers, &to_values));
+    numbers[t] = static_cast<int64_t*>(to_numbers);
+    values[t] = static_cast<char*>(to_values);
+  }
+  size_t incoming_bytes = 0;
+  for (size_t bytes : received) incoming_bytes += bytes;
+  std::vector<char> incoming(incoming_bytes);
+  TFDEAR_RETURN_IF_ERROR(
+      backend->AllToAllV(packed.data(), sent, incoming.data(), received, signature, sequence));
+  const char* next = incoming.data();
+  for (int peer = 0; peer < size; ++peer) {
+    for (size_t t = 0; t < tables.size(); ++t) {
+      next = Unpack(next, counts[t][peer], blocks[t][rank].bytes, &numbers[t], &values[t]);
     }
   }
-  return backend->AllToAllV(outgoing.values.data(), sent, all_values, BytesOf(counts, kept_bytes),
-                            Signature(text + " values"), sequence);
+  return Status();
 }
 
 }  // namespace tfdear

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,11 +21,19 @@ struct TablePartition {
   std::string Describe() const;
 };
 
-// Brings the rows of a sparse gradient to the ranks that hold them: each gets, of all ranks in
-// their order, the indices of the rows it has a part of, and that part.
+// This rank's rows of the gradient of one table.
+struct PartitionedRows {
+  const TablePartition* partition;
+  const int64_t* numbers;  // Of the rows of `values` in the table.
+  Rows values;
+  // Gives memory for what the ranks sent: the numbers of rows, of int64, and of each row the bytes
+  // of this rank's part.
+  std::function<Status(size_t rows, size_t kept_bytes, void** numbers, void** values)> allocate;
+};
+
+// Brings the rows of the gradients of several tables to the ranks that hold them: each gets, of all
+// ranks in their order, the numbers of the rows it has a part of, and that part.
 Status ExchangePartitionedRows(CollectiveBackend* backend, const Signature& signature,
-                               uint64_t sequence, const TablePartition& partition,
-                               const int64_t* indices, const Rows& values,
-                               const AllocateIndexedRows& allocate);
+                               uint64_t sequence, const std::vector<PartitionedRows>& tables);
 
 }  // namespace tfdear

@@ -54,9 +54,11 @@ enum class LaneKind : int {
   // in these groups, so that steps of different buckets run at once.
   kGradientsIntra = 4,  // Ranks of this node, or of this row of a grid.
   kGradientsInter = 5,  // Ranks in this place on all nodes, or of this column.
-  kEmbeddings = 6,      // All ranks: ids and vectors of sharded tables, which a layer waits for.
+  // All ranks: ids and vectors of sharded tables, which a layer waits for, and rows of gradients.
+  kEmbeddings = 6,
+  kEmbeddingRows = 7,
 };
-inline constexpr int kNumLanes = 7;
+inline constexpr int kNumLanes = 8;
 
 // The tickets of one process group in program order. tfdear has one lane for gradients and one for
 // the small collectives that a step waits for (counts of examples, metrics, statistics), so that

@@ -7,8 +7,18 @@
 namespace tfdear {
 
 const char* Name(EventKind kind) {
-  static constexpr const char* kNames[] = {"contribute", "collective", "update", "await",
-                                           "read",       "step",       "norms",  "forward"};
+  static constexpr const char* kNames[] = {"contribute",
+                                           "collective",
+                                           "update",
+                                           "await",
+                                           "read",
+                                           "step",
+                                           "norms",
+                                           "forward",
+                                           "embedding_ids",
+                                           "embedding_vectors",
+                                           "embedding_prior",
+                                           "row_update"};
   const int step = static_cast<int>(kind) - static_cast<int>(EventKind::kFirstOfPlans);
   if (step < 0) return NameIn(kNames, kind);
   return step < kNumStepKinds ? kStepKinds[step].name : kUnknownName;

@@ -12,14 +12,18 @@
 namespace tfdear {
 
 enum class EventKind : int {
-  kContribute,    // A gradient was copied into its bucket: progress of the backward pass.
-  kCollective,    // Any collective outside the gradients' lane.
-  kUpdate,        // A deferred update function ran.
-  kAwait,         // A read was held back until the updates in flight on its variable were done.
-  kRead,          // A read passed: progress of the forward pass.
-  kStep,          // A reduction of gradients was opened: its step began. Instantaneous.
-  kNorms,         // The norms of a bucket's layers were computed and exchanged.
-  kForward,       // All that a variable's layer has as input was computed. Instantaneous.
+  kContribute,        // A gradient was copied into its bucket: progress of the backward pass.
+  kCollective,        // Any collective outside the gradients' lane.
+  kUpdate,            // A deferred update function ran.
+  kAwait,             // A read was held back until the updates in flight on its variable were done.
+  kRead,              // A read passed: progress of the forward pass.
+  kStep,              // A reduction of gradients was opened: its step began. Instantaneous.
+  kNorms,             // The norms of a bucket's layers were computed and exchanged.
+  kForward,           // All that a variable's layer has as input was computed. Instantaneous.
+  kEmbeddingIds,      // The ids that the ranks look up were gathered.
+  kEmbeddingVectors,  // The vectors of ids came from the ranks that hold them.
+  kEmbeddingPrior,    // Rows of gradients went to the ranks that hold them.
+  kRowUpdate,         // Rows of a table were updated.
   kFirstOfPlans,  // From here on: a step of a plan for gradients was on the line (begin to end).
 };
 

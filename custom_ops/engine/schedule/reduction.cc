@@ -1,27 +1,19 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/schedule/reduction.h"
 
-#include <chrono>
 #include <cstdio>
-#include <random>
-#include <thread>
 #include <utility>
 
 #include "custom_ops/engine/base/communication_threads.h"
+#include "custom_ops/engine/base/injected_delay.h"
 
 namespace tfdear {
-
-void InjectDelay(int max_ms) {
-  if (max_ms <= 0) return;
-  thread_local std::minstd_rand random(std::random_device{}());
-  const int micros = std::uniform_int_distribution<int>(0, max_ms * 1000)(random);
-  std::this_thread::sleep_for(std::chrono::microseconds(micros));
-}
 
 Reduction::Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, int world_size,
                      std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* lane,
                      int max_delay_ms, LevelGroups levels, CompressionOfStep compression,
-                     std::shared_ptr<FusionBufferPool> group_pool)
+                     std::shared_ptr<FusionBufferPool> group_pool,
+                     std::shared_ptr<TableRows> tables)
     : layout_(std::move(layout)),
       rank_(rank),
       world_size_(world_size),
@@ -32,6 +24,7 @@ Reduction::Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, in
       levels_(levels),
       compression_(std::move(compression)),
       group_pool_(std::move(group_pool)),
+      tables_(std::move(tables)),
       buckets_(layout_->buckets.size()),
       arrived_(layout_->tensors.size()) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
@@ -133,6 +126,8 @@ Reduced Reduction::SliceOf(int tensor, const BucketState& state) const {
 }
 
 void Reduction::WhenReduced(int tensor, Receiver receiver) {
+  const int table = layout_->table_of_tensor[tensor];
+  if (table >= 0) return tables_->WhenThere(table, std::move(receiver));
   Status status;
   Reduced reduced;
   {

@@ -11,26 +11,14 @@
 #include "custom_ops/engine/base/signature.h"
 #include "custom_ops/engine/base/thread_annotations.h"
 #include "custom_ops/engine/memory/fusion_buffer.h"
-#include "custom_ops/engine/norms/layer_norms.h"
 #include "custom_ops/engine/queue/lane.h"
 #include "custom_ops/engine/record/event_record.h"
 #include "custom_ops/engine/schedule/compression_state.h"
+#include "custom_ops/engine/schedule/reduced.h"
 #include "custom_ops/engine/schedule/reduction_layout.h"
+#include "custom_ops/engine/schedule/table_rows.h"
 
 namespace tfdear {
-
-// The sum of one tensor over the ranks. `data` aliases the fusion buffer; `owner` keeps it.
-struct Reduced {
-  std::shared_ptr<FusionBuffer> owner;
-  void* data = nullptr;
-  std::vector<int64_t> shape;
-  // Sparse tensors only: the rows of all ranks, in the order of the ranks, and their indices; of a
-  // partitioned table, what this rank holds of them.
-  std::shared_ptr<FusionBuffer> indices_owner;
-  int64_t* indices = nullptr;
-  LayerNorms norms = {0, 0};  // Where they were asked for.
-  int64_t since_us = 0;       // When it was there, on the clock of the event record.
-};
 
 // The process groups of the levels that sums can be formed in; null where there is no such level.
 struct LevelGroups {
@@ -53,12 +41,13 @@ struct CompressionOfStep {
 // with slices of the buffer. Thread safe.
 class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> {
  public:
-  using Receiver = std::function<void(const Status&, const Reduced&)>;
+  using Receiver = tfdear::Receiver;
 
   Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, int world_size,
             std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* lane,
             int max_delay_ms, LevelGroups levels = {}, CompressionOfStep compression = {},
-            std::shared_ptr<FusionBufferPool> group_pool = nullptr);
+            std::shared_ptr<FusionBufferPool> group_pool = nullptr,
+            std::shared_ptr<TableRows> tables = nullptr);
 
   // Adds this rank's share of a dense tensor, `weight` times what is at `data`. A weight of 0
   // contributes zeros, whatever `data` holds; integers weigh 0 or 1.
@@ -82,6 +71,8 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   }
   const ReductionLayout& layout() const { return *layout_; }
   Lane* lane() const { return lane_; }
+  // What brings the rows of partitioned tables to the ranks that hold them; null: there are none.
+  const std::shared_ptr<TableRows>& tables() const { return tables_; }
 
  private:
   struct BucketState {
@@ -116,8 +107,8 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
                  const Signature& signature, uint64_t sequence, size_t* bytes);
   Status SumShared(CollectiveBackend* backend, const ReductionLayout::Step& step,
                    const std::vector<Range>& shards, const Signature& signature, uint64_t sequence);
-  Status ExchangeRows(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
-                      int bucket);
+  Status GatherRows(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                    BucketState* bucket, DataType type);
   Status TakeNorms(CollectiveBackend* backend, int bucket, const std::string& text,
                    uint64_t sequence);
   void Finish(int bucket, const Status& status);
@@ -134,6 +125,7 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   const CompressionOfStep compression_;
   // Of the memory that the group wants; or null.
   const std::shared_ptr<FusionBufferPool> group_pool_;
+  const std::shared_ptr<TableRows> tables_;
 
   Mutex mutex_;  // Guards the buffers and the receivers of the buckets, too.
   Status failure_ TFDEAR_GUARDED_BY(mutex_);
@@ -145,8 +137,5 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   size_t next_step_ = 0;
   std::vector<std::shared_ptr<Work>> works_;  // Of the steps that were issued.
 };
-
-// Sleeps a random time up to `max_ms`; a test's way to shake the order of events.
-void InjectDelay(int max_ms);
 
 }  // namespace tfdear

@@ -72,18 +72,28 @@ Status Reduction::ContributeRows(int tensor, const void* values, const int64_t* 
   TFDEAR_RETURN_IF_ERROR(Accept(tensor, weight));
   if (weight == 0) shape[0] = 0;
   const int bucket = layout_->place_of_tensor[tensor].bucket;
+  const int table = layout_->table_of_tensor[tensor];
   const int64_t begin = EventRecord::NowMicros();
   const size_t elements = ElementsOf(shape);
   const size_t bytes = elements * SizeOf(spec.type);
   const size_t index_bytes = shape[0] * sizeof(int64_t);
+  std::shared_ptr<FusionBuffer> rows, numbers;
+  TFDEAR_RETURN_IF_ERROR(pool_->Take(bytes, &rows));
+  TFDEAR_RETURN_IF_ERROR(pool_->Take(index_bytes, &numbers));
+  rows->Write(0, spec.type, values, weight, elements, bytes);
+  numbers->Write(0, DataType::kInt64, indices, 1, shape[0], index_bytes);
+  if (table >= 0) {
+    RecordContribution(tensor, begin);
+    contributed_.fetch_add(1);
+    tables_->Contribute(table, {std::move(rows), std::move(numbers), std::move(shape)});
+    return Status();
+  }
   {
     MutexLock lock(mutex_);
     BucketState& state = buckets_[bucket];
-    TFDEAR_RETURN_IF_ERROR(pool_->Take(bytes, &state.buffer));
-    TFDEAR_RETURN_IF_ERROR(pool_->Take(index_bytes, &state.indices));
+    state.buffer = std::move(rows);
+    state.indices = std::move(numbers);
     state.shapes[0] = shape;
-    state.buffer->Write(0, spec.type, values, weight, elements, bytes);
-    state.indices->Write(0, DataType::kInt64, indices, 1, shape[0], index_bytes);
   }
   RecordContribution(tensor, begin);
   Arrived(tensor);

@@ -78,12 +78,20 @@ std::shared_ptr<const ReductionLayout> ReductionLayout::Make(std::string name,
                                                         static_cast<int>(slot)};
     }
   }
+  for (size_t t = 0; t < layout->tensors.size(); ++t) {
+    const TensorSpec& tensor = layout->tensors[t];
+    layout->table_of_tensor.push_back(-1);
+    if (tensor.partition == nullptr) continue;
+    layout->table_of_tensor[t] = static_cast<int>(layout->tables.size());
+    layout->tables.push_back({tensor.partition, tensor.type});
+  }
   for (const Bucket& bucket : layout->buckets) {
     layout->details.push_back(std::make_shared<const std::string>(DetailsOf(*layout, bucket)));
   }
   std::vector<bool> begun(layout->buckets.size());
   for (const Plan::Step& step : plan.steps) {
     const Bucket& bucket = layout->buckets[step.bucket];
+    if (layout->tensors[bucket.tensors[0]].partition != nullptr) continue;  // See TableRows.
     const bool sized_at_run_time = !bucket.sparse && layout->tensors[bucket.tensors[0]].count < 0;
     std::shared_ptr<const Signature> signature;
     if (!sized_at_run_time) {

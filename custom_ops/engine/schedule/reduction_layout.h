@@ -8,6 +8,7 @@
 #include "custom_ops/engine/base/signature.h"
 #include "custom_ops/engine/schedule/bucket.h"
 #include "custom_ops/engine/schedule/plan.h"
+#include "custom_ops/engine/schedule/table_rows.h"
 
 namespace tfdear {
 
@@ -21,6 +22,10 @@ struct ReductionLayout {
     int slot;
   };
   std::vector<Place> place_of_tensor;
+  // The tensors whose rows go to the ranks that hold them, which have no steps; and of every tensor
+  // which of them it is, or -1.
+  std::vector<TableRows::Table> tables;
+  std::vector<int> table_of_tensor;
   struct Step : Plan::Step {
     std::shared_ptr<const Signature> signature;  // Null for buckets sized at run time.
     int waits_for = -1;  // The step before it in its chain, if that runs in another group.

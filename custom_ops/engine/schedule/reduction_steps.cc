@@ -29,7 +29,8 @@ Status Reduction::RunStep(CollectiveBackend* backend, const ReductionLayout::Ste
     case WireFormat::kDense:
       break;
     case WireFormat::kRows:
-      TFDEAR_RETURN_IF_ERROR(ExchangeRows(backend, signature, sequence, step.bucket));
+      TFDEAR_RETURN_IF_ERROR(
+          GatherRows(backend, signature, sequence, state, layout_->buckets[step.bucket].type));
       *bytes = state->buffer->size();
       return Status();
     case WireFormat::kSelected:
@@ -134,38 +135,24 @@ std::vector<Range> Reduction::ShardsOfStep(const ReductionLayout::Step& step) co
   return shards;
 }
 
-// Rows go to all ranks, or to those that hold them.
-Status Reduction::ExchangeRows(CollectiveBackend* backend, const Signature& signature,
-                               uint64_t sequence, int index) {
-  BucketState* const bucket = &buckets_[index];
-  const DataType type = layout_->buckets[index].type;
-  const auto& partition = layout_->tensors[layout_->buckets[index].tensors[0]].partition;
+Status Reduction::GatherRows(CollectiveBackend* backend, const Signature& signature,
+                             uint64_t sequence, BucketState* bucket, DataType type) {
   std::vector<int64_t>& shape = bucket->shapes[0];
   size_t row_bytes = SizeOf(type);
   for (size_t d = 1; d < shape.size(); ++d) row_bytes *= static_cast<size_t>(shape[d]);
-  if (partition != nullptr && !partition->by_row()) {
-    const auto& begins = partition->column_begins;
-    shape[1] = begins[backend->rank() + 1] - begins[backend->rank()];
-  }
-  const size_t kept_bytes = SizeOf(type) * (shape.size() == 2 ? shape[1] : 0);
   size_t total = 0;
   std::shared_ptr<FusionBuffer> all_indices, all_values;
   auto allocate = [&](size_t rows, void** indices, void** values) {
     total = rows;
     TFDEAR_RETURN_IF_ERROR(pool_->Take(rows * sizeof(int64_t), &all_indices));
-    TFDEAR_RETURN_IF_ERROR(
-        pool_->Take(rows * (partition != nullptr ? kept_bytes : row_bytes), &all_values));
+    TFDEAR_RETURN_IF_ERROR(pool_->Take(rows * row_bytes, &all_values));
     *indices = all_indices->data();
     *values = all_values->data();
     return Status();
   };
-  const Rows values{bucket->buffer->data(), shape[0], row_bytes};
-  const auto* const indices = reinterpret_cast<const int64_t*>(bucket->indices->data());
-  TFDEAR_RETURN_IF_ERROR(
-      partition != nullptr
-          ? ExchangePartitionedRows(backend, signature, sequence, *partition, indices, values,
-                                    allocate)
-          : AllGatherIndexedRows(backend, signature, sequence, indices, values, allocate));
+  TFDEAR_RETURN_IF_ERROR(AllGatherIndexedRows(backend, signature, sequence, bucket->indices->data(),
+                                              {bucket->buffer->data(), shape[0], row_bytes},
+                                              allocate));
   MutexLock lock(mutex_);
   bucket->indices = std::move(all_indices);
   bucket->buffer = std::move(all_values);

@@ -1,0 +1,80 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Lookups of a graph that travel together: all tables whose ids are there before any vector is.
+
+[Note: Groups of lookups]
+A group's ids are gathered when all of its tables have theirs, and so are its vectors. So nothing
+that a table's ids depend on may depend on the group: neither its vectors, nor an update that comes
+after them, nor anything with an effect whose order TensorFlow keeps. What might is in a group of
+its own.
+"""
+
+import weakref
+
+import tensorflow as tf
+
+from tfdear.data import step_data
+from tfdear.engine import engine as engine_module
+from tfdear.engine import library
+from tfdear.gradients.placement import Placement
+
+# What brings data into a graph: it depends on nothing in it.
+_SOURCES = frozenset(("Placeholder", "IteratorGetNext", "_Arg"))
+_MOST_ANCESTORS = 500
+
+
+class LookupGroup:
+    """The lookups of one ticket; `order`: the resource that keeps tickets in program order."""
+
+    def __init__(self, engine: engine_module.Engine, order: tf.Tensor):
+        self._engine = engine
+        self._lookup = engine.create_lookup()
+        self._count = 0
+        with step_data.required(), step_data.read():
+            self.ticket = library.load().dear_open_lookup(order, lookup=self._lookup)
+
+    def add(self, placement: Placement, name: str) -> int:
+        """Adds a table; returns its place in the group."""
+        self._engine.add_lookup_table(
+            self._lookup, placement.column_begins, placement.partition.columns, name
+        )
+        self._count += 1
+        return self._count - 1
+
+
+class LookupGroups:
+    """The groups of all graphs of one strategy."""
+
+    def __init__(self, engine: engine_module.Engine):
+        self._engine = engine
+        # The group of each graph that still takes tables.
+        self._open: weakref.WeakKeyDictionary[tf.Graph, LookupGroup] = weakref.WeakKeyDictionary()
+
+    def group_for(self, ids: tf.Tensor, order: tf.Tensor) -> LookupGroup:
+        """The group that takes a lookup of these ids."""
+        graph = step_data.current_graph()
+        if graph is None:
+            return LookupGroup(self._engine, order)
+        group = self._open.get(graph)
+        if group is None or not _comes_from_data(ids):
+            group = self._open[graph] = LookupGroup(self._engine, order)
+        return group
+
+    def close(self) -> None:
+        """Ends the group of the current graph: what is looked up later may see an update."""
+        if (graph := step_data.current_graph()) is not None:
+            self._open.pop(graph, None)
+
+
+def _comes_from_data(ids: tf.Tensor) -> bool:
+    """Whether ids are computed from a graph's inputs alone, without effects."""
+    seen: set[int] = set()
+    waiting = [ids.op]
+    while waiting:
+        op = waiting.pop()
+        if id(op) in seen or op.type in _SOURCES:
+            continue
+        if op.op_def.is_stateful or op.type.startswith("Dear") or len(seen) >= _MOST_ANCESTORS:
+            return False
+        seen.add(id(op))
+        waiting += [value.op for value in op.inputs] + list(op.control_inputs)
+    return True
