@@ -16,7 +16,7 @@ from tfdear._private import seams
 from tfdear.gradients.sharded_variable import ShardedVariable
 
 SEAMS = seams.Seams()
-_BLOCK_BYTES = 64 << 20
+_BLOCK_BYTES = 8 << 20  # Of whole rows that are in memory at once.
 
 
 def table_of(variable: object) -> ShardedVariable | None:
