@@ -1,0 +1,176 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+// Rows of gradients reach the ranks that hold them, and vectors come back whole.
+
+#include "custom_ops/engine/collectives/partitioned_rows.h"
+
+#include <numeric>
+
+#include "custom_ops/engine/collectives/vector_exchange.h"
+#include "tests/cc/testing.h"
+
+namespace tfdear {
+namespace {
+
+// Where the columns of each rank begin: as even as whole numbers allow; some have none.
+TablePartition ByColumns(int64_t columns, int size) {
+  TablePartition partition;
+  for (int rank = 0; rank <= size; ++rank) {
+    partition.column_begins.push_back(columns * rank / size);
+  }
+  return partition;
+}
+
+// Which rank it comes from, which row it is, and which column.
+float ValueOf(int rank, int64_t row, int64_t column) {
+  return static_cast<float>(10000 * rank + 100 * row + column);
+}
+
+// The rows that a rank brings: other ones on every rank, none on some.
+std::vector<int64_t> NumbersOf(int rank, int table) {
+  std::vector<int64_t> numbers;
+  for (int i = 0; i < (rank + table) % 3 * 3; ++i) numbers.push_back((7 * i + rank) % 23);
+  return numbers;
+}
+
+struct Table {
+  TablePartition partition;
+  int64_t columns;
+};
+
+std::vector<Table> TablesFor(int size) {
+  return {{ByColumns(10, size), 10}, {TablePartition(), 3}, {ByColumns(1, size), 1}};
+}
+
+TEST(PartitionedRows, ReachTheRanksThatHoldThemInTheOrderOfTheRanks) {
+  for (int size : {1, 2, 3, 4}) {
+    RunRanks(size, [size](std::unique_ptr<GlooBackend> backend) {
+      const int rank = backend->rank();
+      const std::vector<Table> tables = TablesFor(size);
+      std::vector<std::vector<int64_t>> numbers(tables.size()), got_numbers(tables.size());
+      std::vector<std::vector<float>> values(tables.size()), got(tables.size());
+      std::vector<PartitionedRows> given;
+      for (size_t t = 0; t < tables.size(); ++t) {
+        const int64_t columns = tables[t].columns;
+        numbers[t] = NumbersOf(rank, static_cast<int>(t));
+        for (int64_t row : numbers[t]) {
+          for (int64_t column = 0; column < columns; ++column) {
+            values[t].push_back(ValueOf(rank, row, column));
+          }
+        }
+        given.push_back(
+            {&tables[t].partition,
+             numbers[t].data(),
+             {values[t].data(), static_cast<int64_t>(numbers[t].size()), columns * sizeof(float)},
+             [&, t](size_t rows, size_t bytes, void** to_numbers, void** to_values) {
+               got_numbers[t].assign(rows, -1);
+               got[t].assign(rows * bytes / sizeof(float), -1);
+               *to_numbers = got_numbers[t].data();
+               *to_values = got[t].data();
+               return Status();
+             }});
+      }
+      TFDEAR_EXPECT_OK(ExchangePartitionedRows(backend.get(), Signature("rows"), 0, given));
+      for (size_t t = 0; t < tables.size(); ++t) {
+        const auto& begins = tables[t].partition.column_begins;
+        const bool by_row = tables[t].partition.by_row();
+        std::vector<int64_t> expected_numbers;
+        std::vector<float> expected;
+        for (int peer = 0; peer < size; ++peer) {
+          for (int64_t row : NumbersOf(peer, static_cast<int>(t))) {
+            if (by_row && row % size != rank) continue;
+            expected_numbers.push_back(row);
+            const int64_t begin = by_row ? 0 : begins[rank];
+            const int64_t end = by_row ? tables[t].columns : begins[rank + 1];
+            for (int64_t column = begin; column < end; ++column) {
+              expected.push_back(ValueOf(peer, row, column));
+            }
+          }
+        }
+        EXPECT_EQ(got_numbers[t], expected_numbers) << "table " << t << " on rank " << rank;
+        EXPECT_EQ(got[t], expected) << "table " << t << " on rank " << rank;
+      }
+    });
+  }
+}
+
+TEST(PartitionedRows, OfUnequalLengthsAreRefusedOnAllRanks) {
+  RunRanks(2, [](std::unique_ptr<GlooBackend> backend) {
+    const TablePartition partition;
+    const std::vector<float> values(5);
+    const int64_t number = 0;
+    const size_t columns = backend->rank() == 0 ? 4 : 5;
+    const Status status =
+        ExchangePartitionedRows(backend.get(), Signature("rows"), 0,
+                                {{&partition,
+                                  &number,
+                                  {values.data(), 1, columns * sizeof(float)},
+                                  [](size_t, size_t, void**, void**) { return Status(); }}});
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_TRUE(Contains(status.message(), "output_dim")) << status.message();
+  });
+}
+
+TEST(PartitionedRows, OfNoTableAreRefused) {
+  RunRanks(1, [](std::unique_ptr<GlooBackend> backend) {
+    const TablePartition partition;
+    const float value = 0;
+    for (int64_t number : {int64_t{-1}, int64_t{1} << 31}) {
+      const Status status = ExchangePartitionedRows(
+          backend.get(), Signature("rows"), 0,
+          {{&partition, &number, {&value, 1, sizeof(float)}, [](size_t, size_t, void**, void**) {
+              return Status();
+            }}});
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+      EXPECT_TRUE(Contains(status.message(), std::to_string(number))) << status.message();
+    }
+  });
+}
+
+TEST(VectorExchange, GivesEveryRankTheWholeVectorsOfItsIds) {
+  for (int size : {1, 2, 3, 4}) {
+    RunRanks(size, [size](std::unique_ptr<GlooBackend> backend) {
+      const int rank = backend->rank();
+      const std::vector<Table> tables = TablesFor(size);
+      std::vector<std::vector<int32_t>> own(tables.size()), all;
+      std::vector<std::vector<int64_t>> counts;
+      std::vector<const int32_t*> ids;
+      std::vector<int64_t> own_counts;
+      for (size_t t = 0; t < tables.size(); ++t) {
+        for (int64_t number : NumbersOf(rank, static_cast<int>(t))) {
+          own[t].push_back(static_cast<int32_t>(number));
+        }
+        ids.push_back(own[t].data());
+        own_counts.push_back(static_cast<int64_t>(own[t].size()));
+      }
+      TFDEAR_EXPECT_OK(
+          GatherIds(backend.get(), Signature("ids"), 0, ids, own_counts, &all, &counts));
+      std::vector<std::vector<float>> held(tables.size()), results(tables.size());
+      std::vector<LookedUp> looked_up;
+      for (size_t t = 0; t < tables.size(); ++t) {
+        const IdsOfRanks of_ranks{all[t].data(), counts[t]};
+        const auto& begins = tables[t].partition.column_begins;
+        const bool by_row = tables[t].partition.by_row();
+        for (int32_t id : HeldIds(of_ranks, tables[t].partition, rank)) {
+          const int64_t begin = by_row ? 0 : begins[rank];
+          const int64_t end = by_row ? tables[t].columns : begins[rank + 1];
+          for (int64_t c = begin; c < end; ++c) held[t].push_back(ValueOf(0, id, c));
+        }
+        results[t].assign(own[t].size() * tables[t].columns, -1);
+        looked_up.push_back({tables[t].partition, of_ranks, held[t].data(), sizeof(float),
+                             tables[t].columns, results[t].data()});
+      }
+      TFDEAR_EXPECT_OK(ExchangeVectors(backend.get(), Signature("vectors"), 1, looked_up));
+      for (size_t t = 0; t < tables.size(); ++t) {
+        std::vector<float> expected;
+        for (int32_t id : own[t]) {
+          for (int64_t c = 0; c < tables[t].columns; ++c) expected.push_back(ValueOf(0, id, c));
+        }
+        EXPECT_EQ(results[t], expected) << "table " << t << " on rank " << rank;
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace tfdear
