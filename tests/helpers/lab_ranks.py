@@ -1,0 +1,62 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Ranks of a job, each on a node of a lab of network namespaces."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from tfdear.benchmarks import lab as netlab
+
+_REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+_PORT = 7100
+
+
+def run(
+    lab: netlab.Lab,
+    job: pathlib.Path,
+    arguments: list[str],
+    logs: pathlib.Path,
+    variables: Mapping[str, str],
+    timeout: float,
+) -> None:
+    """Runs a job with a rank on every node; it gets the device of its node as the first argument.
+
+    Fails if a rank ends with another code than 0, or not in time; ends all that it started.
+    """
+    workers = [f"{node.address}:{_PORT}" for node in lab.nodes]
+    processes = []
+    try:
+        for rank, node in enumerate(lab.nodes):
+            task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+            environment = {
+                **os.environ,
+                "PYTHONPATH": str(_REPOSITORY),
+                "TF_CONFIG": json.dumps(task),
+                "TF_NUM_INTRAOP_THREADS": "1",
+                "TF_NUM_INTEROP_THREADS": "2",
+                "TF_CPP_MIN_LOG_LEVEL": "1",
+                "TFDEAR_NODE_RANK": str(rank),
+                **variables,
+            }
+            with open(logs / f"log.{rank}", "wb") as log:
+                processes.append(
+                    subprocess.Popen(
+                        node.command([sys.executable, str(job), node.device, *arguments]),
+                        env=environment,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                )
+        codes = [process.wait(timeout) for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(10)
+    text = "\n".join((logs / f"log.{rank}").read_text() for rank in range(len(processes)))
+    assert codes == [0] * len(processes), text[-6000:]
