@@ -60,8 +60,8 @@ class StepCollectives:
 
         @tf.custom_gradient
         def gather(rows: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-            def gradient(upstream: tf.Tensor) -> tf.Tensor:
-                (total,) = self._sum_of_gradients([upstream], group, examples)
+            def gradient(upstream: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
+                (total,) = self._sum_of_gradients([_dense(upstream)], group, examples)
                 count = tf.shape(rows, tf.int64)[0]
                 counts = self._collectives.all_gather(count[tf.newaxis], group)
                 start = tf.reduce_sum(counts[: self._group_ranks[group]])
@@ -97,8 +97,8 @@ class StepCollectives:
 
         @tf.custom_gradient
         def scatter(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-            def gradient(upstream: tf.Tensor) -> tf.Tensor:
-                return self._collectives.all_gather(examples.gate(upstream), group)
+            def gradient(upstream: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
+                return self._collectives.all_gather(examples.gate(_dense(upstream)), group)
 
             return self._collectives.reduce_scatter(value, group), gradient
 
@@ -115,12 +115,27 @@ class StepCollectives:
         def exchange(rows: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], Callable[..., Any]]:
             received, counts = self._collectives.all_to_all(rows, splits, group)
 
-            def gradient(upstream: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
-                return self._collectives.all_to_all(examples.gate(upstream), counts, group)[0]
+            def gradient(upstream: tf.Tensor | tf.IndexedSlices, _: tf.Tensor) -> tf.Tensor:
+                upstream = examples.gate(_dense(upstream))
+                return self._collectives.all_to_all(upstream, counts, group)[0]
 
             return (received, counts), gradient
 
         return _across_ranks(exchange, examples.rows(tf.convert_to_tensor(value)))
+
+    def broadcast(self, value: _TensorLike, root: int = 0, group: str = "world") -> tf.Tensor:
+        """The value of one rank of a group, from it whether or not it has examples."""
+        examples = _Contribution()
+
+        @tf.custom_gradient
+        def send(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            def gradient(upstream: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
+                (total,) = self._sum_of_gradients([_dense(upstream)], group, examples)
+                return total if self._group_ranks[group] == root else tf.zeros_like(total)
+
+            return self._collectives.broadcast(value, root, group), gradient
+
+        return _across_ranks(send, tf.convert_to_tensor(value))
 
     def _sum(
         self,
@@ -144,6 +159,11 @@ class StepCollectives:
 def _across_ranks(collective: Callable[[Any], Any], values: Any) -> Any:
     losses = loss_contract.current_losses()
     return collective(values) if losses is None else losses.across_ranks(collective, values)
+
+
+def _dense(gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
+    # That of a result of which a step gathers rows is sparse.
+    return tf.convert_to_tensor(gradient)
 
 
 class _Contribution:

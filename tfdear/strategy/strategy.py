@@ -398,8 +398,9 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         """Sums tensors over the ranks of a group.
 
         Use it for values of your own, outside or inside `run`. All ranks must call it, with the
-        same shapes. Gradients flow through it, as through `reduce_scatter`, `all_gather` and
-        `all_to_all`. In a step, a rank without examples contributes nothing to these.
+        same shapes. Gradients flow through it, as through `reduce_scatter`, `all_gather`,
+        `all_to_all` and `broadcast`: they are collectives, too, so where one rank takes a gradient,
+        all do. In a step, a rank without examples contributes nothing to these.
 
         Args:
             value: A tensor or a nested structure of tensors (floating or int32/int64).
@@ -466,6 +467,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
     def broadcast(self, value: tf.Tensor, root: int = 0, group: str = "world") -> tf.Tensor:
         """Returns the tensor of one rank on all ranks.
 
+        The gradient of `root`'s tensor is the sum over the ranks, that of all others is zero.
+
         Args:
             value: A tensor, the same shape on all ranks.
             root: The rank in the group whose tensor it is. Defaults to 0.
@@ -474,7 +477,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         collectives_module.lane(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return tf.convert_to_tensor(value)
-        return self.extended.collectives.broadcast(value, root, group)
+        return self.extended.step_collectives.broadcast(value, root, group)
 
     def barrier(self, group: str = "world") -> None:
         """Returns when every rank has called it.
