@@ -191,3 +191,15 @@ REMOVE_BACKUP = _backup("BackupAndRestore.on_train_end", "(self, logs=None)")
 WRITERS = ("keras.src.saving", "keras.src.legacy.saving", "keras.src.export")
 for _package, _, _module in (writer.rpartition(".") for writer in WRITERS):
     REGISTRY.name(_package, _module)
+
+# Says which elements of a layer's output are padding.
+SET_KERAS_MASK = REGISTRY.name("keras.src.backend.common.masking", "set_keras_mask", "(x, mask)")
+
+# The layers in a layer, and where Keras keeps a variable's value.
+FLATTEN_LAYERS = REGISTRY.name(
+    "keras.src.layers.layer", "Layer._flatten_layers", "(self, include_self=True, recursive=True)"
+)
+INITIALIZE_VARIABLE = REGISTRY.name(
+    "keras.src.backend.tensorflow.core", "Variable._initialize", "(self, value)"
+)
+REGISTRY.name("keras.src.backend.tensorflow.core", "Variable._initialize", sets="_value")

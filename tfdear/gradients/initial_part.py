@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdear.base import checks
-from tfdear.gradients import table_lookup
+from tfdear.gradients import whole_table
 from tfdear.gradients.placement import Placement
 
 BLOCK_BYTES = 64 << 20
@@ -65,7 +65,7 @@ class PartInitializer:
             rows, columns = placement.shape
             per_block = max(self._block_bytes // (columns * dtype.size), 1)
             if per_block >= rows:
-                return table_lookup.part_of(placement, self._block(0, rows, rows, dtype))
+                return whole_table.part_of(placement, self._block(0, rows, rows, dtype))
             part = np.empty(placement.shard_shape, dtype.as_numpy_dtype)
             for number, begin in enumerate(range(0, rows, per_block)):
                 count = min(per_block, rows - begin)

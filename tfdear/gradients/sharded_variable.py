@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
 from tfdear.engine import library
-from tfdear.gradients import deferred_update, table_lookup
+from tfdear.gradients import deferred_update, table_lookup, whole_table
 from tfdear.gradients import placement as placement_module
 from tfdear.gradients import variable as variable_module
 
@@ -60,14 +60,17 @@ class ShardedVariable(variable_module.DearVariable):
         In a graph it is a collective: call it on all ranks.
         """
         self.note_use()
-        return table_lookup.read_whole(self)
+        return whole_table.read_whole(self)
 
     def note_use(self) -> None:
         """Tells the tapes that record that the table is used."""
         _tf_private.resource_variable_ops.variable_accessed(self)
 
     def read_shard(
-        self, begin: int = 0, end: int | None = None, changes: int | None = None
+        self,
+        begin: int | tf.Tensor = 0,
+        end: int | tf.Tensor | None = None,
+        changes: int | None = None,
     ) -> tf.Tensor:
         """What this rank holds of it, or of that its rows from `begin` to `end`.
 
@@ -77,11 +80,12 @@ class ShardedVariable(variable_module.DearVariable):
         if changes is None:
             self.table.await_updates()
         wanted = (begin, rows if end is None else end, -1 if changes is None else changes)
+        wanted = tf.stack([tf.cast(number, tf.int64) for number in wanted])
         with tf.device(self.device):
             return library.load().dear_read_shard(
                 self.table.raw_handle,
                 self.raw_handle,
-                tf.constant(wanted, tf.int64),
+                wanted,
                 T=self.dtype,
                 number=self.table.number,
                 touched_only=self.placement.touched_only,
@@ -134,7 +138,7 @@ class ShardedVariable(variable_module.DearVariable):
                 f"Cannot assign value to variable `{self.name}`: its shape is {self.shape}. "
                 f"Received: a value of shape {value.shape}"
             )
-        self.assign_shard(table_lookup.part_of(self.placement, value))
+        self.assign_shard(whole_table.part_of(self.placement, value))
         return self if read_value else None
 
     def assign_shard(self, value: tf.Tensor) -> None:

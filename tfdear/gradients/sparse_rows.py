@@ -9,8 +9,18 @@ import tensorflow as tf
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
 
 
+def all_rows(gradient: tf.Tensor) -> tf.IndexedSlices:
+    """A dense gradient as its rows."""
+    shape = gradient.shape.as_list()
+    return tf.IndexedSlices(
+        gradient, tf.range(shape[0], dtype=tf.int64), tf.constant(shape, tf.int64)
+    )
+
+
 def unique(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """One row per index, the sum of those that share it, and the indices as int64."""
+    if _is_range(indices):
+        return values, indices
     indices, positions = tf.unique(tf.cast(indices, tf.int64))
     return tf.math.unsorted_segment_sum(values, positions, tf.shape(indices)[0]), indices
 
@@ -20,3 +30,12 @@ def sum_duplicates(gathered: tf.IndexedSlices) -> tf.IndexedSlices:
     rows, indices = unique(gathered.values, gathered.indices)
     rows = tf.ensure_shape(rows, [None, *gathered.values.shape[1:]])
     return tf.IndexedSlices(rows, tf.cast(indices, gathered.indices.dtype), gathered.dense_shape)
+
+
+def _is_range(indices: tf.Tensor) -> bool:
+    """Whether indices are certain to be different ones: those of `all_rows`."""
+    if tf.executing_eagerly() or indices.dtype != tf.int64:
+        return False
+    while indices.op.type in ("Identity", "IdentityN"):
+        indices = indices.op.inputs[indices.value_index]
+    return indices.op.type == "Range"

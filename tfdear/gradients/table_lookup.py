@@ -15,8 +15,7 @@ import tensorflow as tf
 from tfdear.data import examples as examples_module
 from tfdear.data import step_data
 from tfdear.engine import library
-from tfdear.gradients import order, variable_names
-from tfdear.gradients import placement as placement_module
+from tfdear.gradients import common_ids, order, variable_names
 
 if TYPE_CHECKING:
     from tfdear.gradients.sharded_variable import ShardedVariable
@@ -41,15 +40,13 @@ def _gradient_of_output(op: tf.Operation, upstream: tf.Tensor) -> list[tf.Indexe
     return [slices, None, None, None]
 
 
-@tf.RegisterGradient("DearTableValue")
-def _gradient_of_value(op: tf.Operation, upstream: tf.Tensor) -> list[tf.Tensor | None]:
-    return [tf.convert_to_tensor(upstream), None]
-
-
-def look_up(table: ShardedVariable, ids: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+def look_up(
+    table: ShardedVariable, ids: tf.Tensor, dtype: tf.DType, common: int = 0
+) -> tf.Tensor:
     """The vectors of ids of any shape, in the given type, in which they travel.
 
-    Call it on all ranks, each with ids of its own.
+    Call it on all ranks, each with ids of its own. `common`: this many of the first are different
+    ids, and must be the same on all ranks that have examples.
     """
     table.note_use()
     flat = tf.reshape(ids, [-1])
@@ -61,7 +58,7 @@ def look_up(table: ShardedVariable, ids: tf.Tensor, dtype: tf.DType) -> tf.Tenso
         )
         if examples is not None and examples.present is not None:
             unique = unique[: tf.where(examples.present, tf.shape(unique)[0], 0)]
-        vectors = _vectors_of(table, flat, unique, dtype)
+        vectors = _vectors_of(table, flat, unique, dtype, common)
         output = ops.dear_table_output(
             table.raw_handle, vectors, positions, flat, shape=table.placement.shape
         )
@@ -73,7 +70,7 @@ def look_up(table: ShardedVariable, ids: tf.Tensor, dtype: tf.DType) -> tf.Tenso
 
 
 def _vectors_of(
-    table: ShardedVariable, ids: tf.Tensor, unique: tf.Tensor, dtype: tf.DType
+    table: ShardedVariable, ids: tf.Tensor, unique: tf.Tensor, dtype: tf.DType, common: int
 ) -> tf.Tensor:
     """The whole vectors of this rank's ids: `unique` has each of them once."""
     placement = table.placement
@@ -86,7 +83,9 @@ def _vectors_of(
     name = variable_names.without_numbers(table.creation_path)
     index = group.add(placement, f"{name} {rows} x {columns} {dtype.name}")
     order.run_when_ready(ops.dear_contribute_ids(group.ticket, unique, index=index))
-    all_ids, _ = ops.dear_gathered_ids(group.ticket, index=index)
+    all_ids, counts = ops.dear_gathered_ids(group.ticket, index=index)
+    if common:
+        all_ids = common_ids.check(all_ids, counts, common, placement.label)
     held = tf.cast(_held_of(table, all_ids), dtype)
     order.run_when_ready(ops.dear_contribute_vectors(group.ticket, held, index=index))
     return ops.dear_exchanged_vectors(group.ticket, T=dtype, index=index, columns=columns)
@@ -105,38 +104,3 @@ def _held_of(table: ShardedVariable, ids: tf.Tensor) -> tf.Tensor:
         offset=table.placement.offset,
         columns=table.placement.shard_shape[1],
     )
-
-
-def read_whole(variable: ShardedVariable) -> tf.Tensor:
-    """The whole of a table or one of its slots; in a graph, call it on all ranks."""
-    placement = variable.placement
-    if placement.partition.ranks > 1 and tf.executing_eagerly():
-        shard = tf.convert_to_tensor(variable.read_rows(0, placement.partition.rows))
-    else:
-        shard = variable.read_shard()
-    if placement.partition.ranks > 1 and not tf.executing_eagerly():
-        gathered = variable.strategy.extended.collectives.all_gather(tf.reshape(shard, [-1]))
-        shard = _put_together(placement, gathered)
-    value = tf.ensure_shape(shard, placement.shape)
-    with tf.device(variable.device):
-        return library.load().dear_table_value(variable.raw_handle, value)
-
-
-def _put_together(placement: placement_module.Placement, gathered: tf.Tensor) -> tf.Tensor:
-    """The whole of a table, from the elements of all ranks' parts."""
-    partition = placement.partition
-    shapes = [partition.shape_of(rank) for rank in range(partition.ranks)]
-    parts = tf.split(gathered, [rows * columns for rows, columns in shapes])
-    parts = [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
-    if partition.kind == "column":
-        return tf.concat(parts, 1)
-    rows = [tf.range(rank, partition.rows, partition.ranks) for rank in range(partition.ranks)]
-    return tf.dynamic_stitch(rows, parts)
-
-
-def part_of(placement: placement_module.Placement, whole: tf.Tensor) -> tf.Tensor:
-    """What this rank holds of a whole table, or of a whole gradient of one."""
-    if placement.partition.kind == "row":
-        return whole[placement.offset :: placement.stride]
-    columns = placement.partition.columns_of(placement.rank)
-    return whole[:, columns.start : columns.stop]

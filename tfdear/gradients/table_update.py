@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from tfdear.engine import library
-from tfdear.gradients import deferred_update, elementwise_update, table_lookup
+from tfdear.gradients import deferred_update, elementwise_update, whole_table
 from tfdear.gradients.placement import Placement
 from tfdear.gradients.sharded_variable import ShardedVariable
 
@@ -106,7 +106,7 @@ def _rows(
     if isinstance(gradient, tf.IndexedSlices):
         return [gradient.values], [tf.cast(gradient.indices, tf.int64)]
     # Dense: every row that this rank holds has one.
-    part = table_lookup.part_of(placement, gradient)
+    part = whole_table.part_of(placement, gradient)
     return [part], [
         tf.range(placement.offset, placement.partition.rows, placement.stride, tf.int64)
     ]

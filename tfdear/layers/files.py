@@ -21,14 +21,23 @@ _KEY = "tfdear"
 _plain_classes: dict[type, type] = {}
 
 
-def stands_in_for(plain: type) -> Any:
-    """Decorates a sharded layer: a file has the plain class in its place."""
+def stands_in_for(plain: type | None) -> Any:
+    """Decorates a sharded layer: a file has the plain class in its place.
+
+    None: this Keras has no such class, and the file has the sharded one.
+    """
 
     def register(cls: Any) -> Any:
-        _plain_classes[cls] = plain
+        if plain is not None:
+            _plain_classes[cls] = plain
         return cls
 
     return register
+
+
+def sharded_classes() -> dict[type, type]:
+    """The sharded class for each plain one."""
+    return {plain: sharded for sharded, plain in _plain_classes.items()}
 
 
 def own_part(layer: Any) -> dict[str, Any]:

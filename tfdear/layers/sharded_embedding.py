@@ -10,14 +10,9 @@ from tfdear.gradients import initial_part, table_lookup
 from tfdear.gradients import placement as placement_module
 from tfdear.gradients.sharded_variable import ShardedVariable
 from tfdear.integrations.keras import table_files
-from tfdear.layers import files, pooling
-from tfdear.planning import partition as partition_module
+from tfdear.layers import files, placing, pooling
 
 _Ids: TypeAlias = tf.Tensor | tf.RaggedTensor | tf.SparseTensor
-
-_PARTITIONS = ("auto", *partition_module.KINDS)
-_EXCHANGES = ("auto", "all_to_all", "all_gather")
-_UPDATES = ("exact", "touched")
 
 
 @files.stands_in_for(keras.layers.Embedding)
@@ -56,6 +51,10 @@ class ShardedEmbedding(keras.layers.Embedding):
             rows that no word of the step touched. "touched" updates only rows of the step's words,
             as PyTorch's SparseAdam does: other arithmetic. Either costs what the step's rows cost.
             Defaults to "exact".
+        reversible: Whether it is `keras.layers.ReversibleEmbedding`: `call(vectors, reverse=True)`
+            yields scores of all ids. Then a step gathers all rows, in the forward pass, and "auto"
+            divides the table by row. Takes that layer's `tie_weights` (True), `reverse_dtype`
+            (None) and `logit_soft_cap` (None), and no combiner. Defaults to False.
         **kwargs: Those of `keras.layers.Layer`.
 
     Input: integers of any shape: a tensor, `tf.RaggedTensor` or, with a combiner,
@@ -95,21 +94,21 @@ class ShardedEmbedding(keras.layers.Embedding):
         partition: str = "auto",
         exchange: str = "auto",
         updates: str = "exact",
+        reversible: bool = False,
         **kwargs: Any,
     ):
-        _check_choice("combiner", combiner, (None, *pooling.COMBINERS))
-        _check_choice("partition", partition, _PARTITIONS)
-        _check_choice("exchange", exchange, _EXCHANGES)
-        _check_choice("updates", updates, _UPDATES)
+        del reversible  # See `__new__`.
+        placing.check_choice("combiner", combiner, (None, *pooling.COMBINERS))
+        choices = placing.Choices(partition, exchange, updates)
         if lora_rank is not None:
             raise ValueError(
                 "ShardedEmbedding has no low-rank adaptation. Use keras.layers.Embedding, or "
                 f"`lora_rank=None`. Received: lora_rank={lora_rank}"
             )
         self.combiner = combiner
-        self.partition = partition
-        self.exchange = exchange
-        self.updates = updates
+        self.partition = choices.partition
+        self.exchange = choices.exchange
+        self.updates = choices.updates
         super().__init__(
             input_dim,
             output_dim,
@@ -121,70 +120,84 @@ class ShardedEmbedding(keras.layers.Embedding):
             **kwargs,
         )
 
+    def __new__(cls, *args: Any, reversible: bool = False, **kwargs: Any) -> Any:
+        if reversible and cls is ShardedEmbedding:
+            # Derived from this class.
+            from tfdear.layers import reversible_embedding
+
+            cls = reversible_embedding.ShardedReversibleEmbedding
+        return super().__new__(cls, *args, **kwargs)
+
     OWN_ARGUMENTS = ("combiner", "partition", "exchange", "updates")
     built: bool
 
     def build(self, input_shape: Any = None) -> None:
         if self.built:
             return
-        placement = self._placement()
-        if placement is None:
-            super().build(input_shape)
-            return
-        extended = tf.distribute.get_strategy().extended
-        with placement_module.of_new_variables(placement):
-            self._embeddings = self.add_weight(
-                shape=placement.shape,
-                initializer=initial_part.PartInitializer(
-                    self.embeddings_initializer, placement, extended.broadcast_value
-                ),
-                name="embeddings",
+        if placing.is_in_scope():
+            self._embeddings = self.add_table(
+                (self.input_dim, self.output_dim),
+                "embeddings",
+                self.embeddings_initializer,
                 regularizer=self.embeddings_regularizer,
                 constraint=self.embeddings_constraint,
-                trainable=True,
             )
-        self.built = True
+            self.built = True
+        else:
+            super().build(input_shape)
 
-    def _placement(self) -> placement_module.Placement | None:
-        """How the table is divided; None: there is no DearStrategy."""
-        extended = tf.distribute.get_strategy().extended
-        if not getattr(extended, "is_dear", False):
-            return None
-        ranks = 1 if self.exchange == "all_gather" else extended.world_size
-        rank = 0 if ranks == 1 else extended.rank
-        partition = partition_module.choose(self.partition, self.input_dim, self.output_dim, ranks)
-        label = f"layer '{self.name}' (table of {self.input_dim} x {self.output_dim})"
-        return placement_module.Placement(partition, rank, label, self.updates == "touched")
+    def add_table(
+        self, shape: tuple[int, int], name: str, initializer: Any, **kwargs: Any
+    ) -> keras.Variable:
+        """A weight of which every rank holds a part, if there is a DearStrategy."""
+        placement = placing.place(f"layer '{self.name}'", shape, self.choices())
+        if placement is not None:
+            broadcast = tf.distribute.get_strategy().extended.broadcast_value
+            initializer = initial_part.PartInitializer(initializer, placement, broadcast)
+        with placement_module.of_new_variables(placement):
+            return self.add_weight(
+                shape=shape, initializer=initializer, name=name, trainable=True, **kwargs
+            )
+
+    def choices(self) -> placing.Choices:
+        """What was chosen for the table."""
+        return placing.Choices(self.partition, self.exchange, self.updates)
 
     @property
-    def _table(self) -> ShardedVariable | None:
-        value = getattr(self._embeddings, "_value", None)
-        return value if isinstance(value, ShardedVariable) else None
+    def table(self) -> ShardedVariable | None:
+        """The table in parts; None: there is no DearStrategy."""
+        return table_files.table_of(self._embeddings)
 
     def call(self, ids: _Ids, weights: Any = None) -> tf.Tensor | tf.RaggedTensor:
         if weights is not None and self.combiner is None:
             raise ValueError("ShardedEmbedding takes `weights` only with a `combiner`.")
-        if isinstance(ids, keras.KerasTensor) or self._table is None and self.combiner is None:
+        if isinstance(ids, keras.KerasTensor) or self.table is None and self.combiner is None:
             return super().call(ids)
         if self.combiner is not None:
-            return pooling.pool(self._vectors_of, ids, weights, self.combiner)
+            return pooling.pool(self.vectors_of, ids, weights, self.combiner)
         if isinstance(ids, tf.RaggedTensor):
-            return ids.with_flat_values(self._vectors_of(ids.flat_values))
+            return ids.with_flat_values(self.vectors_of(ids.flat_values))
         if isinstance(ids, tf.SparseTensor):
             raise ValueError(
                 "ShardedEmbedding takes a sparse tensor of ids only with a `combiner`. Use "
                 "`tf.sparse.to_dense(ids)`, or a ragged tensor."
             )
-        return self._vectors_of(ids)
+        return self.vectors_of(ids)
 
-    def _vectors_of(self, ids: tf.Tensor) -> tf.Tensor:
+    def vectors_of(self, ids: tf.Tensor, common: int = 0) -> tf.Tensor:
+        """The vectors of ids of any shape.
+
+        `common`: this many of the first are different ids, and the same on all ranks, or it is an
+        error.
+        """
         ids = tf.convert_to_tensor(ids)
         if not ids.dtype.is_integer or ids.dtype == tf.uint64:
             ids = tf.cast(ids, tf.int32)
         dtype = tf.as_dtype(self.compute_dtype)
-        if self._table is None:
+        table = self.table
+        if table is None:
             return tf.cast(tf.gather(self._embeddings.value, ids), dtype)
-        return table_lookup.look_up(self._table, ids, dtype)
+        return table_lookup.look_up(table, ids, dtype, common)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         if self.combiner is not None:
@@ -200,19 +213,21 @@ class ShardedEmbedding(keras.layers.Embedding):
         return files.build_config(self, super().get_build_config())
 
     def save_own_variables(self, store: Any) -> None:
-        if self.built and self._table is not None:
-            table_files.write(store, "0", self._table)
-        else:
+        tables = self._tables() if self.built else {}
+        if not tables:
             super().save_own_variables(store)
+        for entry, table in tables.items():
+            table_files.write(store, entry, table)
 
     def load_own_variables(self, store: Any) -> None:
-        if self.built and self._table is not None and "0" in store:
-            table_files.read(store, "0", self._table)
-        else:
+        tables = self._tables() if self.built else {}
+        if not tables or set(store.keys()) != tables.keys():
             super().load_own_variables(store)
+            return
+        for entry, table in tables.items():
+            table_files.read(store, entry, table)
 
-
-def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    if value not in choices:
-        allowed = ", ".join(map(repr, choices))
-        raise ValueError(f"`{name}` must be one of {allowed}. Received: {name}={value!r}")
+    def _tables(self) -> dict[str, ShardedVariable]:
+        """The tables in parts, by their entries in files."""
+        tables = [table_files.table_of(variable) for variable in self.weights]
+        return {str(entry): table for entry, table in enumerate(tables) if table is not None}

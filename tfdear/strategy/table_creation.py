@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfdear._private import tensorflow as _tf_private
 from tfdear.engine import engine as engine_module
 from tfdear.gradients import placement as placement_module
-from tfdear.gradients import table_lookup, variable_names
+from tfdear.gradients import variable_names, whole_table
 from tfdear.gradients import variable as variable_module
 from tfdear.gradients.sharded_variable import ShardedVariable
 
@@ -46,7 +46,7 @@ def create(
             initial_value = initial_value.wrapped_value
         value = tf.convert_to_tensor(initial_value, given.get("dtype"))
         if value.shape == placement.shape:
-            value = table_lookup.part_of(placement, value)
+            value = whole_table.part_of(placement, value)
         elif value.shape != placement.shard_shape:
             return None
         table = ShardedVariable(

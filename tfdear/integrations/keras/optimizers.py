@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from tfdear._private import keras as _keras_private
 from tfdear._private import seams
-from tfdear.gradients import reducer
+from tfdear.gradients import reducer, sparse_rows
+from tfdear.gradients.sharded_variable import ShardedVariable
 from tfdear.gradients.sparse_rows import Gradient
 from tfdear.integrations.keras import lookup
 from tfdear.losses import loss_contract
@@ -26,7 +27,7 @@ def _all_reduce(
 ) -> list[_Pair]:
     losses = loss_contract.current_losses()
     if losses is not None:
-        grads_and_vars = list(grads_and_vars)
+        grads_and_vars = _by_rows(grads_and_vars)
         _complete_shapes(grads_and_vars)
         _warn_of_compression(optimizer, grads_and_vars)
         with losses.reducing_gradients(), reducer.for_optimizer(_momentum_of(optimizer)):
@@ -40,6 +41,18 @@ def _all_reduce(
     return [
         (gradient if gradient is None else next(means), variable) for gradient, variable in pairs
     ]
+
+
+def _by_rows(grads_and_vars: Iterable[_Pair]) -> list[_Pair]:
+    # What travels of a table's gradient goes to the ranks that hold the rows, also if it is dense:
+    # all ranks would get the whole sum otherwise, of which they need their part.
+    pairs = []
+    for gradient, variable in grads_and_vars:
+        if isinstance(variable, ShardedVariable) and isinstance(gradient, tf.Tensor):
+            if variable.placement.partition.ranks > 1:
+                gradient = sparse_rows.all_rows(tf.ensure_shape(gradient, variable.shape))
+        pairs.append((gradient, variable))
+    return pairs
 
 
 def _complete_shapes(grads_and_vars: Sequence[_Pair]) -> None:

@@ -1,0 +1,55 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Where the table of a layer is to be, by what its user chose and the current strategy."""
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from tfdear.gradients.placement import Placement
+from tfdear.planning import partition as partition_module
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """What a user may choose of a table; see `ShardedEmbedding`."""
+
+    partition: str = "auto"
+    exchange: str = "auto"
+    updates: str = "exact"
+
+    def __post_init__(self) -> None:
+        check_choice("partition", self.partition, ("auto", *partition_module.KINDS))
+        check_choice("exchange", self.exchange, ("auto", "all_to_all", "all_gather"))
+        check_choice("updates", self.updates, ("exact", "touched"))
+
+
+def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    """Raises a ValueError if an argument has none of the values it may have."""
+    if value not in choices:
+        allowed = ", ".join(map(repr, choices))
+        raise ValueError(f"`{name}` must be one of {allowed}. Received: {name}={value!r}")
+
+
+def is_in_scope() -> bool:
+    """Whether the current strategy is a DearStrategy."""
+    return getattr(tf.distribute.get_strategy().extended, "is_dear", False)
+
+
+def place(label: str, shape: tuple[int, int], choices: Choices) -> Placement | None:
+    """How a table is divided; None: the current strategy is no DearStrategy.
+
+    Args:
+        label: What has the table, for messages.
+        shape: Rows and columns of the whole.
+        choices: See there.
+    """
+    if not is_in_scope():
+        return None
+    extended = tf.distribute.get_strategy().extended
+    rows, columns = shape
+    ranks = 1 if choices.exchange == "all_gather" else extended.world_size
+    rank = 0 if ranks == 1 else extended.rank
+    partition = partition_module.choose(choices.partition, rows, columns, ranks)
+    label = f"{label} (table of {rows} x {columns})"
+    return Placement(partition, rank, label, choices.updates == "touched")
