@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         cost_model,
         fusion,
         layers,
+        losses,
         ops,
         optimizers,
         parallel_tensor_operator,
@@ -32,6 +33,7 @@ __all__ = [
     "cost_model",
     "fusion",
     "layers",
+    "losses",
     "ops",
     "optimizers",
     "parallel_tensor_operator",
@@ -44,7 +46,7 @@ _HOMES = {"DearStrategy": "tfdear.strategy", "TfdearError": "tfdear.errors"}
 # These load the library. All else, the command line first of all, works where it is missing or does
 # not fit, or there would be no `tfdear doctor` to say so.
 _WITH_LIBRARY = frozenset(
-    {"DearStrategy", "layers", "ops", "optimizers", "parallel_tensor_operator"}
+    {"DearStrategy", "layers", "losses", "ops", "optimizers", "parallel_tensor_operator"}
 )
 
 

@@ -24,6 +24,9 @@ from tensorflow.python.distribute import reduce_util
 # TensorFlow's state in this process: whether it runs already, and the seed of the program.
 from tensorflow.python.eager import context
 
+# Tells whether a gradient is being recorded.
+from tensorflow.python.eager import record
+
 # Turns a status code of TensorFlow's C API into the exception that Python would have raised.
 from tensorflow.python.framework import errors_impl
 
@@ -175,3 +178,6 @@ REGISTRY.name(_VARIABLES, "variable_accessed", "(variable)")
 WRITERS = ("tensorflow.python.checkpoint", "tensorflow.python.saved_model")
 for _package, _, _module in (writer.rpartition(".") for writer in WRITERS):
     REGISTRY.name(_package, _module)
+
+# Whether a tape is open, by which a loss knows training from evaluation.
+REGISTRY.name("tensorflow.python.eager.record", "could_possibly_record", "()")

@@ -1,6 +1,8 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Checks that ids which all ranks are to look up alike are the same on all of them."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 
@@ -34,3 +36,13 @@ def check(all_ids: tf.Tensor, counts: tf.Tensor, common: int, label: str) -> tf.
     )
     with tf.control_dependencies([] if agreed is None else [agreed]):
         return tf.identity(all_ids)
+
+
+def check_own(
+    ids: tf.Tensor, all_gather: Callable[[tf.Tensor], tf.Tensor], common: int, label: str
+) -> tf.Tensor:
+    """This rank's ids, after a check with those of the others, which are gathered for it."""
+    own = ids[:common]
+    gathered = all_gather(own), all_gather(tf.size(own, tf.int64)[tf.newaxis])
+    with tf.control_dependencies([check(*gathered, common, label)]):
+        return tf.identity(ids)

@@ -75,6 +75,10 @@ def _vectors_of(
     """The whole vectors of this rank's ids: `unique` has each of them once."""
     placement = table.placement
     if placement.partition.ranks == 1:
+        if common and table.strategy.extended.is_distributed_dear:
+            unique = common_ids.check_own(
+                unique, table.strategy.extended.collectives.all_gather, common, placement.label
+            )
         return tf.cast(_held_of(table, unique), dtype)
     ops = library.load()
     extended = table.strategy.extended

@@ -131,11 +131,12 @@ class ShardedReversibleEmbedding(ShardedEmbedding):
             scores = keras.ops.tanh(scores / self.logit_soft_cap) * self.logit_soft_cap
         return scores
 
-    def vectors_of(self, ids: tf.Tensor, common: int = 0) -> tf.Tensor:
+    def vectors_of(self, ids: tf.Tensor) -> tf.Tensor:
         table = self.table
-        if table is None or not self.tie_weights or tf.executing_eagerly() or common:
-            return super().vectors_of(ids, common)
+        if table is None or not self.tie_weights or tf.executing_eagerly():
+            return super().vectors_of(ids)
         # The step needs all rows for the scores, and gathers them once.
+        ids = tf.convert_to_tensor(ids)
         ids = ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int32)
         return tf.cast(tf.gather(table.read_whole(), ids), self.compute_dtype)
 

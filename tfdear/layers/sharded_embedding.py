@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from tfdear.gradients import initial_part, table_lookup
+from tfdear.gradients import initial_part, table_lookup, whole_table
 from tfdear.gradients import placement as placement_module
 from tfdear.gradients.sharded_variable import ShardedVariable
 from tfdear.integrations.keras import table_files
@@ -184,13 +184,16 @@ class ShardedEmbedding(keras.layers.Embedding):
             )
         return self.vectors_of(ids)
 
-    def vectors_of(self, ids: tf.Tensor, common: int = 0) -> tf.Tensor:
-        """The vectors of ids of any shape.
+    def vectors_of(self, ids: tf.Tensor) -> tf.Tensor:
+        """The vectors of ids of any shape, for `call`."""
+        return self.look_up(tf.convert_to_tensor(ids))
+
+    def look_up(self, ids: tf.Tensor, common: int = 0) -> tf.Tensor:
+        """The vectors of ids of any shape, from the ranks that hold them.
 
         `common`: this many of the first are different ids, and the same on all ranks, or it is an
         error.
         """
-        ids = tf.convert_to_tensor(ids)
         if not ids.dtype.is_integer or ids.dtype == tf.uint64:
             ids = tf.cast(ids, tf.int32)
         dtype = tf.as_dtype(self.compute_dtype)
@@ -198,6 +201,13 @@ class ShardedEmbedding(keras.layers.Embedding):
         if table is None:
             return tf.cast(tf.gather(self._embeddings.value, ids), dtype)
         return table_lookup.look_up(table, ids, dtype, common)
+
+    def block(self, begin: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
+        """Rows of the table, from `begin` to `end`, without gradients; call it on all ranks."""
+        table = self.table
+        if table is None:
+            return tf.stop_gradient(self._embeddings.value[begin:end])
+        return whole_table.read_block(table, begin, end)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         if self.combiner is not None:

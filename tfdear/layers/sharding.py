@@ -98,13 +98,17 @@ def unshard(model: keras.Model) -> list[keras.layers.Embedding]:
         layer for layer in _layers(model) if type(layer) in plain and layer.combiner is None
     ]
     _check(model, sharded)
+    values = {id(variable): variable.numpy() for layer in sharded for variable in layer.weights}
+    if sharded and hasattr(model.distribute_strategy, "barrier"):
+        # A rank that goes on, and may end, holds parts that others are reading.
+        model.distribute_strategy.barrier()
     for layer in sharded:
         layer.__class__ = plain[type(layer)]
         for name in ("combiner", "partition", "exchange", "updates"):
             delattr(layer, name)
         with model.distribute_strategy.scope():
             for variable in layer.weights:
-                _replace(variable, variable.numpy())
+                _replace(variable, values[id(variable)])
     _forget_functions(model)
     return sharded
 
