@@ -47,12 +47,12 @@ class PartInitializer:
         block_bytes: int = BLOCK_BYTES,
     ):
         self._initializer = initializer
-        self._placement = placement
+        self.placement = placement
         self._broadcast = broadcast
         self._block_bytes = block_bytes
 
     def __call__(self, shape: Any, dtype: Any = None) -> tf.Tensor:
-        placement = self._placement
+        placement = self.placement
         if tuple(shape) != placement.shape:
             raise ValueError(
                 f"Expected that {placement.label} is made with the shape {placement.shape}. "
@@ -80,7 +80,7 @@ class PartInitializer:
 
     def _block(self, number: int, count: int, rows: int, dtype: tf.DType) -> tf.Tensor:
         """Some rows of the whole table, on all ranks alike."""
-        shape = (count, self._placement.partition.columns)
+        shape = (count, self.placement.partition.columns)
         initializer = self._initializer
         if type(initializer) in _subclasses(_DRAWS) and checks.is_whole(initializer.seed):
             drawing = copy.copy(initializer)
@@ -93,7 +93,7 @@ class PartInitializer:
             initializer, (keras.initializers.Orthogonal, keras.initializers.Identity)
         ):
             raise ValueError(
-                f"{self._placement.label} cannot be made with {type(initializer).__name__}: it "
+                f"{self.placement.label} cannot be made with {type(initializer).__name__}: it "
                 f"takes more than {self._block_bytes >> 20} MiB, so that no rank makes the whole. "
                 "Use an initializer that draws every element by itself."
             )

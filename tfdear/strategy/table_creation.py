@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfdear._private import tensorflow as _tf_private
 from tfdear.engine import engine as engine_module
 from tfdear.gradients import placement as placement_module
-from tfdear.gradients import variable_names, whole_table
+from tfdear.gradients import initial_part, variable_names, whole_table
 from tfdear.gradients import variable as variable_module
 from tfdear.gradients.sharded_variable import ShardedVariable
 
@@ -22,10 +22,19 @@ def placement_of(given: Mapping[str, Any], owner: object) -> placement_module.Pl
     `given` are the arguments of `tf.Variable`; slots of a table that have its shape are placed as
     the table is.
     """
-    placement = placement_module.current()
+    placement = placement_module.current() or _placement_in(given.get("initial_value"))
     if placement is None and isinstance(owner, ShardedVariable):
         placement = owner.placement
     return placement
+
+
+def _placement_in(initial_value: object) -> placement_module.Placement | None:
+    # Keras creates the variables of a model that is built in `fit` when it has called all layers.
+    # Then its initial value is a function that holds on to the initializer.
+    for cell in getattr(initial_value, "__closure__", None) or ():
+        if isinstance(cell.cell_contents, initial_part.PartInitializer):
+            return cell.cell_contents.placement
+    return None
 
 
 def create(
