@@ -205,8 +205,8 @@ absl::Status Table::Settle() {
     TF_RETURN_IF_ERROR(locked.Lock(variable_.GetNewRef(), slots_, rows_, width_));
     TF_RETURN_IF_ERROR(ToAbsl(journal_.BringAllUpToDate(locked.arrays())));
   }
-  // Nothing refers to them any more; those in use come again with the next change.
-  slots_.clear();
+  // If nothing refers to them any more; those in use come again with the next change.
+  if (journal_.kept() == 0) slots_.clear();
   return absl::OkStatus();
 }
 

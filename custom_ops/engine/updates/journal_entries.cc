@@ -144,6 +144,7 @@ void JournalEntries::DropBefore(int64_t number) {
     entries_.pop_front();
     ++first_;
   }
+  if (entries_.empty()) arrays_.clear();
 }
 
 }  // namespace tfdear

@@ -68,7 +68,7 @@ class JournalEntries {
   int64_t LastIncompleteBefore(int64_t number) const;
   Status CheckKept(int64_t number) const;
 
-  // All that changes have used so far, in ascending order.
+  // All that the changes that are kept use, in ascending order, and maybe others before them.
   const std::vector<int>& arrays() const { return arrays_; }
 
  private:

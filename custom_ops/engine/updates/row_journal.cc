@@ -172,7 +172,14 @@ Status RowJournal::BringAllUpToDate(const Arrays& arrays) {
   const FlushDenormals flush_denormals;
   MutexLock lock(mutex_);
   TFDEAR_RETURN_IF_ERROR(CheckArrays(arrays));
-  if (mode_ == Rows::kTouched) return Status();
+  if (mode_ == Rows::kTouched) {
+    // Rows get what they get at once; only changes that wait for a gradient are still needed.
+    const int64_t last = entries_.complete() - 1;
+    if (last < entries_.first()) return Status();
+    const JournalEntries::Entry& entry = entries_.at(last);
+    entries_.DropBefore((entry.change.has_gradient ? last : entry.last_gradient) + 1);
+    return Status();
+  }
   for (int64_t row = 0; row < rows_; ++row) Note(row, entries_.complete());
   Replay(entries_.complete(), arrays);
   cursor_ = 0;
@@ -209,7 +216,7 @@ Status RowJournal::CheckRow(int64_t row) const {
 
 Status RowJournal::CheckArrays(const Arrays& arrays) const {
   for (int array : entries_.arrays()) {
-    if (static_cast<size_t>(array) < arrays.size() && (arrays[array] != nullptr || rows_ == 0)) {
+    if (static_cast<size_t>(array) < arrays.size() && (arrays[array] != nullptr || rows_ * width_ == 0)) {
       continue;
     }
     return InvalidArgument("changes of rows use the array ", array,

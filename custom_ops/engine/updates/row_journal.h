@@ -63,6 +63,8 @@ class RowJournal {
   // complete, or with all before the first that is not.
   Status BringUpToDate(const int64_t* rows, size_t count, int64_t changes, const Arrays& arrays);
   Status BringUpToDate(const int64_t* rows, size_t count, const Arrays& arrays);
+  // The same for all rows. Changes that all rows have got are dropped: if none is kept then, the
+  // arrays may be others, with other numbers, from there on.
   Status BringAllUpToDate(const Arrays& arrays);
 
   int64_t rows() const { return rows_; }

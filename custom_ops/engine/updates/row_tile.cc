@@ -73,6 +73,7 @@ void RowTile::Remember() {
 }
 
 bool RowTile::IsAsRemembered(int array, size_t place) const {
+  if (width_ == 0) return true;  // There is no memory to compare.
   const size_t offset = array * stride() + place * width_;
   return std::memcmp(values_.data() + offset, remembered_.data() + offset,
                      width_ * sizeof(float)) == 0;

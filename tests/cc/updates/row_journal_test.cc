@@ -218,10 +218,40 @@ TEST_F(RowJournalTest, KeepsFewChanges) {
   ExpectOk(pair.journal.BringAllUpToDate(Pointers(&pair.table)));
   EXPECT_EQ(pair.journal.kept(), 0);
   pair.ExpectUpToDate(Range(kRows), 200);
-  // A rank may hold no row at all.
+  // A rank may hold no row at all, or no column of any.
   JournalPair none(0, kWidth, Table(3), kMaxEntries);
   for (int step = 0; step < 50; ++step) Step(&none, adam, {});
   EXPECT_EQ(none.journal.kept(), 0);
+  JournalPair empty(kRows, 0, Table(3), kMaxEntries);
+  for (int step = 0; step < 200; ++step) {
+    Step(&empty, adam, {step % 3});
+    EXPECT_LE(empty.journal.kept(), 2 * kMaxEntries + 2);
+  }
+  ExpectOk(empty.journal.BringAllUpToDate(Pointers(&empty.table)));
+  EXPECT_EQ(empty.journal.kept(), 0);
+}
+
+TEST_F(RowJournalTest, ArraysMayBeOthersWhenAllIsUpToDate) {
+  const UpdateProgram adam = UpdateProgramNamed("adam"), decay = WeightDecay();
+  const std::vector<float> values(kWidth, 0.5f);
+  const std::vector<int64_t> row = {1};
+  for (auto mode : {RowJournal::Rows::kAll, RowJournal::Rows::kTouched}) {
+    Table table = Ones(adam);
+    RowJournal journal(kRows, kWidth, mode);
+    int64_t change;
+    ExpectOk(journal.Append({adam.program, {0, 1, 2}, adam.scalars, true}, &change));
+    ExpectOk(journal.Apply(change, row.data(), 1, values.data(), Pointers(&table)));
+    ExpectOk(journal.Complete(change));
+    ExpectOk(journal.BringAllUpToDate(Pointers(&table)));
+    EXPECT_EQ(journal.kept(), 0);
+    ExpectOk(journal.BringUpToDate(row.data(), 1, {table[0].data()}));
+    // A change that waits for a gradient is kept where only some rows get it.
+    ExpectOk(journal.Append({decay.program, {0}, decay.scalars, false}, &change));
+    ExpectOk(journal.BringAllUpToDate({table[0].data()}));
+    EXPECT_EQ(journal.kept(), mode == RowJournal::Rows::kAll ? 0 : 1);
+    ExpectOk(journal.Append({adam.program, {0, 1, 2}, adam.scalars, true}, &change));
+    EXPECT_FALSE(journal.Apply(change, row.data(), 1, values.data(), {table[0].data()}).ok());
+  }
 }
 
 TEST_F(RowJournalTest, TouchedRowsOnly) {
