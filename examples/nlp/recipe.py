@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""What the four examples of this folder share: arguments, training, measuring, the table printed."""
+"""What the four examples share: arguments, training, measuring, and the table printed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def mean_loss(strategy: tfdear.DearStrategy, model: keras.Model, batches: tf.dat
 
 def _no_loss(labels, logits):
     # Keras asks for a loss, and the metric is one already.
-    return tf.zeros(tf.shape(labels)[:1])
+    return tf.zeros_like(labels, tf.float32)
 
 
 def print_summary(strategy: tfdear.DearStrategy, rows: dict[str, str]) -> None:

@@ -31,7 +31,7 @@ def align(english: str, german: str) -> list[tuple[str, str]]:
     sources, targets = _paragraphs(english), _paragraphs(german)
     if [tag for tag, _ in sources] != [tag for tag, _ in targets]:
         return []
-    return [(source, target) for (_, source), (_, target) in zip(sources, targets)]
+    return [(source, target) for (_, source), (_, target) in zip(sources, targets, strict=True)]
 
 
 def _paragraphs(page: str) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ import pathlib
 import time
 from collections.abc import Callable
 
-from . import gcide, words
+from . import gcide, gnome_user_docs, libreoffice_help, message_catalogs, translations, words
 from .debian_packages import DebianPackages
 from .folder import checksum, different_files, expected_checksums, folder
 
@@ -22,7 +22,17 @@ def make_words(packages: DebianPackages, target: pathlib.Path) -> list[str]:
     return words.save(text, target)
 
 
-STEPS: list[Callable[[DebianPackages, pathlib.Path], list[str]]] = [make_words]
+def make_translations(packages: DebianPackages, target: pathlib.Path) -> list[str]:
+    """English and German help, for the translators."""
+    pairs = libreoffice_help.read_pairs(
+        packages.unpack(libreoffice_help.ENGLISH_PACKAGE),
+        packages.unpack(libreoffice_help.GERMAN_PACKAGE),
+    )
+    pairs += gnome_user_docs.read_pairs(packages.unpack(gnome_user_docs.PACKAGE))
+    return translations.save(pairs, message_catalogs.read_pairs(), target)
+
+
+STEPS: list[Callable[[DebianPackages, pathlib.Path], list[str]]] = [make_words, make_translations]
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""A text of words: whole words with an id each, the frequent ones first, as language models see it."""
+"""A text as language models see it: whole words with an id each, the frequent ones first."""
 
 from __future__ import annotations
 

@@ -1,0 +1,141 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Trains a Transformer to translate English into German, with batches by number of pieces.
+
+    make text                                               # once
+    tfdear run -n 2 examples/nlp/transformer.py             # two minutes on two cores
+    tfdear run -n 2 examples/nlp/transformer.py --steps 5000 --translate 256
+
+Batches of long sentences have few rows: every batch has about the same work. It needs
+tensorflow-text, sentencepiece and, to translate, sacrebleu: `pip install "tfdear[text]"`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import keras
+import numpy as np
+import recipe
+import translation
+from text import translations
+from text.sentence_pieces import PADDING
+
+import tfdear
+
+layers = keras.layers
+
+
+@dataclasses.dataclass(frozen=True)
+class Shapes:
+    """Sizes of the model and of its training."""
+
+    pieces: int
+    rows: int | None  # Of the tables, where they are to have more than there are pieces.
+    width: int
+    inner: int
+    heads: int
+    blocks: int
+    dropout: float
+    pieces_per_rank: int
+    steps: int
+    learning_rate: float
+
+
+SHAPES = {
+    "default": Shapes(8_000, None, 128, 512, 4, 2, 0.0, 1024, 400, 2e-3),
+    "paper": Shapes(32_000, 33_712, 1024, 4096, 16, 6, 0.1, 5120, 100, 5e-4),
+}
+
+
+class Positions(layers.Layer):
+    """Adds to the rows of a table where in the sentence each of them stands."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        rates = 1e-4 ** (np.arange(0, width, 2) / width)
+        angles = np.arange(translation.LONGEST + 1)[:, None] * rates
+        self._scale = width**0.5
+        self._signal = np.concatenate([np.sin(angles), np.cos(angles)], 1).astype("float32")
+
+    def call(self, rows):
+        signal = keras.ops.convert_to_tensor(self._signal)
+        return rows * self._scale + signal[: keras.ops.shape(rows)[1]]
+
+
+def make_model(shapes: Shapes, pieces: int) -> keras.Model:
+    """Returns a model of (source, target) that scores the piece after each of the target."""
+    rows = shapes.rows or pieces
+    source = keras.Input((None,), dtype="int32")
+    target = keras.Input((None,), dtype="int32")
+    source_table = layers.Embedding(rows, shapes.width, name="source_table")
+    target_table = layers.Embedding(rows, shapes.width, name="target_table")
+    # What attention may look at: for each piece of the one side, the pieces of the source.
+    is_piece = keras.ops.expand_dims(keras.ops.not_equal(source, PADDING), 1)
+
+    def add(x, sublayer, *others, **options):
+        """A sublayer beside a way around it; normed before, which needs less of a warm-up."""
+        change = sublayer(layers.LayerNormalization()(x), *others, **options)
+        return x + layers.Dropout(shapes.dropout)(change)
+
+    def attention():
+        return layers.MultiHeadAttention(shapes.heads, shapes.width // shapes.heads)
+
+    def feed_forward():
+        inner = layers.Dense(shapes.inner, activation="relu")
+        return keras.Sequential([inner, layers.Dense(shapes.width)])
+
+    def attend(query, of, **options):
+        return attention()(query, of, **options)
+
+    def attend_to_itself(x, **options):
+        return attention()(x, x, **options)
+
+    x = layers.Dropout(shapes.dropout)(Positions(shapes.width)(source_table(source)))
+    for _ in range(shapes.blocks):
+        x = add(x, attend_to_itself, attention_mask=is_piece)
+        x = add(x, feed_forward())
+    encoded = layers.LayerNormalization()(x)
+
+    x = layers.Dropout(shapes.dropout)(Positions(shapes.width)(target_table(target)))
+    for _ in range(shapes.blocks):
+        x = add(x, attend_to_itself, use_causal_mask=True)
+        x = add(x, attend, encoded, attention_mask=is_piece)
+        x = add(x, feed_forward())
+    states = layers.LayerNormalization()(x)
+    scores = layers.Dense(rows, use_bias=False, name="classifier")(states)
+    return keras.Model((source, target), scores)
+
+
+def main() -> None:
+    """Trains, and compares the perplexity with that of guessing by frequency."""
+    parser = recipe.argument_parser(__doc__)
+    parser.add_argument("--translate", type=int, default=0, help="sentences, to measure BLEU")
+    args = parser.parse_args()
+    shapes = SHAPES[args.shapes]
+
+    strategy = tfdear.DearStrategy()
+    keras.utils.set_random_seed(1)
+    text = translations.load(args.text, shapes.pieces)
+    pieces = shapes.pieces_per_rank * strategy.world_size
+    training = translation.make_batches(
+        text, text.training, lambda length: pieces // length, endless=True
+    )
+    steps = args.steps or shapes.steps
+    with strategy.scope():
+        model = make_model(shapes, text.pieces.number)
+        schedule = keras.optimizers.schedules.CosineDecay(
+            0.0, steps, warmup_target=shapes.learning_rate, warmup_steps=min(200, steps // 4)
+        )
+        model.compile(
+            optimizer=keras.optimizers.Adam(schedule, clipnorm=1.0),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+    seconds = recipe.train(model, training, steps)
+    rows = {"training": f"{steps} steps of up to {pieces} pieces a side, {seconds:.0f} s"}
+    recipe.print_summary(
+        strategy, rows | translation.measure(strategy, model, text, args.translate)
+    )
+
+
+if __name__ == "__main__":
+    main()
