@@ -18,6 +18,7 @@ import keras
 import numpy as np
 import recipe
 import tensorflow as tf
+from scores import Scores
 from text import unigram, words
 
 import tfdear
@@ -85,17 +86,6 @@ class SampledSoftmax(keras.losses.Loss):
             num_classes=self._table.input_dim,
         )
         return tf.reshape(losses, tf.shape(labels))
-
-
-class Scores(keras.layers.Layer):
-    """Scores of all words, for measuring: of the model's states, by its table and bias."""
-
-    def __init__(self, table: keras.layers.Embedding, bias: keras.Variable):
-        super().__init__()
-        self._table, self._bias = table, bias
-
-    def call(self, states):
-        return tf.matmul(states, self._table.embeddings, transpose_b=True) + self._bias
 
 
 def make_windows(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -17,6 +17,7 @@ import keras
 import numpy as np
 import recipe
 import translation
+from blocks import Blocks
 from text import translations
 from text.sentence_pieces import PADDING
 
@@ -72,36 +73,13 @@ def make_model(shapes: Shapes, pieces: int) -> keras.Model:
     # What attention may look at: for each piece of the one side, the pieces of the source.
     is_piece = keras.ops.expand_dims(keras.ops.not_equal(source, PADDING), 1)
 
-    def add(x, sublayer, *others, **options):
-        """A sublayer beside a way around it; normed before, which needs less of a warm-up."""
-        change = sublayer(layers.LayerNormalization()(x), *others, **options)
-        return x + layers.Dropout(shapes.dropout)(change)
+    blocks = Blocks(shapes.width, shapes.inner, shapes.heads, shapes.dropout)
 
-    def attention():
-        return layers.MultiHeadAttention(shapes.heads, shapes.width // shapes.heads)
+    def place(rows):
+        return layers.Dropout(shapes.dropout)(Positions(shapes.width)(rows))
 
-    def feed_forward():
-        inner = layers.Dense(shapes.inner, activation="relu")
-        return keras.Sequential([inner, layers.Dense(shapes.width)])
-
-    def attend(query, of, **options):
-        return attention()(query, of, **options)
-
-    def attend_to_itself(x, **options):
-        return attention()(x, x, **options)
-
-    x = layers.Dropout(shapes.dropout)(Positions(shapes.width)(source_table(source)))
-    for _ in range(shapes.blocks):
-        x = add(x, attend_to_itself, attention_mask=is_piece)
-        x = add(x, feed_forward())
-    encoded = layers.LayerNormalization()(x)
-
-    x = layers.Dropout(shapes.dropout)(Positions(shapes.width)(target_table(target)))
-    for _ in range(shapes.blocks):
-        x = add(x, attend_to_itself, use_causal_mask=True)
-        x = add(x, attend, encoded, attention_mask=is_piece)
-        x = add(x, feed_forward())
-    states = layers.LayerNormalization()(x)
+    encoded = blocks.encoder(place(source_table(source)), is_piece, shapes.blocks)
+    states = blocks.decoder(place(target_table(target)), encoded, is_piece, shapes.blocks)
     scores = layers.Dense(rows, use_bias=False, name="classifier")(states)
     return keras.Model((source, target), scores)
 

@@ -11,7 +11,17 @@ import pathlib
 import time
 from collections.abc import Callable
 
-from . import gcide, gnome_user_docs, libreoffice_help, message_catalogs, translations, words
+from . import (
+    documents,
+    gcide,
+    gnome_user_docs,
+    libreoffice_help,
+    message_catalogs,
+    perl_doc,
+    postgresql_doc,
+    translations,
+    words,
+)
 from .debian_packages import DebianPackages
 from .folder import checksum, different_files, expected_checksums, folder
 
@@ -32,7 +42,18 @@ def make_translations(packages: DebianPackages, target: pathlib.Path) -> list[st
     return translations.save(pairs, message_catalogs.read_pairs(), target)
 
 
-STEPS: list[Callable[[DebianPackages, pathlib.Path], list[str]]] = [make_words, make_translations]
+def make_documents(packages: DebianPackages, target: pathlib.Path) -> list[str]:
+    """Manuals, for BERT."""
+    manuals = perl_doc.read_documents(packages.unpack(perl_doc.PACKAGE))
+    manuals += postgresql_doc.read_documents(packages.unpack(postgresql_doc.PACKAGE))
+    return documents.save(manuals, target)
+
+
+STEPS: list[Callable[[DebianPackages, pathlib.Path], list[str]]] = [
+    make_words,
+    make_translations,
+    make_documents,
+]
 
 
 def main() -> None:
