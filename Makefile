@@ -35,7 +35,7 @@ NVCC_FLAGS = -x cu -std=c++17 -O3 -I. -Xcompiler -Wall $(foreach a,$(CUDA_ARCHIT
     -gencode arch=compute_$(a),code=sm_$(a)) -gencode \
     arch=compute_$(lastword $(CUDA_ARCHITECTURES)),code=compute_$(lastword $(CUDA_ARCHITECTURES))
 
-.PHONY: install docs environment system system-tests system-fuzz dist train test test-cc test-python \
+.PHONY: install docs environment system system-tests system-fuzz dist train text test test-cc test-python \
     test-long lint locks format sanitize fuzz cuda cuda-ops nvcc clean help
 
 install: system $(DEPENDENCIES)  ## set everything up: system packages, environment, library, package
@@ -67,7 +67,7 @@ $(DEPENDENCIES): setup.cfg | $(VENV)/bin/python
 	mkdir -p $(@D) && rm -f $(@D)/dependencies-* $(PACKAGE)
 	$(VENV)/bin/python -c 'import configparser; c = configparser.ConfigParser(); c.read("setup.cfg"); \
 	    extras = c["options.extras_require"]; print("setuptools>=70.1", c["options"]["install_requires"], \
-	    *map(extras.get, ("doctor", "examples", "plot")), sep="\n")' > $(@D)/requirements.txt
+	    *map(extras.get, ("doctor", "examples", "plot", "text")), sep="\n")' > $(@D)/requirements.txt
 	$(PIP) install -q "tensorflow~=$(TF).0" "keras~=$(KERAS).0" -r $(@D)/requirements.txt
 	touch $@
 
@@ -95,6 +95,10 @@ $(DOCS_TOOLS): setup.cfg | $(VENV)/bin/python
 
 train: install  ## train a small network on two workers
 	$(VENV)/bin/tfdear run -n 2 examples/digits.py
+
+# In the folder of the examples, as they see the package that reads the texts.
+text: $(DEPENDENCIES)  ## fetch and prepare the texts of examples/nlp into build/text, once
+	cd examples/nlp && $(abspath $(VENV))/bin/python -m text.prepare
 
 test: test-cc test-python  ## run every test
 

@@ -120,17 +120,15 @@ def main() -> None:
             0.0, steps, warmup_target=shapes.learning_rate, warmup_steps=min(100, steps // 4)
         )
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        per_piece = keras.metrics.SparseCategoricalCrossentropy("per_piece", from_logits=True)
         model.compile(
             optimizer=keras.optimizers.Adam(schedule, clipnorm=1.0),
             loss={"guesses": loss, "follows": loss},
-            weighted_metrics={
-                "guesses": keras.metrics.SparseCategoricalCrossentropy("piece_loss", from_logits=True),
-                "follows": "accuracy",
-            },
+            weighted_metrics={"guesses": per_piece, "follows": "accuracy"},
         )
     seconds = recipe.train(model, training, steps)
     results = model.evaluate(held_out, return_dict=True, verbose=0)
-    loss, accuracy = results["guesses_piece_loss"], results["follows_accuracy"]
+    loss, accuracy = results["guesses_per_piece"], results["follows_accuracy"]
     guessed = measured.guessed[measured.guessed != PADDING]
     entropy = unigram.cross_entropy(maker.ids, guessed, text.pieces.number)
     errors = (accuracy - 0.5) / math.sqrt(0.25 / len(measured))

@@ -30,7 +30,7 @@ class Shapes:
     pieces: int
     rows: int | None  # Of the tables, where they are to have more than there are pieces.
     width: int
-    depth: int
+    depth: int  # LSTMs of the encoder, and of the decoder.
     dropout: float
     pairs_per_rank: int
     steps: int
@@ -38,7 +38,7 @@ class Shapes:
 
 
 SHAPES = {
-    "default": Shapes(8_000, None, 128, 4, 0.0, 32, 300, 3e-3),
+    "default": Shapes(8_000, None, 128, 3, 0.0, 64, 200, 6e-3),
     "paper": Shapes(32_000, 32_320, 1024, 4, 0.2, 128, 100, 1e-3),
 }
 
@@ -48,8 +48,10 @@ def make_model(shapes: Shapes, pieces: int) -> keras.Model:
     rows = shapes.rows or pieces
     source = keras.Input((None,), dtype="int32")
     target = keras.Input((None,), dtype="int32")
-    source_table = layers.Embedding(rows, shapes.width, name="source_table")
-    target_table = layers.Embedding(rows, shapes.width, name="target_table")
+    # Larger than Keras's: the sizes that LSTMs pass on shrink, and so would those of deep stacks.
+    uniform = keras.initializers.RandomUniform(-1.0, 1.0)
+    source_table = layers.Embedding(rows, shapes.width, uniform, name="source_table")
+    target_table = layers.Embedding(rows, shapes.width, uniform, name="target_table")
     is_piece = keras.ops.not_equal(source, PADDING)
 
     def lstm():
@@ -69,9 +71,8 @@ def make_model(shapes: Shapes, pieces: int) -> keras.Model:
     # The decoder: what the first layer attends to is an input of all others, too.
     x = lstm()(drop(target_table(target)))
     attended = layers.AdditiveAttention()([x, encoded], mask=[None, is_piece])
-    for depth in range(1, shapes.depth):
-        change = lstm()(layers.Concatenate()([drop(x), attended]))
-        x = change if depth == 1 else x + change
+    for _ in range(shapes.depth - 1):
+        x = x + lstm()(layers.Concatenate()([drop(x), attended]))
     scores = layers.Dense(rows, name="classifier")(x)
     return keras.Model((source, target), scores)
 

@@ -37,6 +37,9 @@ def learn(lines: Iterable[str], number: int) -> bytes:
 class SentencePieces:
     """Ids of the pieces of sentences, and back.
 
+    Set the seed of random numbers before: that makes TensorFlow forget the kernels that it has
+    made, and the tokenizer's is what owns its model.
+
     Args:
         model: what `learn` returned.
     """

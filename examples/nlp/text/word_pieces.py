@@ -15,10 +15,10 @@ PADDING, UNKNOWN, CLASS, SEPARATOR, MASK = range(len(RESERVED))
 
 
 def learn(paragraphs: Sequence[str], number: int) -> list[str]:
-    """Returns about this many pieces, by tensorflow-text's learner: minutes for some megabytes."""
+    """Returns at most this many pieces, by tensorflow-text's learner, in minutes."""
     from tensorflow_text.tools.wordpiece_vocab import bert_vocab_from_dataset
 
-    return bert_vocab_from_dataset.bert_vocab_from_dataset(
+    pieces = bert_vocab_from_dataset.bert_vocab_from_dataset(
         tf.data.Dataset.from_tensor_slices(list(paragraphs)).batch(1000),
         vocab_size=number,
         reserved_tokens=RESERVED,
@@ -26,6 +26,8 @@ def learn(paragraphs: Sequence[str], number: int) -> list[str]:
         # Pieces may be as rare as this; with the default, 10, these texts give 10,000 pieces.
         learn_params={"lower_thresh": 2, "num_iterations": 8},
     )
+    # The learner keeps to the number roughly. The last ones are the rarest.
+    return pieces[:number]
 
 
 def frequent_words(paragraphs: Iterable[str], number: int) -> list[str]:
