@@ -70,7 +70,8 @@ def make_model(shapes: Shapes, pieces: int) -> keras.Model:
 
     # The decoder: what the first layer attends to is an input of all others, too.
     x = lstm()(drop(target_table(target)))
-    attended = layers.AdditiveAttention()([x, encoded], mask=[None, is_piece])
+    query, key = (layers.Dense(shapes.width, use_bias=False)(states) for states in (x, encoded))
+    attended = layers.AdditiveAttention()([query, encoded, key], mask=[None, is_piece])
     for _ in range(shapes.depth - 1):
         x = x + lstm()(layers.Concatenate()([drop(x), attended]))
     scores = layers.Dense(rows, name="classifier")(x)

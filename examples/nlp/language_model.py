@@ -32,6 +32,7 @@ class Shapes:
     """Sizes of the model and of its training."""
 
     words: int
+    rows: int | None  # Of the tables, where they are to have more than there are words.
     width: int
     units: int
     samples: int
@@ -41,23 +42,24 @@ class Shapes:
 
 
 SHAPES = {
-    "default": Shapes(50_000, 128, 256, 1024, 128, 500, 3e-3),
-    "paper": Shapes(793_471, 512, 2048, 8192, 128, 100, 1e-3),
+    "default": Shapes(50_000, None, 128, 256, 1024, 128, 500, 3e-3),
+    "paper": Shapes(793_471, 793_471, 512, 2048, 8192, 128, 100, 1e-3),
 }
 
 
 class LanguageModel(keras.Model):
     """Makes of each word of a window the state from which the next word is guessed."""
 
-    def __init__(self, shapes: Shapes):
+    def __init__(self, shapes: Shapes, words: int):
         super().__init__()
-        self.embedding = keras.layers.Embedding(shapes.words, shapes.width)
+        rows = shapes.rows or words
+        self.embedding = keras.layers.Embedding(rows, shapes.width)
         self.lstm = keras.layers.LSTM(shapes.units, return_sequences=True)
         self.projection = keras.layers.Dense(shapes.width)
         # Rows that states are compared with, and a bias for each of them.
-        self.table = keras.layers.Embedding(shapes.words, shapes.width)
+        self.table = keras.layers.Embedding(rows, shapes.width)
         self.table.build((None, None))
-        self.bias = self.add_weight(shape=(shapes.words,), initializer="zeros", name="bias")
+        self.bias = self.add_weight(shape=(rows,), initializer="zeros", name="bias")
 
     def call(self, ids):
         return self.projection(self.lstm(self.embedding(ids)))
@@ -112,7 +114,7 @@ def main() -> None:
     held_out = tf.data.Dataset.from_tensor_slices((inputs, labels)).batch(32)
 
     with strategy.scope():
-        model = LanguageModel(shapes)
+        model = LanguageModel(shapes, len(text.words))
         model.compile(
             optimizer=keras.optimizers.Adam(shapes.learning_rate, clipnorm=1.0),
             loss=SampledSoftmax(model.table, model.bias, shapes.samples),

@@ -81,8 +81,9 @@ def translate(
         guess = keras.Model(model.inputs, keras.ops.argmax(classifier(last_state), axis=-1))
     sources = text.pieces.encode(sentences)
     targets = np.full((len(sentences), 1), BEGIN, np.int32)
-    # Even a translation that never ends has an end.
-    while targets.shape[1] < LONGEST and not (targets == END).any(1).all():
+    # A translation may never end by itself.
+    longest = min(LONGEST, 2 * int(tf.reduce_max(sources.row_lengths())) + 8)
+    while targets.shape[1] < longest and not (targets == END).any(1).all():
         rows = tf.RaggedTensor.from_tensor(targets)
         batches = _examples(sources, rows).padded_batch(64)
         pieces = guess.predict(batches.map(lambda source, target: ((source, target),)), verbose=0)
