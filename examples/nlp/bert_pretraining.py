@@ -69,9 +69,9 @@ def make_model(shapes: Shapes, pieces: int) -> keras.Model:
 
     hidden = keras.ops.take_along_axis(x, keras.ops.expand_dims(places, -1), axis=1)
     hidden = layers.Dense(shapes.width, activation="gelu")(hidden)
-    guesses = Scores(table)(layers.LayerNormalization()(hidden))
+    guesses = Scores(table, name="guesses")(layers.LayerNormalization()(hidden))
     summary = layers.Dense(shapes.width, activation="tanh")(x[:, 0])
-    follows = layers.Dense(2)(summary)
+    follows = layers.Dense(2, name="follows")(summary)
     return keras.Model(
         {"pieces": ids, "parts": parts, "places": places}, {"guesses": guesses, "follows": follows}
     )

@@ -43,6 +43,22 @@ SHAPES = {
 }
 
 
+class AdditiveAttention(layers.Layer):
+    """Means of the source's states, weighted by how well each goes with a state of the target."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self._query = layers.Dense(width, use_bias=False)
+        self._key = layers.Dense(width, use_bias=False)
+        self._score = layers.Dense(1, use_bias=False)
+
+    def call(self, states, encoded, is_piece):
+        sums = self._query(states)[:, :, None] + self._key(encoded)[:, None]
+        scores = self._score(keras.ops.tanh(sums))[..., 0]
+        scores = keras.ops.where(is_piece[:, None], scores, -1e9)
+        return keras.ops.matmul(keras.ops.softmax(scores), encoded)
+
+
 def make_model(shapes: Shapes, pieces: int) -> keras.Model:
     """Returns a model of (source, target) that scores the piece after each of the target."""
     rows = shapes.rows or pieces
@@ -70,8 +86,7 @@ def make_model(shapes: Shapes, pieces: int) -> keras.Model:
 
     # The decoder: what the first layer attends to is an input of all others, too.
     x = lstm()(drop(target_table(target)))
-    query, key = (layers.Dense(shapes.width, use_bias=False)(states) for states in (x, encoded))
-    attended = layers.AdditiveAttention()([query, encoded, key], mask=[None, is_piece])
+    attended = AdditiveAttention(shapes.width)(x, encoded, is_piece)
     for _ in range(shapes.depth - 1):
         x = x + lstm()(layers.Concatenate()([drop(x), attended]))
     scores = layers.Dense(rows, name="classifier")(x)

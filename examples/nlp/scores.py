@@ -13,10 +13,16 @@ class Scores(keras.layers.Layer):
     Args:
         table: layer with a row for each word.
         bias: of each word, where another layer has it; by default this one has.
+        name: as of any layer.
     """
 
-    def __init__(self, table: keras.layers.Embedding, bias: keras.Variable | None = None):
-        super().__init__()
+    def __init__(
+        self,
+        table: keras.layers.Embedding,
+        bias: keras.Variable | None = None,
+        name: str | None = None,
+    ):
+        super().__init__(name=name)
         self._table, self._bias = table, bias
 
     def build(self, shape):
