@@ -109,8 +109,11 @@ def _fills(initializer: _Initializer) -> bool:
 
 def _subclasses(kinds: tuple[type, ...]) -> set[type]:
     """The kinds, and those of Keras that are derived from them; others may do something else."""
-    derived: list[type] = [each for kind in kinds for each in kind.__subclasses__()]
-    return {*kinds, *(each for each in derived if each.__module__.startswith("keras."))}
+    found = set(kinds)
+    for kind in kinds:
+        derived: list[type] = kind.__subclasses__()
+        found.update(each for each in derived if each.__module__.startswith("keras."))
+    return found
 
 
 def _seed(seed: int, number: int) -> int:

@@ -40,9 +40,7 @@ def _gradient_of_output(op: tf.Operation, upstream: tf.Tensor) -> list[tf.Indexe
     return [slices, None, None, None]
 
 
-def look_up(
-    table: ShardedVariable, ids: tf.Tensor, dtype: tf.DType, common: int = 0
-) -> tf.Tensor:
+def look_up(table: ShardedVariable, ids: tf.Tensor, dtype: tf.DType, common: int = 0) -> tf.Tensor:
     """The vectors of ids of any shape, in the given type, in which they travel.
 
     Call it on all ranks, each with ids of its own. `common`: this many of the first are different

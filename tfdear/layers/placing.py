@@ -2,7 +2,6 @@
 """Where the table of a layer is to be, by what its user chose and the current strategy."""
 
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 

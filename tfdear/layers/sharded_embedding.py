@@ -128,7 +128,7 @@ class ShardedEmbedding(keras.layers.Embedding):
             cls = reversible_embedding.ShardedReversibleEmbedding
         return super().__new__(cls, *args, **kwargs)
 
-    OWN_ARGUMENTS = ("combiner", "partition", "exchange", "updates")
+    OWN_ARGUMENTS: tuple[str, ...] = ("combiner", "partition", "exchange", "updates")
     built: bool
 
     def build(self, input_shape: Any = None) -> None:

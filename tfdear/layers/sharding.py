@@ -94,9 +94,7 @@ def unshard(model: keras.Model) -> list[keras.layers.Embedding]:
     'Embedding'
     """
     plain = {sharded: plain for plain, sharded in files.sharded_classes().items()}
-    sharded = [
-        layer for layer in _layers(model) if type(layer) in plain and layer.combiner is None
-    ]
+    sharded = [layer for layer in _layers(model) if type(layer) in plain and layer.combiner is None]
     _check(model, sharded)
     values = {id(variable): variable.numpy() for layer in sharded for variable in layer.weights}
     if sharded and hasattr(model.distribute_strategy, "barrier"):

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
 from tfdear.engine import engine as engine_module
-from tfdear.gradients import placement as placement_module
 from tfdear.gradients import initial_part, variable_names, whole_table
+from tfdear.gradients import placement as placement_module
 from tfdear.gradients import variable as variable_module
 from tfdear.gradients.sharded_variable import ShardedVariable
 

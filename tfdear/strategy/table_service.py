@@ -162,7 +162,10 @@ class TableService:
         else:
             while monitor.healthy and not self._chief_is_done.wait(0.1):
                 pass
-        self._server.stop(None)
+        for peer in self._peers:
+            peer.close()
+        # The others close their channels, too: a server that stops before makes gRPC log it there.
+        self._server.stop(_FAREWELL_SECONDS)
 
 
 class _Peer:
@@ -172,6 +175,10 @@ class _Peer:
         self._address = address
         self._token = token
         self._channel: grpc.Channel | None = None
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
 
     def call(self, method: str, request: bytes, timeout: float) -> Any:
         if self._channel is None:
