@@ -116,7 +116,8 @@ def _layers(model: keras.Model) -> list[Any]:
 
 
 def _check(model: keras.Model, layers: list[Any]) -> None:
-    if model.optimizer is not None and model.optimizer.built:
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None and optimizer.built:
         raise ValueError(
             f"The optimizer of model '{model.name}' has slots for the tables as they are. Do this "
             "before the model is trained, or compile it again with a new optimizer first."
