@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import bert_pretraining
 import gnmt
@@ -45,18 +45,27 @@ def language_model_batches(text: str, ranks: int) -> Iterator[list[np.ndarray]]:
         yield [windows[begin : begin + size]]
 
 
-def translation_batches(text: str, ranks: int, by_pieces: bool) -> Iterator[list[np.ndarray]]:
-    """Yields likewise, for the Transformer (`by_pieces`) or for GNMT."""
-    if by_pieces:
-        shapes = transformer.SHAPES["paper"]
-        pieces = shapes.pieces_per_rank * ranks
-        size = lambda length: pieces // length  # noqa: E731
-    else:
-        shapes = gnmt.SHAPES["paper"]
-        size = lambda length: shapes.pairs_per_rank * ranks  # noqa: E731
+def gnmt_batches(text: str, ranks: int) -> Iterator[list[np.ndarray]]:
+    """Yields likewise, for GNMT: source and target."""
+    shapes = gnmt.SHAPES["paper"]
+    pairs = shapes.pairs_per_rank * ranks
+    return _translation_batches(text, shapes.pieces, lambda length: pairs)
+
+
+def transformer_batches(text: str, ranks: int) -> Iterator[list[np.ndarray]]:
+    """Yields likewise, for the Transformer: source and target."""
+    shapes = transformer.SHAPES["paper"]
+    pieces = shapes.pieces_per_rank * ranks
+    return _translation_batches(text, shapes.pieces, lambda length: pieces // length)
+
+
+def _translation_batches(
+    text: str, number_of_pieces: int, size: Callable[[int], int]
+) -> Iterator[list[np.ndarray]]:
     tf.random.set_seed(1)
-    corpus = translations.load(text, shapes.pieces)
-    for (source, target), _, _ in translation.make_batches(corpus, corpus.training, size, True):
+    corpus = translations.load(text, number_of_pieces)
+    batches = translation.make_batches(corpus, corpus.training, size, endless=True)
+    for (source, target), _, _ in batches:
         yield [source.numpy(), target.numpy()]
 
 
@@ -96,8 +105,8 @@ def main() -> None:
     args = parser.parse_args()
     sources = {
         "language model": language_model_batches(args.text, args.ranks),
-        "GNMT": translation_batches(args.text, args.ranks, by_pieces=False),
-        "Transformer": translation_batches(args.text, args.ranks, by_pieces=True),
+        "GNMT": gnmt_batches(args.text, args.ranks),
+        "Transformer": transformer_batches(args.text, args.ranks),
         "BERT": bert_batches(args.text, args.ranks),
     }
     print(f"{'':<16}{'original':>10}{'coalesced':>18}{'prior':>18}    in the paper")
