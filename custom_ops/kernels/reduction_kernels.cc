@@ -67,7 +67,9 @@ class ContributeOp : public OfTensor<tensorflow::OpKernel> {
 
 class ContributeRowsOp : public OfTensor<tensorflow::OpKernel> {
  public:
-  using OfTensor::OfTensor;
+  explicit ContributeRowsOp(OpKernelConstruction* context) : OfTensor(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("table_of_lookup", &table_of_lookup_));
+  }
 
   void Compute(OpKernelContext* context) override {
     auto reduction = GetTicket<Reduction>(context);
@@ -81,10 +83,19 @@ class ContributeRowsOp : public OfTensor<tensorflow::OpKernel> {
             absl::StrCat("values and indices must have the same number of rows. Received shapes ",
                          values.shape().DebugString(), " and ", indices.shape().DebugString())));
     const double weight = context->input(3).scalar<double>()();
-    OP_REQUIRES_OK(context, ToAbsl(reduction->ContributeRows(index_, values.tensor_data().data(),
-                                                             indices.flat<int64_t>().data(),
-                                                             ToEngine(values.shape()), weight)));
+    std::shared_ptr<TableLookup> lookup;
+    if (context->num_inputs() > 4) {
+      lookup = GetTicket<TableLookup>(context, 4);
+      if (lookup == nullptr) return;
+    }
+    OP_REQUIRES_OK(context,
+                   ToAbsl(reduction->ContributeRows(
+                       index_, values.tensor_data().data(), indices.flat<int64_t>().data(),
+                       ToEngine(values.shape()), weight, std::move(lookup), table_of_lookup_)));
   }
+
+ private:
+  int table_of_lookup_;
 };
 
 class ReducedOp : public OfTensor<tensorflow::AsyncOpKernel> {

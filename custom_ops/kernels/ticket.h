@@ -40,14 +40,14 @@ class TicketHandle {
 
 void SetTicket(tensorflow::OpKernelContext* context, const TicketHandle& handle);
 
-// The ticket in input 0, as the given kind. Null, with the context's status set, if it is not one.
+// The ticket in an input, as the given kind. Null, with the context's status set, if it is not one.
 template <typename T>
-std::shared_ptr<T> GetTicket(tensorflow::OpKernelContext* context) {
-  const auto* handle = context->input(0).scalar<tensorflow::Variant>()().get<TicketHandle>();
+std::shared_ptr<T> GetTicket(tensorflow::OpKernelContext* context, int input = 0) {
+  const auto* handle = context->input(input).scalar<tensorflow::Variant>()().get<TicketHandle>();
   std::shared_ptr<T> ticket =
       handle == nullptr ? nullptr : std::dynamic_pointer_cast<T>(handle->shared());
   if (ticket == nullptr) {
-    context->SetStatus(absl::InvalidArgumentError("input 0 holds no ticket of the right kind"));
+    context->SetStatus(absl::InvalidArgumentError("an input holds no ticket of the right kind"));
   }
   return ticket;
 }

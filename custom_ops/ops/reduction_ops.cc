@@ -45,6 +45,9 @@ REGISTER_OP("DearContributeRows")
     .Input("values: T")
     .Input("indices: int64")
     .Input("weight: double")
+    .Input("lookup: num_lookups * variant")
+    .Attr("num_lookups: int >= 0")
+    .Attr("table_of_lookup: int = 0")
     .Attr(kReducedTypes)
     .Attr("index: int")
     .SetIsStateful()
@@ -53,6 +56,8 @@ REGISTER_OP("DearContributeRows")
 Contributes the rows of a sparse tensor, times a weight; rows of all ranks are gathered.
 
 weight: As for DearContribute; if 0, no rows are contributed.
+lookup: If the rows are those of the ids of one of its tables, in their order, on all ranks: the
+  ticket of a lookup. A weight of 0 then contributes zeros.
 )doc");
 
 REGISTER_OP("DearReduced")

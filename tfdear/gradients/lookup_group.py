@@ -8,6 +8,7 @@ after them, nor anything with an effect whose order TensorFlow keeps. What might
 its own.
 """
 
+import dataclasses
 import weakref
 
 import tensorflow as tf
@@ -41,6 +42,16 @@ class LookupGroup:
         return self._count - 1
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Lookup:
+    """A lookup whose ids all ranks know."""
+
+    ticket: tf.Tensor
+    index: int
+    unique: tf.Tensor  # This rank's ids, each of them once, in the order in which it gave them.
+    positions: tf.Tensor  # Of every id of the batch among the different ones.
+
+
 class LookupGroups:
     """The groups of all graphs of one strategy."""
 
@@ -48,6 +59,10 @@ class LookupGroups:
         self._engine = engine
         # The group of each graph that still takes tables.
         self._open: weakref.WeakKeyDictionary[tf.Graph, LookupGroup] = weakref.WeakKeyDictionary()
+        # The lookup of each tensor of ids, in each graph, by id: tensors compare by elements.
+        self._lookups: weakref.WeakKeyDictionary[tf.Graph, dict[int, tuple[tf.Tensor, Lookup]]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def group_for(self, ids: tf.Tensor, order: tf.Tensor) -> LookupGroup:
         """The group that takes a lookup of these ids."""
@@ -58,6 +73,22 @@ class LookupGroups:
         if group is None or not _comes_from_data(ids):
             group = self._open[graph] = LookupGroup(self._engine, order)
         return group
+
+    def remember(self, ids: tf.Tensor, lookup: Lookup) -> None:
+        """Notes that the ids of a batch were looked up."""
+        if (graph := step_data.current_graph()) is not None:
+            self._lookups.setdefault(graph, {})[id(ids)] = (ids, lookup)
+
+    def lookup_of(self, indices: tf.Tensor) -> Lookup | None:
+        """The lookup of ids that are the indices of a gradient; None: there is not just one."""
+        known = self._lookups.get(step_data.current_graph())
+        while known:
+            if id(indices) in known:
+                return known[id(indices)][1]
+            if indices.op.type not in ("Cast", "Identity"):
+                break
+            indices = indices.op.inputs[0]
+        return None
 
     def close(self) -> None:
         """Ends the group of the current graph: what is looked up later may see an update."""

@@ -26,6 +26,7 @@ from tfdear.engine import library, plan
 from tfdear.gradients import (
     deferred_update,
     elementwise_update,
+    lookup_group,
     order,
     sparse_rows,
     table_update,
@@ -88,6 +89,7 @@ class Reducer:
         self._first_plan = first_plan
         self._on_layout = on_layout
         self.device = device
+        self.lookups = lookup_group.LookupGroups(engine)
         # The tensors of each layout of a graph, and their names.
         self._tensors: dict[int, list[plan.TensorSpec]] = {}
         self._names: dict[int, list[str]] = {}
@@ -172,8 +174,16 @@ class Reducer:
         weight: tf.Tensor,
     ) -> None:
         if isinstance(value, tf.IndexedSlices):
-            rows, indices = sparse_rows.unique(value.values, value.indices)
-            op = ops.dear_contribute_rows(ticket, rows, indices, weight, index=index)
+            lookup = self.lookups.lookup_of(value.indices)
+            if lookup is None:
+                rows, indices = sparse_rows.unique(value.values, value.indices)
+                known, table = [], 0
+            else:
+                rows, indices = sparse_rows.of_lookup(value.values, lookup)
+                known, table = [lookup.ticket], lookup.index
+            op = ops.dear_contribute_rows(
+                ticket, rows, indices, weight, known, index=index, table_of_lookup=table
+            )
         else:
             op = ops.dear_contribute(ticket, value, weight, index=index)
         order.run_when_ready(op)  # When the backward pass has the gradient.

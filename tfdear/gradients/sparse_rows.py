@@ -5,6 +5,8 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
+from tfdear.gradients import lookup_group
+
 # A gradient of any kind.
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
 
@@ -23,6 +25,14 @@ def unique(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]
         return values, indices
     indices, positions = tf.unique(tf.cast(indices, tf.int64))
     return tf.math.unsorted_segment_sum(values, positions, tf.shape(indices)[0]), indices
+
+
+def of_lookup(values: tf.Tensor, lookup: lookup_group.Lookup) -> tuple[tf.Tensor, tf.Tensor]:
+    """As `unique`, of the gradient of a lookup: in the order of its different ids."""
+    # A rank without examples has looked up none of the ids of the row that was made up for it.
+    different = tf.reduce_max(tf.concat([lookup.positions, [-1]], 0)) + 1
+    rows = tf.math.unsorted_segment_sum(values, lookup.positions, different)
+    return rows[: tf.shape(lookup.unique)[0]], tf.cast(lookup.unique, tf.int64)
 
 
 def sum_duplicates(gathered: tf.IndexedSlices) -> tf.IndexedSlices:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfdear.data import examples as examples_module
 from tfdear.data import step_data
 from tfdear.engine import library
-from tfdear.gradients import common_ids, order, variable_names
+from tfdear.gradients import common_ids, lookup_group, order, variable_names
 
 if TYPE_CHECKING:
     from tfdear.gradients.sharded_variable import ShardedVariable
@@ -54,9 +54,10 @@ def look_up(table: ShardedVariable, ids: tf.Tensor, dtype: tf.DType, common: int
         unique, positions = ops.dear_unique_ids(
             flat, rows=table.placement.partition.rows, label=table.placement.label
         )
+        cut = unique
         if examples is not None and examples.present is not None:
-            unique = unique[: tf.where(examples.present, tf.shape(unique)[0], 0)]
-        vectors = _vectors_of(table, flat, unique, dtype, common)
+            cut = unique[: tf.where(examples.present, tf.shape(unique)[0], 0)]
+        vectors = _vectors_of(table, flat, cut, positions, dtype, common)
         output = ops.dear_table_output(
             table.raw_handle, vectors, positions, flat, shape=table.placement.shape
         )
@@ -68,7 +69,12 @@ def look_up(table: ShardedVariable, ids: tf.Tensor, dtype: tf.DType, common: int
 
 
 def _vectors_of(
-    table: ShardedVariable, ids: tf.Tensor, unique: tf.Tensor, dtype: tf.DType, common: int
+    table: ShardedVariable,
+    ids: tf.Tensor,
+    unique: tf.Tensor,
+    positions: tf.Tensor,
+    dtype: tf.DType,
+    common: int,
 ) -> tf.Tensor:
     """The whole vectors of this rank's ids: `unique` has each of them once."""
     placement = table.placement
@@ -84,6 +90,8 @@ def _vectors_of(
     rows, columns = placement.shape
     name = variable_names.without_numbers(table.creation_path)
     index = group.add(placement, f"{name} {rows} x {columns} {dtype.name}")
+    lookup = lookup_group.Lookup(group.ticket, index, unique, positions)
+    extended.lookup_groups.remember(ids, lookup)
     order.run_when_ready(ops.dear_contribute_ids(group.ticket, unique, index=index))
     all_ids, counts = ops.dear_gathered_ids(group.ticket, index=index)
     if common:

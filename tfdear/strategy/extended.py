@@ -13,7 +13,7 @@ from tfdear._private import tensorflow as _tf_private
 from tfdear.data import empty_batch, first_batch, global_batches, iterators
 from tfdear.data import examples as examples_module
 from tfdear.gradients import collectives as collectives_module
-from tfdear.gradients import consistency, lookup_group, reducer, sparse_rows, table_update
+from tfdear.gradients import consistency, reducer, sparse_rows, table_update
 from tfdear.gradients import variable as variable_module
 from tfdear.gradients.sharded_variable import ShardedVariable
 from tfdear.gradients.sparse_rows import Gradient
@@ -54,7 +54,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
                 None if job.tuner is None else job.tuner.add_layout,
             )
             self.collectives = collectives_module.Collectives(self.reducer)
-            self.lookup_groups = lookup_group.LookupGroups(job.engine)
+            self.lookup_groups = self.reducer.lookups
             self._variable_creator = variable_creation.VariableCreator(
                 job.engine, self.collectives, None if job.options.shared_seeds else job.rank
             )

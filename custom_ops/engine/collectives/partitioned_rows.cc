@@ -17,7 +17,7 @@ struct Block {
   size_t begin = 0;
   size_t bytes = 0;
 
-  size_t size() const { return count * (sizeof(RowNumber) + bytes); }
+  size_t size(bool numbered) const { return count * (bytes + (numbered ? sizeof(RowNumber) : 0)); }
 };
 
 // The blocks of one table for all ranks.
@@ -55,13 +55,14 @@ Status BlocksOf(const PartitionedRows& table, int size, const std::string& text,
   return Status();
 }
 
-// Appends a block: the numbers of its rows, then the bytes of each.
+// Appends a block: the numbers of its rows, unless they are known, then the bytes of each.
 void Pack(const PartitionedRows& table, const Block& block, std::vector<char>* packed) {
   const size_t start = packed->size();
-  packed->resize(start + block.size());
+  const bool numbered = table.known == nullptr;
+  packed->resize(start + block.size(numbered));
   char* to = packed->data() + start;
   auto row = [&](int64_t i) { return block.rows.empty() ? i : block.rows[i]; };
-  for (int64_t i = 0; i < block.count; ++i) {
+  for (int64_t i = 0; numbered && i < block.count; ++i) {
     const auto number = static_cast<RowNumber>(table.numbers[row(i)]);
     to = std::copy_n(reinterpret_cast<const char*>(&number), sizeof(number), to);
   }
@@ -71,10 +72,23 @@ void Pack(const PartitionedRows& table, const Block& block, std::vector<char>* p
   }
 }
 
-// Takes a block apart, behind those of the ranks before.
-const char* Unpack(const char* packed, int64_t count, size_t bytes, int64_t** numbers,
-                   char** values) {
-  for (int64_t i = 0; i < count; ++i, packed += sizeof(RowNumber)) {
+// The ids of `peer` of which `rank` holds a part.
+std::vector<RowNumber> KnownNumbers(const PartitionedRows& table, int peer, int rank, int size) {
+  const IdsOfRanks& known = *table.known;
+  const int32_t* ids = known.ids;
+  for (int before = 0; before < peer; ++before) ids += known.counts[before];
+  std::vector<RowNumber> numbers;
+  for (int64_t i = 0; i < known.counts[peer]; ++i) {
+    if (!table.partition->by_row() || ids[i] % size == rank) numbers.push_back(ids[i]);
+  }
+  return numbers;
+}
+
+// Takes a block apart, behind those of the ranks before. `known`: its numbers, if they are.
+const char* Unpack(const char* packed, int64_t count, size_t bytes,
+                   const std::vector<RowNumber>* known, int64_t** numbers, char** values) {
+  if (known != nullptr) *numbers = std::copy(known->begin(), known->end(), *numbers);
+  for (int64_t i = 0; known == nullptr && i < count; ++i, packed += sizeof(RowNumber)) {
     RowNumber number = 0;
     std::copy_n(packed, sizeof(number), reinterpret_cast<char*>(&number));
     *(*numbers)++ = number;
@@ -99,14 +113,23 @@ Status ExchangePartitionedRows(CollectiveBackend* backend, const Signature& sign
   const int rank = backend->rank();
   std::vector<std::vector<Block>> blocks(tables.size());
   std::vector<int64_t> own;  // Of each table, the length of a row and the rows for every rank.
+  bool all_known = true;
   for (size_t t = 0; t < tables.size(); ++t) {
     TFDEAR_RETURN_IF_ERROR(BlocksOf(tables[t], size, text, &blocks[t]));
+    const IdsOfRanks* const known = tables[t].known;
+    all_known = all_known && known != nullptr;
+    if (known != nullptr && known->counts[rank] != tables[t].values.count) {
+      return Internal(text, ": ", tables[t].values.count, " rows of table ", t, " for the ",
+                      known->counts[rank], " ids that were looked up");
+    }
     own.push_back(static_cast<int64_t>(tables[t].values.row_bytes));
     for (const Block& block : blocks[t]) own.push_back(block.count);
   }
   std::vector<int64_t> all;
-  TFDEAR_RETURN_IF_ERROR(
-      AnnounceNumbers(backend, Signature(text + " counts"), sequence, own, &all));
+  if (!all_known) {
+    TFDEAR_RETURN_IF_ERROR(
+        AnnounceNumbers(backend, Signature(text + " counts"), sequence, own, &all));
+  }
 
   std::vector<char> packed;
   std::vector<size_t> sent(size, 0), received(size, 0);
@@ -117,11 +140,17 @@ Status ExchangePartitionedRows(CollectiveBackend* backend, const Signature& sign
   }
   // How many rows each rank has for this one, of each table.
   std::vector<std::vector<int64_t>> counts(tables.size());
+  std::vector<std::vector<std::vector<RowNumber>>> known(tables.size());
   std::vector<int64_t*> numbers(tables.size());
   std::vector<char*> values(tables.size());
   for (size_t t = 0; t < tables.size(); ++t) {
     const size_t kept_bytes = blocks[t][rank].bytes;
-    for (int peer = 0; peer < size; ++peer) {
+    const bool numbered = tables[t].known == nullptr;
+    for (int peer = 0; peer < size && !numbered; ++peer) {
+      known[t].push_back(KnownNumbers(tables[t], peer, rank, size));
+      counts[t].push_back(static_cast<int64_t>(known[t].back().size()));
+    }
+    for (int peer = 0; peer < size && numbered; ++peer) {
       const int64_t* const announced = all.data() + peer * own.size() + t * (size + 1);
       if (announced[0] != own[t * (size + 1)]) {
         return InvalidArgument(text, ": member ", rank, " of the process group sent rows of ",
@@ -134,7 +163,7 @@ Status ExchangePartitionedRows(CollectiveBackend* backend, const Signature& sign
     size_t total = 0;
     TFDEAR_RETURN_IF_ERROR(CheckedTotal(counts[t], kept_bytes + sizeof(RowNumber), text, &total));
     for (int peer = 0; peer < size; ++peer) {
-      received[peer] += counts[t][peer] * (kept_bytes + sizeof(RowNumber));
+      received[peer] += counts[t][peer] * (kept_bytes + (numbered ? sizeof(RowNumber) : 0));
     }
     void* to_numbers = nullptr;
     void* to_values = nullptr;
@@ -150,7 +179,8 @@ Status ExchangePartitionedRows(CollectiveBackend* backend, const Signature& sign
   const char* next = incoming.data();
   for (int peer = 0; peer < size; ++peer) {
     for (size_t t = 0; t < tables.size(); ++t) {
-      next = Unpack(next, counts[t][peer], blocks[t][rank].bytes, &numbers[t], &values[t]);
+      next = Unpack(next, counts[t][peer], blocks[t][rank].bytes,
+                    known[t].empty() ? nullptr : &known[t][peer], &numbers[t], &values[t]);
     }
   }
   return Status();

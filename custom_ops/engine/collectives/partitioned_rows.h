@@ -21,6 +21,12 @@ struct TablePartition {
   std::string Describe() const;
 };
 
+// The ids that all ranks look up in one table, in the order of the ranks.
+struct IdsOfRanks {
+  const int32_t* ids = nullptr;
+  std::vector<int64_t> counts;  // Of each rank.
+};
+
 // This rank's rows of the gradient of one table.
 struct PartitionedRows {
   const TablePartition* partition;
@@ -29,6 +35,9 @@ struct PartitionedRows {
   // Gives memory for what the ranks sent: the numbers of rows, of int64, and of each row the bytes
   // of this rank's part.
   std::function<Status(size_t rows, size_t kept_bytes, void** numbers, void** values)> allocate;
+  // Where every rank's rows are those of the ids that it has looked up, in their order: what all
+  // know, and need not tell each other. Else null, on all ranks alike.
+  const IdsOfRanks* known = nullptr;
 };
 
 // Brings the rows of the gradients of several tables to the ranks that hold them: each gets, of all

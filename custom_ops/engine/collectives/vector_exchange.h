@@ -12,12 +12,6 @@ namespace tfdear {
 // The forward half of embeddings over all-to-all: each rank gets the vectors of its ids from the
 // ranks that hold them. All ranks know the ids of all, so nobody says how much travels.
 
-// The ids that all ranks look up in one table, in the order of the ranks.
-struct IdsOfRanks {
-  const int32_t* ids = nullptr;
-  std::vector<int64_t> counts;  // Of each rank.
-};
-
 // Which of the ids a rank holds a part of, rank by rank: the rows it looks up.
 std::vector<int32_t> HeldIds(const IdsOfRanks& ids, const TablePartition& partition, int rank);
 

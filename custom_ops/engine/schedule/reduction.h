@@ -55,8 +55,10 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
                     double weight = 1);
   // Adds rows: `values` holds shape[0] rows, `indices` as many. shape[0] may be 0, and a weight of
   // 0 contributes no rows.
+  // `lookup`: as in TableRows::Rows; then a weight of 0 contributes zeros.
   Status ContributeRows(int tensor, const void* values, const int64_t* indices,
-                        std::vector<int64_t> shape, double weight = 1);
+                        std::vector<int64_t> shape, double weight = 1,
+                        std::shared_ptr<TableLookup> lookup = nullptr, int table_of_lookup = 0);
   // What the norms of a tensor are taken of, which wants them by its TensorSpec. Its bucket is not
   // spread before. Elements and type must be those of the tensor.
   Status AddLayer(int tensor, LayerOperands operands);

@@ -63,16 +63,17 @@ Status Reduction::Contribute(int tensor, const void* data, const std::vector<int
 }
 
 Status Reduction::ContributeRows(int tensor, const void* values, const int64_t* indices,
-                                 std::vector<int64_t> shape, double weight) {
+                                 std::vector<int64_t> shape, double weight,
+                                 std::shared_ptr<TableLookup> lookup, int table_of_lookup) {
   const TensorSpec& spec = layout_->tensors[tensor];
   if (!spec.sparse || shape.empty()) {
     return Status(StatusCode::kInvalidArgument, "tensor " + std::to_string(tensor) + " of '" +
                                                     layout_->name + "' was announced as dense");
   }
   TFDEAR_RETURN_IF_ERROR(Accept(tensor, weight));
-  if (weight == 0) shape[0] = 0;
   const int bucket = layout_->place_of_tensor[tensor].bucket;
   const int table = layout_->table_of_tensor[tensor];
+  if (weight == 0 && (table < 0 || lookup == nullptr)) shape[0] = 0;
   const int64_t begin = EventRecord::NowMicros();
   const size_t elements = ElementsOf(shape);
   const size_t bytes = elements * SizeOf(spec.type);
@@ -85,7 +86,8 @@ Status Reduction::ContributeRows(int tensor, const void* values, const int64_t* 
   if (table >= 0) {
     RecordContribution(tensor, begin);
     contributed_.fetch_add(1);
-    tables_->Contribute(table, {std::move(rows), std::move(numbers), std::move(shape)});
+    tables_->Contribute(table, {std::move(rows), std::move(numbers), std::move(shape),
+                                std::move(lookup), table_of_lookup});
     return Status();
   }
   {

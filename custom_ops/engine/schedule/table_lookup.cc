@@ -44,6 +44,11 @@ void TableLookup::ContributeVectors(int table, const void* held, size_t element_
   if (missing_vectors_.fetch_sub(1) == 1) lane_->Advance();
 }
 
+IdsOfRanks TableLookup::IdsThere(int table) {
+  MutexLock lock(mutex_);
+  return {all_ids_[table].data(), counts_[table]};
+}
+
 std::string TableLookup::Describe(const char* phase) const {
   std::string text = phase;
   for (const LookupLayout::Table& table : layout_->tables) {

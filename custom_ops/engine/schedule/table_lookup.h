@@ -42,6 +42,8 @@ class TableLookup : public Ticket, public std::enable_shared_from_this<TableLook
   // This rank's ids in a table, each of them once.
   void ContributeIds(int table, std::vector<int32_t> ids);
   void WhenIdsThere(int table, IdsReceiver receiver);
+  // Once they are there; they stay as long as the lookup.
+  IdsOfRanks IdsThere(int table);
   // What this rank holds of the vectors of HeldIds(); `owner` keeps it.
   void ContributeVectors(int table, const void* held, size_t element_bytes,
                          std::shared_ptr<const void> owner);

@@ -28,7 +28,13 @@ void TableRows::Contribute(int table, Rows rows) {
 bool TableRows::Issue(ProcessGroup* group, Reactions* reactions) {
   if (missing_.load() > 0) return false;
   std::string text = "embedding_prior of '" + name_ + "' of " + std::to_string(tables_.size());
-  for (const Table& table : tables_) text += ", " + table.partition->Describe();
+  {
+    MutexLock lock(mutex_);
+    for (size_t t = 0; t < tables_.size(); ++t) {
+      text += ", " + tables_[t].partition->Describe();
+      if (rows_[t].lookup != nullptr) text += " of ids that were looked up";
+    }
+  }
   const auto signature = std::make_shared<const Signature>(WithTicket(text, number()));
   auto work = group->Run(signature, [self = shared_from_this(), signature](
                                         CollectiveBackend* backend, uint64_t sequence) {
@@ -51,6 +57,7 @@ Status TableRows::Exchange(CollectiveBackend* backend, const Signature& signatur
   }
   std::vector<Rows> got(given.size());
   std::vector<PartitionedRows> parts;
+  std::vector<IdsOfRanks> known(given.size());
   size_t bytes = 0;
   for (size_t t = 0; t < given.size(); ++t) {
     const auto& shape = given[t].shape;
@@ -70,6 +77,10 @@ Status TableRows::Exchange(CollectiveBackend* backend, const Signature& signatur
                        *values = got[t].values->data();
                        return Status();
                      }});
+    if (given[t].lookup != nullptr) {
+      known[t] = given[t].lookup->IdsThere(given[t].table_of_lookup);
+      parts.back().known = &known[t];
+    }
   }
   TFDEAR_RETURN_IF_ERROR(ExchangePartitionedRows(backend, signature, sequence, parts));
   events_->Add({EventKind::kEmbeddingPrior, number(), 0, static_cast<int64_t>(bytes), begin,

@@ -14,6 +14,7 @@
 #include "custom_ops/engine/queue/lane.h"
 #include "custom_ops/engine/record/event_record.h"
 #include "custom_ops/engine/schedule/reduced.h"
+#include "custom_ops/engine/schedule/table_lookup.h"
 
 namespace tfdear {
 
@@ -30,6 +31,9 @@ class TableRows : public Ticket, public std::enable_shared_from_this<TableRows> 
     std::shared_ptr<FusionBuffer> values;
     std::shared_ptr<FusionBuffer> numbers;
     std::vector<int64_t> shape;
+    // If they are those of the ids of one table in a lookup, in their order, on all ranks: which.
+    std::shared_ptr<TableLookup> lookup;
+    int table_of_lookup = 0;
   };
 
   TableRows(std::string name, std::vector<Table> tables, std::shared_ptr<FusionBufferPool> pool,

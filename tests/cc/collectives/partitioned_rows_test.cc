@@ -71,6 +71,27 @@ TEST(PartitionedRows, ReachTheRanksThatHoldThemInTheOrderOfTheRanks) {
              }});
       }
       TFDEAR_EXPECT_OK(ExchangePartitionedRows(backend.get(), Signature("rows"), 0, given));
+      // Where all know which rows they are, the numbers do not travel, and arrive all the same.
+      const auto numbers_that_travelled = got_numbers;
+      const auto values_that_travelled = got;
+      std::vector<std::vector<int32_t>> ids(tables.size());
+      std::vector<IdsOfRanks> known(tables.size());
+      for (size_t t = 0; t < tables.size(); ++t) {
+        for (int peer = 0; peer < size; ++peer) {
+          const std::vector<int64_t> of_peer = NumbersOf(peer, static_cast<int>(t));
+          ids[t].insert(ids[t].end(), of_peer.begin(), of_peer.end());
+          known[t].counts.push_back(static_cast<int64_t>(of_peer.size()));
+        }
+        known[t].ids = ids[t].data();
+        given[t].known = &known[t];
+        if (t == 0) {  // Also where only one table's are known.
+          TFDEAR_EXPECT_OK(ExchangePartitionedRows(backend.get(), Signature("some"), 1, given));
+          EXPECT_EQ(got_numbers, numbers_that_travelled);
+        }
+      }
+      TFDEAR_EXPECT_OK(ExchangePartitionedRows(backend.get(), Signature("known"), 2, given));
+      EXPECT_EQ(got_numbers, numbers_that_travelled);
+      EXPECT_EQ(got, values_that_travelled);
       for (size_t t = 0; t < tables.size(); ++t) {
         const auto& begins = tables[t].partition.column_begins;
         const bool by_row = tables[t].partition.by_row();

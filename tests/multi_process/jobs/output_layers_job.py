@@ -120,9 +120,7 @@ def tied(context):
 
 
 def tied_by_column(context):
-    return reversible(
-        context, sharded_reversible(logit_soft_cap=5.0, partition="column"), momentum
-    )
+    return reversible(context, sharded_reversible(logit_soft_cap=5.0, partition="column"), momentum)
 
 
 def tied_adam(context):
