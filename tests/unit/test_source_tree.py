@@ -63,8 +63,9 @@ _MAY_IMPORT = {
     "optimizers": {"gradients"},
     "ops": {"engine", "parallel_tensor_operator"},
     "integrations": {"_private", "data", "gradients", "job", "losses"},
-    "losses": {"data"},
-    "gradients": {"_private", "data", "engine"},
+    "layers": {"_private", "gradients", "integrations", "planning"},
+    "losses": {"_private", "data", "gradients"},
+    "gradients": {"_private", "data", "engine", "planning"},
     "job": {
         "_private",
         "compression",
