@@ -7,6 +7,7 @@ import case_reports
 import keras
 import numpy as np
 import pytest
+import ranks
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 
@@ -102,3 +103,56 @@ def test_a_finished_model_keeps_its_weights_when_it_is_divided(train, world_size
         np.testing.assert_array_equal(found["trained"], found["whole again"])
         assert found["plain again"].tolist() == ["Embedding", "Embedding"]
         assert "has slots for the tables" in str(found["refused"])
+
+
+DISAGREEING = """
+    import sys
+
+    import tensorflow as tf
+
+    import tfdear
+
+    strategy = tfdear.DearStrategy()
+    with strategy.scope():
+        table = tfdear.layers.ShardedEmbedding(200, 8, exchange=sys.argv[1])
+        loss = tfdear.losses.SampledSoftmax(
+            table, samples=21 if sys.argv[2] == "samples" and strategy.rank == 1 else 20)
+
+    @tf.function
+    def step(labels, features):
+        return tf.reduce_mean(loss.sampled(labels, features))
+
+    inputs = tf.constant([1, strategy.rank]), tf.ones([2, 8])
+    assert float(step(*inputs)) > 0 or sys.argv[2] == "samples"
+    strategy.barrier()
+    if sys.argv[2] == "calls" and strategy.rank == 1:
+        loss.sampled_step.assign_add(1)
+    try:
+        step(*inputs)
+    except tf.errors.InvalidArgumentError as error:
+        print("refused:", error.message)
+    strategy.barrier()
+"""
+
+
+@pytest.mark.newest_only
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("exchange", ["all_to_all", "all_gather"])
+def test_ranks_that_disagree_on_candidates_say_so(exchange):
+    outcomes = ranks.run_ranks(3, DISAGREEING, arguments=(exchange, "calls"))
+    for code, output in outcomes:
+        assert code == 0, output[-3000:]
+        (line,) = [line for line in output.splitlines() if line.startswith("refused:")]
+        assert "ranks drew different candidates for the sampled softmax" in output
+        assert "table of 200 x 8" in output
+        # Rank 1 is not as rank 0.
+        assert "[0] [1]" in output.replace("\n", " ")
+        del line
+
+
+@pytest.mark.newest_only
+@pytest.mark.timeout(150)
+def test_ranks_with_other_numbers_of_candidates_say_so():
+    for code, output in ranks.run_ranks(2, DISAGREEING, arguments=("all_to_all", "samples")):
+        assert code != 0
+        assert "ranks drew different candidates for the sampled softmax" in output

@@ -52,9 +52,18 @@ def draw(
     return tf.ensure_shape(different[:samples], [samples]), tries
 
 
-def log_expected_count(ids: tf.Tensor, tries: tf.Tensor, classes: int) -> tf.Tensor:
-    """The logarithm of how often a class is expected among the candidates, float32."""
+def log_expected_count(
+    ids: tf.Tensor, tries: tf.Tensor, samples: int, classes: int
+) -> tf.Tensor:
+    """The logarithm of how often a class is expected among the candidates, float32.
+
+    It is what TensorFlow's samplers say.
+    """
     ids = tf.cast(ids, tf.float64)
     probability = tf.math.log((ids + 2.0) / (ids + 1.0)) / math.log(classes + 1)
-    count = -tf.math.expm1(tf.cast(tries, tf.float64) * tf.math.log1p(-probability))
+    count = tf.where(
+        tries == samples,  # None repeated another one.
+        probability * samples,
+        -tf.math.expm1(tf.cast(tries, tf.float64) * tf.math.log1p(-probability)),
+    )
     return tf.cast(tf.math.log(count), tf.float32)

@@ -113,7 +113,7 @@ class SampledSoftmax(keras.losses.Loss):
             extended.broadcast_value(seed) if getattr(extended, "is_dear", False) else seed
         )
         with variable_module.identical_writes():
-            self._step = tf.Variable(
+            self.sampled_step = tf.Variable(
                 0,
                 dtype=tf.int64,
                 trainable=False,
@@ -134,13 +134,13 @@ class SampledSoftmax(keras.losses.Loss):
         """
         flat_labels, flat_features, shape = self._flatten(labels, features)
         with step_data.required():
-            step = self._step.read_value()
-            self._step.assign_add(1)
+            step = self.sampled_step.read_value()
+            self.sampled_step.assign_add(1)
         drawn, tries = candidates_module.draw(self._seed, step, self._samples, self._classes)
         ids = tf.concat([drawn, flat_labels], 0)
         rows, biases = self._rows(ids, common=self._samples)
-        biases -= candidates_module.log_expected_count(ids, tries, self._classes)
         count = self._samples
+        biases -= candidates_module.log_expected_count(ids, tries, count, self._classes)
         right = tf.reduce_sum(flat_features * rows[count:], 1) + biases[count:]
         wrong = tf.matmul(flat_features, rows[:count], transpose_b=True) + biases[:count]
         is_right = flat_labels[:, tf.newaxis] == drawn
