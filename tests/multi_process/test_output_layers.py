@@ -36,12 +36,17 @@ def check_all_close(report, reference, relative, absolute):
 
 
 @pytest.mark.timeout(500)
-@pytest.mark.parametrize("case", ["sampled_by_column", "sampled_by_row"])
+@pytest.mark.parametrize("case", ["sampled_by_column", "sampled_by_row", "shared_table"])
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_a_sampled_softmax_does_not_depend_on_the_number_of_ranks(train, world_size, case):
     (reference,) = train(1)
     for report in train(world_size):
-        check_all_close(report[case], reference[case], 1e-6, 2e-6)
+        # Adam divides by gradients that may be tiny.
+        rounding = 1e-3 if case == "shared_table" else 2e-6
+        np.testing.assert_allclose(
+            report[case]["history/loss"], reference[case]["history/loss"], rtol=1e-6
+        )
+        check_all_close(report[case], reference[case], 1e-6, rounding)
 
 
 @pytest.mark.timeout(500)
@@ -72,6 +77,14 @@ def test_a_reversible_layer_is_that_of_keras(train, world_size, case, dense, tol
     (reference,) = train(1)
     for report in train(world_size):
         check_all_close(report[case], reference[dense], tolerance, tolerance)
+
+
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize("world_size", WORLD_SIZES[1:])
+def test_rows_and_a_dense_gradient_of_one_variable_are_added_up(train, world_size):
+    (reference,) = train(1)
+    for report in train(world_size):
+        check_all_close(report["tied_by_hand"], reference["tied_by_hand"], 2e-6, 5e-6)
 
 
 @pytest.mark.timeout(500)

@@ -194,7 +194,9 @@ def test_what_plans_needs_no_tensorflow(name):
     subprocess.run([sys.executable, "-c", code], cwd=_ROOT.parent, check=True, timeout=60)
 
 
-@pytest.mark.parametrize("name", [*_PUBLIC_MODULES, "fusion", "compression", "strategy"])
+@pytest.mark.parametrize(
+    "name", [*_PUBLIC_MODULES, "fusion", "compression", "layers", "losses", "strategy"]
+)
 def test_public_modules_list_their_names(name):
     path = _ROOT / name / "__init__.py" if (_ROOT / name).is_dir() else _ROOT / f"{name}.py"
     names = [

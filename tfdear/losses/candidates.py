@@ -52,9 +52,7 @@ def draw(
     return tf.ensure_shape(different[:samples], [samples]), tries
 
 
-def log_expected_count(
-    ids: tf.Tensor, tries: tf.Tensor, samples: int, classes: int
-) -> tf.Tensor:
+def log_expected_count(ids: tf.Tensor, tries: tf.Tensor, samples: int, classes: int) -> tf.Tensor:
     """The logarithm of how often a class is expected among the candidates, float32.
 
     It is what TensorFlow's samplers say.

@@ -143,6 +143,39 @@ def dense_untied(context):
     return reversible(context, keras_reversible(tie_weights=False), momentum)
 
 
+class TiedByHand(keras.layers.Layer):
+    """Compares vectors with all rows of a table that also is looked up in."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.table = table
+
+    def call(self, vectors):
+        return keras.ops.matmul(vectors, keras.ops.transpose(self.table.embeddings))
+
+
+def tied_by_hand(context):
+    """One variable has a dense gradient and one of rows; clipped, as one gradient, on each rank."""
+    with context.scope():
+        table = layers.ShardedEmbedding(WORDS, WIDTH, embeddings_initializer=normal(3))
+        ids = keras.Input((LENGTH,), dtype="int32")
+        hidden = keras.layers.Dense(WIDTH, "tanh", kernel_initializer=normal(4))(table(ids))
+        model = keras.Model(ids, TiedByHand(table)(hidden))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.5, momentum=0.9, clipvalue=10.0), loss)
+    return case_table.fit(model, batches(), epochs=2)
+
+
+def shared_table(context):
+    """The sampled softmax's rows are those of the table by which words are read."""
+    with context.scope():
+        model = LanguageModel("auto")
+        model.embedding = model.table
+        loss = losses.SampledSoftmax(model.table, model.bias, samples=SAMPLES, seed=3)
+        model.compile(keras.optimizers.Adam(0.01), loss)
+    return case_table.fit(model, batches(), epochs=2)
+
+
 def finished_model():
     """A model in a model, whose second table is used twice."""
     ids = keras.Input((LENGTH,), dtype="int32")
@@ -201,7 +234,8 @@ def ending_together(case):
     return run
 
 
-CASES = [sampled_by_column, sampled_by_row, tied, tied_by_column, tied_adam, untied, divided]
+CASES = [sampled_by_column, sampled_by_row, tied, tied_by_column, tied_adam, untied]
+CASES += [tied_by_hand, shared_table, divided]
 if hasattr(keras.layers, "ReversibleEmbedding"):
     CASES += [dense_tied, dense_tied_adam, dense_untied]
 

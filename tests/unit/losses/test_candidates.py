@@ -13,7 +13,7 @@ def test_they_are_different_and_in_range(samples, classes):
     for step in range(3):
         ids, tries = candidates.draw(1, step, samples, classes)
         assert len(set(ids.numpy().tolist())) == samples
-        assert 0 <= ids.numpy().min() and ids.numpy().max() < classes
+        assert ids.numpy().min() >= 0 and ids.numpy().max() < classes
         assert tries >= samples
 
 
@@ -35,9 +35,7 @@ def test_they_come_as_often_as_is_expected():
     @tf.function
     def draw(step):
         ids, tries = candidates.draw(7, step, samples, classes)
-        expected = tf.exp(
-            candidates.log_expected_count(tf.range(classes), tries, samples, classes)
-        )
+        expected = tf.exp(candidates.log_expected_count(tf.range(classes), tries, samples, classes))
         return ids, expected
 
     counts, expected = np.zeros(classes), np.zeros(classes)

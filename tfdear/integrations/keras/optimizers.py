@@ -48,10 +48,8 @@ def _by_rows(grads_and_vars: Iterable[_Pair]) -> list[_Pair]:
     # all ranks would get the whole sum otherwise, of which they need their part.
     pairs = []
     for gradient, variable in grads_and_vars:
-        is_divided = (
-            isinstance(variable, ShardedVariable) and variable.placement.partition.ranks > 1
-        )
-        if is_divided and isinstance(gradient, tf.Tensor):
+        divided = isinstance(variable, ShardedVariable) and variable.placement.partition.ranks > 1
+        if divided and isinstance(gradient, tf.Tensor):
             gradient = sparse_rows.all_rows(tf.ensure_shape(gradient, variable.shape))
         pairs.append((gradient, variable))
     return pairs
