@@ -39,6 +39,11 @@ class Context:
     def distribute(self, dataset):
         return self.strategy.experimental_distribute_dataset(dataset) if self.strategy else dataset
 
+    def wait_for_ranks(self):
+        """Call it on all ranks after each has read sharded tables: those of the others, too."""
+        if self.strategy:
+            self.strategy.barrier()
+
     def run(self, function, arguments=()):
         return self.strategy.run(function, arguments) if self.strategy else function(*arguments)
 

@@ -1,0 +1,188 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Trains tables of embeddings with every optimizer, sharded or, as the reference, whole.
+
+The reference takes the gradient of the whole table, in which the rows of a word are summed. The
+loss is nearly linear in the vectors, and the gradients of one element in one step have one sign.
+So rounding is not amplified, neither by division by a gradient that is nearly nothing nor by the
+sign of one (Lion), and whatever differs by more than rounding is wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import case_table
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdear
+
+ROWS, STEPS, BATCH, WORDS = 40, 60, 12, 5
+# Words of the first and the last steps only, and one that never occurs.
+RARE, UNSEEN = (31, 32, 33), 39
+WIDTHS = (1, 2, 3, 16, 100, 512)
+_CURVATURE = 0.125
+
+# By name: the widths, partitions and exchanges of the tables of a model.
+TABLES = {
+    "few": ((2, "column", "all_to_all"), (3, "row", "all_to_all"), (16, "column", "all_gather")),
+    "all": tuple(
+        (width, partition, exchange)
+        for width in WIDTHS
+        for partition in ("column", "row")
+        for exchange in ("all_to_all", "all_gather")
+    ),
+}
+
+_optimizers = keras.optimizers
+_schedules = keras.optimizers.schedules
+OPTIMIZERS = {
+    "sgd": lambda: _optimizers.SGD(0.05),
+    "sgd_decay": lambda: _optimizers.SGD(0.05, weight_decay=0.01),
+    "momentum": lambda: _optimizers.SGD(0.05, momentum=0.9),
+    "nesterov": lambda: _optimizers.SGD(
+        _schedules.PiecewiseConstantDecay([20, 40], [0.05, 0.02, 0.01]),
+        momentum=0.9,
+        nesterov=True,
+        weight_decay=0.01,
+    ),
+    "adam": lambda: _optimizers.Adam(0.01),
+    "adam_schedule": lambda: _optimizers.Adam(
+        _schedules.ExponentialDecay(0.02, 10, 0.9), weight_decay=0.02
+    ),
+    "amsgrad": lambda: _optimizers.Adam(0.01, amsgrad=True),
+    "adamw": lambda: _optimizers.AdamW(_schedules.CosineDecay(0.02, 50), weight_decay=0.02),
+    "nadam": lambda: _optimizers.Nadam(0.01),
+    "nadam_decay": lambda: _optimizers.Nadam(0.01, weight_decay=0.02),
+    "adamax": lambda: _optimizers.Adamax(0.01),
+    "adamax_decay": lambda: _optimizers.Adamax(0.01, weight_decay=0.02),
+    "adagrad": lambda: _optimizers.Adagrad(0.05),
+    "adagrad_decay": lambda: _optimizers.Adagrad(0.05, weight_decay=0.02),
+    "rmsprop": lambda: _optimizers.RMSprop(0.005),
+    "rmsprop_momentum": lambda: _optimizers.RMSprop(0.005, momentum=0.8, weight_decay=0.02),
+    "rmsprop_centered": lambda: _optimizers.RMSprop(0.005, momentum=0.8, centered=True),
+    "adadelta": lambda: _optimizers.Adadelta(0.5),
+    "adadelta_decay": lambda: _optimizers.Adadelta(0.5, weight_decay=0.02),
+    "ftrl": lambda: _optimizers.Ftrl(0.02),
+    "ftrl_shrinkage": lambda: _optimizers.Ftrl(
+        0.02,
+        l1_regularization_strength=0.01,
+        l2_regularization_strength=0.01,
+        l2_shrinkage_regularization_strength=0.01,
+        weight_decay=0.02,
+    ),
+    "lion": lambda: _optimizers.Lion(0.005),
+    "lion_decay": lambda: _optimizers.Lion(0.005, weight_decay=0.02),
+    "average": lambda: _optimizers.Adam(0.01, use_ema=True, ema_momentum=0.9),
+    "average_overwrite": lambda: _optimizers.SGD(
+        0.05, momentum=0.9, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=7
+    ),
+}
+if hasattr(_optimizers, "ScheduleFreeAdamW"):  # Not in older versions of Keras.
+    OPTIMIZERS["schedule_free"] = lambda: _optimizers.ScheduleFreeAdamW(0.01, warmup_steps=10)
+    OPTIMIZERS["schedule_free_decay"] = lambda: _optimizers.ScheduleFreeAdamW(
+        0.01, weight_decay=0.02
+    )
+
+
+def data():
+    """Words, which mostly are the same few, and a factor for every word."""
+    random = np.random.default_rng(5)
+    words = (random.zipf(1.3, (STEPS, BATCH, WORDS)) - 1) % RARE[0]
+    for step in (1, 2, STEPS - 2):
+        words[step, :: BATCH - 1, 0] = RARE[:2]
+    words[3, 0, 0] = RARE[2]  # It is not seen again.
+    sign = 1 - 2 * ((words + np.arange(STEPS)[:, None, None] // 20) % 2)
+    factors = sign * random.integers(4, 9, words.shape) / 8
+    return words.reshape(-1, WORDS).astype("int32"), factors.reshape(-1, WORDS).astype("float32")
+
+
+class DenseTable(keras.layers.Layer):
+    """An embedding whose gradient is a dense tensor, summed in float32."""
+
+    def __init__(
+        self,
+        rows,
+        width,
+        embeddings_initializer,
+        embeddings_regularizer=None,
+        embeddings_constraint=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.shape = (rows, width)
+        self.initializer = embeddings_initializer
+        self.given = {"regularizer": embeddings_regularizer, "constraint": embeddings_constraint}
+
+    def build(self, input_shape):
+        del input_shape
+        self.table = self.add_weight(
+            shape=self.shape,
+            initializer=self.initializer,
+            name="table",
+            autocast=False,
+            **self.given,
+        )
+
+    def call(self, words):
+        words = keras.ops.one_hot(words, self.shape[0], dtype="float32")
+        return keras.ops.cast(keras.ops.matmul(words, self.table), self.compute_dtype)
+
+
+class Score(keras.layers.Layer):
+    """A number for every example: nearly linear in its vectors."""
+
+    def call(self, vectors, factors):
+        width = vectors.shape[-1]
+        columns = np.where(np.arange(width) % 3 == 1, -1, 1) * (1 + np.arange(width) % 4) / 4
+        slope = factors[..., None] * columns.astype("float32")
+        terms = slope * vectors + _CURVATURE / 2 * keras.ops.square(vectors)
+        return keras.ops.sum(terms, axis=(1, 2))
+
+
+def build(strategy, tables, seed=0):
+    words = keras.Input((WORDS,), dtype="int32")
+    factors = keras.Input((WORDS,))
+    scores = []
+    for number, (width, partition, exchange) in enumerate(tables):
+        initializer = keras.initializers.RandomUniform(-0.05, 0.05, seed=seed + number)
+        given = {"embeddings_initializer": initializer, "name": f"table_{number}"}
+        if strategy is None:
+            layer = DenseTable(ROWS, width, **given)
+        else:
+            layer = tfdear.layers.ShardedEmbedding(
+                ROWS, width, partition=partition, exchange=exchange, **given
+            )
+        scores.append(Score()(layer(words), factors))
+    return keras.Model([words, factors], keras.ops.stack(scores, -1))
+
+
+def score(_, scores):
+    return keras.ops.sum(scores, -1)
+
+
+def train(context, name, tables):
+    words, factors = data()
+    with context.scope():
+        model = build(context.strategy, TABLES[tables])
+        model.compile(OPTIMIZERS[name](), score)
+        # Within the first step plain Keras would copy weights into slots in every step.
+        model.optimizer.build(model.trainable_variables)
+    dataset = tf.data.Dataset.from_tensor_slices(((words, factors), words[:, :1])).batch(BATCH)
+    history = model.fit(dataset, verbose=0)
+    results = {"history": history.history["loss"], **case_table.weights(model)}
+    for place, variable in enumerate(model.optimizer.variables):
+        results[f"slot/{place}"] = keras.ops.convert_to_numpy(variable)
+    context.wait_for_ranks()
+    return results
+
+
+CASES = {
+    f"{name}:{tables}": functools.partial(train, name=name, tables=tables)
+    for tables in TABLES
+    for name in OPTIMIZERS
+}
+
+if __name__ == "__main__":
+    case_table.main(CASES)

@@ -1,0 +1,90 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Weights and slots of sharded tables are those of plain Keras with the dense gradient."""
+
+import functools
+
+import case_reports
+import numpy as np
+import pytest
+import sharded_parity_job as job
+
+pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+
+_TOLERANCE = 1e-6  # Of the largest element.
+# Squares of updates, each of which is computed from those before: a product of all roundings.
+_TIMES_ROUNDING = {"adadelta": 2, "adadelta_decay": 2}
+# Those that treat rows without a gradient, and scalars, in ways of their own.
+_DIFFERENT = (
+    "nesterov",
+    "amsgrad",
+    "adamw",
+    "nadam_decay",
+    "rmsprop_centered",
+    "ftrl_shrinkage",
+    "lion_decay",
+    "average_overwrite",
+)
+_OTHERS = tuple(name for name in job.OPTIMIZERS if name not in _DIFFERENT)
+# A step takes the longer the more ranks share a core.
+CASES = {
+    1: _DIFFERENT,
+    2: _OTHERS[::2] + ("average_overwrite",),
+    3: _OTHERS[1::2] + ("nesterov",),
+    4: _DIFFERENT[::2],
+}
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory):
+    """Trains once what a number of ranks is compared with, and they; all of it in two jobs."""
+
+    @functools.cache
+    def train_once(world_size, names, tables):
+        directory = tmp_path_factory.mktemp("tables")
+        cases = ",".join(f"{name}:{tables}" for name in names)
+        (expected,) = case_reports.run_job(
+            "sharded_parity_job.py", None, directory, cases=cases, timeout=280
+        )
+        reports = case_reports.run_job(
+            "sharded_parity_job.py", world_size, directory, cases=cases, timeout=280
+        )
+        return expected, reports
+
+    return train_once
+
+
+def check(reports, expected, name, tables):
+    case = f"{name}:{tables}"
+    case_reports.check_ranks_equal(reports, case)
+    case_reports.check_close(reports[0], expected, case, 1e-4, ignore=("slot", "weight"))
+    arrays = [key for key in expected[case] if key.startswith(("weight/", "slot/"))]
+    assert len(arrays) >= 2 + len(job.TABLES[tables])
+    tolerance = _TOLERANCE * _TIMES_ROUNDING.get(name, 1)
+    for key in arrays:
+        value, wanted = reports[0][case][key], expected[case][key]
+        assert value.shape == wanted.shape, f"{case}: {key}"
+        worst = np.max(np.abs(value.astype(np.float64) - wanted), initial=0)
+        largest = np.max(np.abs(wanted), initial=0)
+        assert worst <= tolerance * largest, f"{case}: {key}: {worst:g} of {largest:g}"
+
+
+@pytest.mark.parametrize(
+    ("world_size", "name"),
+    [
+        pytest.param(size, name, marks=[pytest.mark.newest_only] if size == 4 else [])
+        for size, names in CASES.items()
+        for name in names
+    ],
+)
+def test_parity(train, world_size, name):
+    expected, reports = train(world_size, CASES[world_size], "few")
+    check(reports, expected, name, "few")
+
+
+@pytest.mark.long
+@pytest.mark.newest_only
+@pytest.mark.parametrize("name", job.OPTIMIZERS)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_parity_of_all_widths_partitions_and_exchanges(train, world_size, name):
+    expected, reports = train(world_size, (name,), "all")
+    check(reports, expected, name, "all")
