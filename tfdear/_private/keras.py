@@ -95,8 +95,13 @@ HANDLE_NON_FINITE_GRADS = _loss_scale(
     "LossScaleOptimizer._stateful_handle_non_finite_grads", "(self)"
 )
 
-# Where gradients are accumulated.
+# Where gradients are accumulated, clipped, and constraints applied.
 APPLY = _base_optimizer("BaseOptimizer.apply", "(self, grads, trainable_variables=None)")
+INCREMENT_ACCUMULATORS = _optimizer(
+    "TFOptimizer._backend_increment_gradient_accumulators", "(self, grads, acc_grads)"
+)
+_base_optimizer("BaseOptimizer.build", sets="_accumulated_gradients")
+CLIP_GRADIENTS = _base_optimizer("BaseOptimizer._clip_gradients", "(self, grads)")
 
 # Hold a file's entries, save and load those of an optimizer, tell whether the file fits in memory.
 H5_STORE = _saving("H5IOStore")

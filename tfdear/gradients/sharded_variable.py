@@ -28,6 +28,10 @@ class ShardedVariable(variable_module.DearVariable):
     def __init__(self, *args: Any, placement: placement_module.Placement, **kwargs: Any):
         self.placement = placement
         self.shard_number = -1  # In the service that hands out its rows.
+        # What belongs to the next update with a gradient: a slot with sums of earlier gradients and
+        # the number of steps that it divides them by, and a constraint.
+        self.accumulated: tuple[ShardedVariable, int] | None = None
+        self.row_constraint: Callable[[tf.Tensor], tf.Tensor] | None = None
         super().__init__(*args, **kwargs)
 
     @property

@@ -20,7 +20,11 @@ from tfdear.gradients import deferred_update, elementwise_update, whole_table
 from tfdear.gradients.placement import Placement
 from tfdear.gradients.sharded_variable import ShardedVariable
 
-_Update: TypeAlias = Callable[[ShardedVariable, tf.Tensor | None], None]
+Update: TypeAlias = Callable[[ShardedVariable, tf.Tensor | None], None]
+
+
+class NotByRowsError(ValueError):
+    """An update that cannot be done row by row."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,11 +50,11 @@ class RowUpdate:
 
 
 def translate(
-    table: ShardedVariable, variable: ShardedVariable, update: _Update, has_gradient: bool
+    table: ShardedVariable, variable: ShardedVariable, update: Update, has_gradient: bool
 ) -> RowUpdate:
     """Translates an update of a table or one of its slots.
 
-    Raises a ValueError if rows cannot be updated one by one.
+    Raises a NotByRowsError if rows cannot be updated one by one.
     """
     shape = tf.TensorShape(table.placement.shard_shape)
     spec = tf.TensorSpec(shape, table.dtype) if has_gradient else None
@@ -65,8 +69,28 @@ def translate(
             foreign=traced.foreign,
         )
     if traced is None or program is None:
-        raise ValueError(_refusal(table.placement))
+        raise NotByRowsError(_refusal(table.placement))
     return RowUpdate(table, traced, program)
+
+
+def with_what_belongs_to_it(table: ShardedVariable, update: Update) -> Update:
+    """An update with a gradient, between the sums of earlier gradients and the constraint."""
+    accumulated, table.accumulated = table.accumulated, None
+    constraint, table.row_constraint = table.row_constraint, None
+    if accumulated is None and constraint is None:
+        return update
+
+    def whole(variable: ShardedVariable, part: tf.Tensor | None) -> None:
+        if accumulated is not None:
+            slot, steps = accumulated
+            part += slot.read_value() / steps
+        update(variable, part)
+        if accumulated is not None:
+            slot.assign(tf.zeros_like(part))
+        if constraint is not None:
+            variable.assign(constraint(variable.read_value()))
+
+    return whole
 
 
 def _refusal(placement: Placement) -> str:

@@ -306,22 +306,23 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         has_gradient = bool(args) and isinstance(args[0], (tf.Tensor, tf.IndexedSlices))
         gradient = args[0] if has_gradient else None
 
-        def run(gradient: Gradient | None) -> None:
-            def update(variable: tf.Variable, part: tf.Tensor | None) -> None:
-                with _tf_private.distribute_lib.UpdateContext(self._device):
-                    rest = (part, *args[1:]) if has_gradient else args
-                    fn(variable, *rest, **kwargs)
+        def update(variable: tf.Variable, part: tf.Tensor | None) -> None:
+            with _tf_private.distribute_lib.UpdateContext(self._device):
+                fn(variable, *((part, *args[1:]) if has_gradient else args), **kwargs)
 
-            row_update = table_update.translate(table.table, table, update, has_gradient)
-            if not (self.is_distributed_dear and self.reducer.defer_rows(row_update, gradient)):
+        whole = table_update.with_what_belongs_to_it(table, update) if has_gradient else update
+
+        def run(can_defer: bool) -> None:
+            row_update = table_update.translate(table.table, table, whole, has_gradient)
+            if not (can_defer and self.reducer.defer_rows(row_update, gradient)):
                 table_update.run_now(row_update, gradient)
 
         with tf.device(self._device):
             # What is traced reads variables where the update is called.
             if tf.executing_eagerly():
-                tf.function(lambda: run(gradient), autograph=False)()
+                tf.function(lambda: run(can_defer=False), autograph=False)()
             else:
-                run(gradient)
+                run(can_defer=self.is_distributed_dear)
         return tf.no_op()
 
     def _update_non_slot(

@@ -14,17 +14,27 @@ from tfdear._private import tensorflow as _tf_private
 from tfdear.integrations.keras import (
     batches,
     building,
+    clipping,
     losses,
     optimizers,
     saved_model,
     saving,
     steps,
+    table_accumulation,
+    table_constraints,
     table_files,
     tables,
     variables,
 )
 
-IN_ONE_PROCESS = (building.BUILDING, tables.SEAMS, table_files.SEAMS)
+IN_ONE_PROCESS = (
+    building.BUILDING,
+    clipping.SEAMS,
+    tables.SEAMS,
+    table_accumulation.SEAMS,
+    table_constraints.SEAMS,
+    table_files.SEAMS,
+)
 OF_KERAS = (
     saving.SEAMS,
     losses.SEAMS,

@@ -11,6 +11,7 @@ from tfdear._private import keras as _keras_private
 from tfdear._private import seams
 from tfdear.gradients import initial_part
 from tfdear.gradients.sharded_variable import ShardedVariable
+from tfdear.integrations.keras import table_accumulation
 from tfdear.integrations.keras.table_files import table_of
 
 SEAMS = seams.Seams()
@@ -32,7 +33,11 @@ def _make_part(
             table.placement,
             table.strategy.extended.broadcast_value,
         )
-    return original(optimizer, reference_variable, name=name, initializer=initializer)
+    slot = original(optimizer, reference_variable, name=name, initializer=initializer)
+    part = table_of(slot)
+    if table is not None and part is not None and name == table_accumulation.NAME:
+        return table_accumulation.accumulator(optimizer, table, part)
+    return slot
 
 
 @SEAMS.wrap(_keras_private.UPDATE_MOVING_AVERAGES)
