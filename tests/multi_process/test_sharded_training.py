@@ -1,0 +1,63 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Sharded tables in all the ways in which Keras trains models: as whole tables do."""
+
+import functools
+
+import case_reports
+import pytest
+import sharded_edges_job as job
+
+pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+
+# Relative; layers beside the tables have gradients that cancel.
+_TOLERANCE = 1e-5
+CASES = tuple(name for name in job.CASES if not name.endswith("_whole"))
+# With one rank there is little to go wrong, with four only the division of tables differs.
+FEW = ("few_columns", "few_rows", "no_ids", "accumulation_by_row", "constraint", "clipnorm")
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("whole")
+    return case_reports.run_job("sharded_edges_job.py", None, directory)[0]
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory):
+    @functools.cache
+    def train_once(world_size):
+        directory = tmp_path_factory.mktemp(f"sharded_{world_size}")
+        names = FEW if world_size == 4 else CASES
+        cases = [name for name in job.CASES if name.removesuffix("_whole") in names]
+        return case_reports.run_job(
+            "sharded_edges_job.py", world_size, directory, cases=",".join(cases), timeout=400
+        )
+
+    return train_once
+
+
+@pytest.mark.parametrize(
+    ("world_size", "case"),
+    [
+        *((size, case) for size in (1, 3) for case in CASES),
+        *(pytest.param(4, case, marks=pytest.mark.newest_only) for case in FEW),
+    ],
+)
+def test_as_whole_tables(train, reference, world_size, case):
+    reports = train(world_size)
+    expected = reference[case]
+    if case in job.OF_EACH_RANK:
+        expected = reports[0][f"{case}_whole"]
+    if case == "chief_reads":
+        reports = reports[:1]
+    case_reports.check_ranks_equal(reports, case)
+    (report, expected) = ({case: reports[0][case]}, {case: expected})
+    case_reports.check_close(report, expected, case, 1e-4, ignore=("slot", "weight"))
+    case_reports.check_weights_close(report, expected, case, _TOLERANCE)
+    slots = [key for key in expected[case] if key.startswith("slot/")]
+    assert bool(slots) == (case != "chief_reads")
+    as_weights = [
+        {case: {"weight/" + key: each[case][key] for key in slots}} for each in (report, expected)
+    ]
+    if slots:
+        case_reports.check_weights_close(*as_weights, case, _TOLERANCE)
