@@ -9,6 +9,7 @@ its own.
 """
 
 import dataclasses
+import functools
 import weakref
 
 import tensorflow as tf
@@ -28,10 +29,15 @@ class LookupGroup:
 
     def __init__(self, engine: engine_module.Engine, order: tf.Tensor):
         self._engine = engine
+        self._order = order
         self._lookup = engine.create_lookup()
         self._count = 0
+
+    @functools.cached_property
+    def ticket(self) -> tf.Tensor:
+        """Its place in the order of lookups: of an eager one, once it has its table."""
         with step_data.required(), step_data.read():
-            self.ticket = library.load().dear_open_lookup(order, lookup=self._lookup)
+            return library.load().dear_open_lookup(self._order, lookup=self._lookup)
 
     def add(self, placement: Placement, name: str) -> int:
         """Adds a table; returns its place in the group."""
