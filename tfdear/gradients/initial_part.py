@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdear.base import checks
+from tfdear.gradients import placement as placement_module
 from tfdear.gradients import whole_table
 from tfdear.gradients.placement import Placement
 
@@ -36,7 +37,7 @@ _DRAWS = (
 class PartInitializer:
     """An initializer that yields this rank's part of what another one yields.
 
-    Call it on all ranks.
+    Call it on all ranks, within `placement.of_new_variables`.
     """
 
     def __init__(
@@ -59,6 +60,9 @@ class PartInitializer:
                 f"Received: {tuple(shape)}"
             )
         dtype = tf.as_dtype(dtype or keras.config.floatx())
+        if placement_module.current() is not placement:
+            # Nothing is made: shapes of a model are inferred before its variables exist.
+            return tf.zeros(placement.shape, dtype)
         with tf.init_scope():
             if _fills(self._initializer):
                 return tf.cast(self._initializer(placement.shard_shape, dtype=dtype.name), dtype)

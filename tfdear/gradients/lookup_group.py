@@ -87,7 +87,8 @@ class LookupGroups:
 
     def lookup_of(self, indices: tf.Tensor) -> Lookup | None:
         """The lookup of ids that are the indices of a gradient; None: there is not just one."""
-        known = self._lookups.get(step_data.current_graph())
+        graph = step_data.current_graph()
+        known = None if graph is None else self._lookups.get(graph)
         while known:
             if id(indices) in known:
                 return known[id(indices)][1]

@@ -61,6 +61,9 @@ def look_up(table: ShardedVariable, ids: tf.Tensor, dtype: tf.DType, common: int
         output = ops.dear_table_output(
             table.raw_handle, vectors, positions, flat, shape=table.placement.shape
         )
+        # It takes the handle for the gradient alone. As one more use of the table it would come
+        # before the next lookup in it, for which these vectors may wait.
+        order.run_when_ready(None if tf.executing_eagerly() else output.op)
     columns = table.placement.partition.columns
     shape = tf.concat([tf.shape(ids), [columns]], 0)
     return tf.ensure_shape(

@@ -168,10 +168,16 @@ class ShardedEmbedding(keras.layers.Embedding):
         """The table in parts; None: there is no DearStrategy."""
         return table_files.table_of(self._embeddings)
 
+    @property
+    def _is_whole(self) -> bool:
+        # A model that is built by its first batch infers shapes before the table exists.
+        exists = getattr(self._embeddings, "_value", None) is not None
+        return exists and self.table is None
+
     def call(self, ids: _Ids, weights: Any = None) -> tf.Tensor | tf.RaggedTensor:
         if weights is not None and self.combiner is None:
             raise ValueError("ShardedEmbedding takes `weights` only with a `combiner`.")
-        if isinstance(ids, keras.KerasTensor) or self.table is None and self.combiner is None:
+        if isinstance(ids, keras.KerasTensor) or self._is_whole and self.combiner is None:
             return super().call(ids)
         if self.combiner is not None:
             return pooling.pool(self.vectors_of, ids, weights, self.combiner)
@@ -198,9 +204,11 @@ class ShardedEmbedding(keras.layers.Embedding):
             ids = tf.cast(ids, tf.int32)
         dtype = tf.as_dtype(self.compute_dtype)
         table = self.table
-        if table is None:
+        if table is not None:
+            return table_lookup.look_up(table, ids, dtype, common)
+        if self._is_whole:
             return tf.cast(tf.gather(self._embeddings.value, ids), dtype)
-        return table_lookup.look_up(table, ids, dtype, common)
+        return tf.zeros_like(ids, dtype)[..., tf.newaxis] * tf.zeros(self.output_dim, dtype)
 
     def block(self, begin: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
         """Rows of the table, from `begin` to `end`, without gradients; call it on all ranks."""

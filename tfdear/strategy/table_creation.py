@@ -50,7 +50,8 @@ def create(
         if isinstance(initial_value, _tf_private.trackable.CheckpointInitialValueCallable):
             initial_value = initial_value(shape=placement.shape, dtype=given.get("dtype"))
         elif callable(initial_value):
-            initial_value = initial_value()
+            with placement_module.of_new_variables(placement):
+                initial_value = initial_value()
         if isinstance(initial_value, _tf_private.trackable.CheckpointInitialValue):
             initial_value = initial_value.wrapped_value
         value = tf.convert_to_tensor(initial_value, given.get("dtype"))
