@@ -12,7 +12,12 @@ _Ids: TypeAlias = tf.Tensor | tf.RaggedTensor | tf.SparseTensor
 
 
 def pool(
-    look_up: Callable[[tf.Tensor], tf.Tensor], ids: _Ids, weights: Any, combiner: str
+    look_up: Callable[[tf.Tensor], tf.Tensor],
+    ids: _Ids,
+    weights: Any,
+    combiner: str,
+    *,
+    leave_out_zero: bool = False,
 ) -> tf.Tensor:
     """The combined vectors of the ids in the last dimension; 0 where there are none.
 
@@ -22,10 +27,14 @@ def pool(
         weights: A weight for every id, in the structure of `ids`; None: 1.
         combiner: "sum"; "mean": divided by the sum of weights; "sqrtn": divided by the square root
             of the sum of their squares.
+        leave_out_zero: The id 0 is padding, as if it were not there.
     """
     flat, rows, count, shape = _flatten(ids)
     vectors = look_up(flat)
     factors = None if weights is None else tf.cast(_values_like(weights, ids), vectors.dtype)
+    if leave_out_zero:
+        counted = tf.cast(tf.not_equal(flat, 0), vectors.dtype)
+        factors = counted if factors is None else factors * counted
     if factors is not None:
         vectors *= factors[:, tf.newaxis]
     total = tf.math.unsorted_segment_sum(vectors, rows, count)

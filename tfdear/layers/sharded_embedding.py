@@ -36,7 +36,7 @@ class ShardedEmbedding(keras.layers.Embedding):
             in blocks of that size, so that no rank makes all of it.
         embeddings_regularizer: As there.
         embeddings_constraint: As there, for constraints that change every element by itself.
-        mask_zero: As there.
+        mask_zero: As there. With a combiner, the id 0 is left out.
         weights: As there.
         lora_rank: Must be None.
         combiner: None, or how the vectors of the ids in the last dimension are combined: "sum",
@@ -180,7 +180,9 @@ class ShardedEmbedding(keras.layers.Embedding):
         if isinstance(ids, keras.KerasTensor) or self._is_whole and self.combiner is None:
             return super().call(ids)
         if self.combiner is not None:
-            return pooling.pool(self.vectors_of, ids, weights, self.combiner)
+            return pooling.pool(
+                self.vectors_of, ids, weights, self.combiner, leave_out_zero=self.mask_zero
+            )
         if isinstance(ids, tf.RaggedTensor):
             return ids.with_flat_values(self.vectors_of(ids.flat_values))
         if isinstance(ids, tf.SparseTensor):
@@ -216,6 +218,10 @@ class ShardedEmbedding(keras.layers.Embedding):
         if table is None:
             return tf.stop_gradient(self._embeddings.value[begin:end])
         return whole_table.read_block(table, begin, end)
+
+    def compute_mask(self, inputs: _Ids, mask: Any = None) -> tf.Tensor | None:
+        # What the padding is has no meaning for vectors that were combined.
+        return None if self.combiner is not None else super().compute_mask(inputs, mask)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         if self.combiner is not None:
