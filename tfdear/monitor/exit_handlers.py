@@ -10,6 +10,9 @@ from typing import Any
 from tfdear.monitor.monitor import Monitor
 
 
+_LONGEST = 2000
+
+
 def install(monitor: Monitor, drain: Callable[[], None] | None = None) -> None:
     """Reports the end of this rank to the others before its connections close.
 
@@ -21,7 +24,7 @@ def install(monitor: Monitor, drain: Callable[[], None] | None = None) -> None:
     previous = sys.excepthook
 
     def report(kind: Any, error: Any, trace: Any) -> None:
-        monitor.report_failure(f"{kind.__name__}: {error}"[:2000])
+        monitor.report_failure(_text_of(kind, error))
         previous(kind, error, trace)
 
     sys.excepthook = report
@@ -32,7 +35,15 @@ def install(monitor: Monitor, drain: Callable[[], None] | None = None) -> None:
                 drain()
             except Exception as error:  # The script has ended: nothing is left to catch it.
                 traceback.print_exc()
-                monitor.report_failure(f"{type(error).__name__}: {error}"[:2000])
+                monitor.report_failure(_text_of(type(error), error))
         monitor.close()
 
     atexit.register(close)
+
+
+def _text_of(kind: type[BaseException], error: BaseException) -> str:
+    # An error of a graph begins with pages that say where its ops were made, and ends with what
+    # happened. The pages are in the log of this rank.
+    lines = [line for line in str(error).splitlines() if not line.startswith('  File "')]
+    text = "\n".join(filter(str.strip, lines))
+    return f"{kind.__name__}: {text}"[:_LONGEST]
