@@ -58,7 +58,10 @@ def translate(
     """
     shape = tf.TensorShape(table.placement.shard_shape)
     spec = tf.TensorSpec(shape, table.dtype) if has_gradient else None
-    traced = deferred_update.trace_table_update(variable, update, spec)
+    try:
+        traced = deferred_update.trace_table_update(variable, update, spec)
+    except (ValueError, TypeError) as error:  # As where a slot has another shape than the table.
+        raise NotByRowsError(_refusal(table.placement)) from error
     program = None
     if traced is not None and traced.norms is None:
         program = elementwise_update.translate(
