@@ -25,6 +25,7 @@ _DIFFERENT = (
     "average_overwrite",
 )
 _OTHERS = tuple(name for name in job.OPTIMIZERS if name not in _DIFFERENT)
+_OF_PLAIN = ("nesterov", "amsgrad", "nadam_decay", "adagrad", "rmsprop_centered", "ftrl", "lion")
 # A step takes the longer the more ranks share a core.
 CASES = {
     1: _DIFFERENT,
@@ -79,6 +80,14 @@ def check(reports, expected, name, tables):
 def test_parity(train, world_size, name):
     expected, reports = train(world_size, CASES[world_size], "few")
     check(reports, expected, name, "few")
+
+
+@pytest.mark.parametrize("name", _OF_PLAIN)
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_parity_of_plain_embeddings(train, world_size, name):
+    """A word that occurs several times has several rows in their gradients."""
+    expected, reports = train(world_size, _OF_PLAIN, "plain")
+    check(reports, expected, name, "plain")
 
 
 @pytest.mark.long

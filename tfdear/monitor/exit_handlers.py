@@ -9,7 +9,6 @@ from typing import Any
 
 from tfdear.monitor.monitor import Monitor
 
-
 _LONGEST = 2000
 
 

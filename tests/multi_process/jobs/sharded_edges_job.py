@@ -398,8 +398,8 @@ CASES = {
     "chief_reads": chief_reads,
 }
 
-# What a rank does with its own gradient before it is summed, or in half precision: the reference is
-# a table of which every rank has the whole.
+# What a rank does with its own gradient before it is summed, or in half precision: here the
+# reference is a table of which every rank has the whole.
 OF_EACH_RANK = ("bfloat16", "float16", "clipnorm", "global_clipnorm", "clipvalue")
 
 

@@ -33,6 +33,14 @@ TABLES = {
         for partition in ("column", "row")
         for exchange in ("all_to_all", "all_gather")
     ),
+    # The same tables, held and exchanged in different ways.
+    "column": ((3, "column", "all_to_all"), (16, "column", "all_to_all")),
+    "row": ((3, "row", "all_to_all"), (16, "row", "all_to_all")),
+    "gathered": ((3, "auto", "all_gather"), (16, "auto", "all_gather")),
+    # Those of keras.layers.Embedding.
+    "plain": ((3, "", ""), (16, "", "")),
+    # Of which only touched rows are updated.
+    "touched": ((3, "column", "all_to_all", "touched"), (16, "row", "all_to_all", "touched")),
 }
 
 _optimizers = keras.optimizers
@@ -135,8 +143,7 @@ class Score(keras.layers.Layer):
 
     def call(self, vectors, factors):
         width = vectors.shape[-1]
-        columns = np.where(np.arange(width) % 3 == 1, -1, 1) * (1 + np.arange(width) % 4) / 4
-        slope = factors[..., None] * columns.astype("float32")
+        slope = factors[..., None] * columns_of(width)
         terms = slope * vectors + _CURVATURE / 2 * keras.ops.square(vectors)
         return keras.ops.sum(terms, axis=(1, 2))
 
@@ -145,17 +152,30 @@ def build(strategy, tables, seed=0):
     words = keras.Input((WORDS,), dtype="int32")
     factors = keras.Input((WORDS,))
     scores = []
-    for number, (width, partition, exchange) in enumerate(tables):
+    for number, (width, partition, exchange, *updates) in enumerate(tables):
         initializer = keras.initializers.RandomUniform(-0.05, 0.05, seed=seed + number)
         given = {"embeddings_initializer": initializer, "name": f"table_{number}"}
         if strategy is None:
             layer = DenseTable(ROWS, width, **given)
+        elif not partition:
+            layer = keras.layers.Embedding(ROWS, width, **given)
         else:
             layer = tfdear.layers.ShardedEmbedding(
-                ROWS, width, partition=partition, exchange=exchange, **given
+                ROWS,
+                width,
+                partition=partition,
+                exchange=exchange,
+                updates=updates[0] if updates else "exact",
+                **given,
             )
         scores.append(Score()(layer(words), factors))
     return keras.Model([words, factors], keras.ops.stack(scores, -1))
+
+
+def columns_of(width):
+    """What the columns of a table are multiplied by."""
+    columns = np.arange(width)
+    return (np.where(columns % 3 == 1, -1, 1) * (1 + columns % 4) / 4).astype("float32")
 
 
 def score(_, scores):
@@ -178,11 +198,65 @@ def train(context, name, tables):
     return results
 
 
+def update_touched(name, step, values, gradients):
+    """One update of some rows of a table and its slots, in place."""
+    table, *slots = values
+    if name == "momentum":
+        (velocity,) = slots
+        velocity[:] = 0.9 * velocity - 0.05 * gradients
+        table += velocity
+    elif name == "adamw":
+        rate = 0.02 * 0.5 * (1 + np.cos(np.pi * min(step, 50) / 50))
+        mean, variance = slots
+        table -= table * 0.02 * rate
+        mean += (gradients - mean) * 0.1
+        variance += (gradients**2 - variance) * 0.001
+        rate *= np.sqrt(1 - 0.999 ** (step + 1)) / (1 - 0.9 ** (step + 1))
+        table -= mean * rate / (np.sqrt(variance) + 1e-7)
+
+
+def model_of_touched(name, slots):
+    """What training with `updates="touched"` leaves, in NumPy."""
+    words, factors = data()
+    results = {}
+    for number, (width, *_) in enumerate(TABLES["touched"]):
+        initializer = keras.initializers.RandomUniform(-0.05, 0.05, seed=number)
+        values = [np.array(initializer((ROWS, width)), "float64")]
+        values += [np.zeros_like(values[0]) for _ in range(slots)]
+        for step in range(STEPS):
+            part = slice(step * BATCH, (step + 1) * BATCH)
+            ids = words[part].ravel()
+            rows, places = np.unique(ids, return_inverse=True)
+            slopes = factors[part].ravel()[:, None] * columns_of(width).astype("float64")
+            gradients = np.zeros((len(rows), width))
+            np.add.at(gradients, places, (slopes + _CURVATURE * values[0][ids]) / BATCH)
+            touched = [value[rows] for value in values]
+            update_touched(name, step, touched, gradients)
+            for value, changed in zip(values, touched, strict=True):
+                value[rows] = changed
+        results[f"weight/{number}"] = values[0]
+        for place, value in enumerate(values[1:]):
+            results[f"slot/{SCALARS[name] + number * slots + place}"] = value
+    return results
+
+
+# How many scalars the optimizer has before its slots.
+SCALARS = {"momentum": 2, "adamw": 1}
+
+
+def touched(context, name):
+    if context.strategy is not None:
+        return train(context, name, "touched")
+    return model_of_touched(name, slots=1 if name == "momentum" else 2)
+
+
 CASES = {
     f"{name}:{tables}": functools.partial(train, name=name, tables=tables)
     for tables in TABLES
     for name in OPTIMIZERS
 }
+
+CASES.update({f"{name}:touched": functools.partial(touched, name=name) for name in SCALARS})
 
 if __name__ == "__main__":
     case_table.main(CASES)

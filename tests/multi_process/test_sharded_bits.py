@@ -1,0 +1,52 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""How tables are held and exchanged, and when messages come, changes no bit of what is trained."""
+
+import case_reports
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
+
+_HELD = ("column", "row", "gathered")
+_OPTIMIZERS = ("nesterov", "adamw")
+_CASES = ",".join(f"{name}:{held}" for name in _OPTIMIZERS for held in _HELD)
+_DELAYS = {"TFDEAR_MAX_DELAY_MS": "3"}
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_partitions_exchanges_and_delays_change_no_bit(tmp_path, world_size):
+    (expected, *_), (delayed, *_) = (
+        case_reports.run_job(
+            "sharded_parity_job.py",
+            world_size,
+            tmp_path / ("delayed" if env else "plain"),
+            cases=_CASES,
+            env=env,
+            timeout=250,
+        )
+        for env in (None, _DELAYS)
+    )
+    for name in _OPTIMIZERS:
+        first = expected[f"{name}:{_HELD[0]}"]
+        arrays = [key for key in first if key.startswith(("weight/", "slot/"))]
+        assert len(arrays) >= 5
+        for report in (expected, delayed):
+            for held in _HELD:
+                for key in arrays:
+                    value = report[f"{name}:{held}"][key]
+                    # Equal but for the signs of zeros.
+                    np.testing.assert_array_equal(value, first[key], f"{name}:{held} {key}")
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_touched_rows_only_as_in_numpy(tmp_path, world_size):
+    cases = "momentum:touched,adamw:touched"
+    (expected,) = case_reports.run_job("sharded_parity_job.py", None, tmp_path, cases=cases)
+    reports = case_reports.run_job("sharded_parity_job.py", world_size, tmp_path, cases=cases)
+    for case, arrays in expected.items():
+        case_reports.check_ranks_equal(reports, case)
+        assert len(arrays) >= 4
+        for key, wanted in arrays.items():
+            worst = np.max(np.abs(reports[0][case][key] - wanted))
+            # Of Adam's first steps, the powers of its betas are not exact in float32.
+            assert worst <= 1e-5 * np.max(np.abs(wanted)), f"{case}: {key}: {worst:g}"
