@@ -216,7 +216,8 @@ Status RowJournal::CheckRow(int64_t row) const {
 
 Status RowJournal::CheckArrays(const Arrays& arrays) const {
   for (int array : entries_.arrays()) {
-    if (static_cast<size_t>(array) < arrays.size() && (arrays[array] != nullptr || rows_ * width_ == 0)) {
+    if (static_cast<size_t>(array) < arrays.size() &&
+        (arrays[array] != nullptr || rows_ * width_ == 0)) {
       continue;
     }
     return InvalidArgument("changes of rows use the array ", array,

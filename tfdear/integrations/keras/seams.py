@@ -3,7 +3,8 @@
 
 Keras uses a strategy through `tf.distribute`'s interface except in these functions, which know only
 the strategies that TensorFlow ships. Each is wrapped in a job of several ranks ([Note: Seams]), and
-behaves as before under any other strategy. With one process only the building of models is wrapped.
+behaves as before under any other strategy. With one process only the building of models is wrapped,
+and what has to do with embeddings.
 """
 
 import keras
