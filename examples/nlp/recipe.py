@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tfdear
 
-# Between two lines of progress.
+# Between two lines of progress, or more.
 _STEPS_PER_LINE = 50
 
 
@@ -36,7 +36,7 @@ def argument_parser(description: str) -> argparse.ArgumentParser:
 
 def train(model: keras.Model, batches: tf.data.Dataset, steps: int) -> float:
     """Trains for this many steps on endless batches, and returns the seconds."""
-    lines = max(1, steps // _STEPS_PER_LINE)
+    lines = next(n for n in range(max(1, steps // _STEPS_PER_LINE), 0, -1) if steps % n == 0)
     begin = time.perf_counter()
     model.fit(batches, epochs=lines, steps_per_epoch=steps // lines, shuffle=False, verbose=2)
     return time.perf_counter() - begin
