@@ -133,8 +133,8 @@ def _check(model: keras.Model, layers: list[Any]) -> None:
                 f"Layer '{layer.name}' is quantized or has a low-rank adaptation, which a sharded "
                 "table has not."
             )
-    own = getattr(model.distribute_strategy.extended, "is_dear", False)
-    if layers and placing.is_in_scope() and not own:
+    # `distribute_strategy` is the current one for a model that has none.
+    if layers and placing.is_in_scope() and getattr(model, "_distribute_strategy", None) is None:
         raise ValueError(
             f"Model '{model.name}' was made outside of the scope of the DearStrategy. Make it, or "
             "load it, in `with strategy.scope():`."
