@@ -113,11 +113,10 @@ def _fills(initializer: _Initializer) -> bool:
 
 def _subclasses(kinds: tuple[type, ...]) -> set[type]:
     """The kinds, and those of Keras that are derived from them; others may do something else."""
-    found = set(kinds)
+    derived: list[type] = []
     for kind in kinds:
-        derived: list[type] = kind.__subclasses__()
-        found.update(each for each in derived if each.__module__.startswith("keras."))
-    return found
+        derived += kind.__subclasses__()
+    return {*kinds, *(each for each in derived if each.__module__.startswith("keras."))}
 
 
 def _seed(seed: int, number: int) -> int:

@@ -61,7 +61,8 @@ def _read_once(variable: ShardedVariable, graph: tf.Graph) -> tf.Tensor:
     changes = [op for op in handle.consumers() if op.type not in _READERS]
     name = f"tfdear_whole_table_{variable.number}"
     for known_changes, value in graph.get_collection(name):
-        if known_changes == len(changes):
+        # The graph of a function inherits what was noted in the one around it.
+        if value.graph is graph and known_changes == len(changes):
             return value
     value = _gather(variable, variable.read_shard(), 0, rows)
     graph.clear_collection(name)
@@ -102,8 +103,9 @@ def _gather(
     if partition.kind == "row":
         gathered = collectives.all_gather(part)
         # The rows of a rank lie together; these are the places that they go to.
+        count = end - begin
         places = [
-            tf.range((rank - begin) % partition.ranks, end - begin, partition.ranks)
+            tf.range(tf.minimum((rank - begin) % partition.ranks, count), count, partition.ranks)
             for rank in range(partition.ranks)
         ]
         return tf.gather(gathered, tf.math.invert_permutation(tf.concat(places, 0)))

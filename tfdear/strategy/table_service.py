@@ -128,6 +128,11 @@ class TableService:
 
     def _serve(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         number, changes, begin, end = _REQUEST.unpack(request)
+        self._wait(
+            lambda: number < self._count,
+            context,
+            lambda: "it has not created the table: the rank has not come as far in its script",
+        )
         variable = self._variables.get(number)
         if variable is None:
             context.abort(
@@ -135,15 +140,25 @@ class TableService:
                 "the rank has deleted the model; keep it until rank 0 has saved",
             )
             return b""  # It has raised.
-        while variable.complete_changes() < changes:
-            if (context.time_remaining() or 0) <= 2 * _PAUSE_SECONDS:
-                context.abort(
-                    grpc.StatusCode.DEADLINE_EXCEEDED,
-                    f"the table has {variable.complete_changes()} of {changes} updates: the rank "
-                    "has not come as far in its script",
-                )
-            time.sleep(_PAUSE_SECONDS)
+        self._wait(
+            lambda: variable.complete_changes() >= changes,
+            context,
+            lambda: (
+                f"the table has {variable.complete_changes()} of {changes} updates: the rank "
+                "has not come as far in its script"
+            ),
+        )
         return variable.read_shard(begin, end, changes).numpy().tobytes()
+
+    @staticmethod
+    def _wait(
+        done: Callable[[], bool], context: grpc.ServicerContext, state: Callable[[], str]
+    ) -> None:
+        """Waits for this rank's script, at most as long as the reader does."""
+        while not done():
+            if (context.time_remaining() or 0) <= 2 * _PAUSE_SECONDS:
+                context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, state())
+            time.sleep(_PAUSE_SECONDS)
 
     def _note_farewell(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         del request, context
