@@ -190,6 +190,7 @@ void TableLookup::FinishIds(const Status& status) {
     if (ids_phase_.done) return;
     ids_phase_.done = true;
     ids_phase_.status = status;
+    ids_there_ = status.ok();
     receivers.swap(ids_phase_.receivers);
   }
   for (auto& [table, receiver] : receivers) WhenIdsThere(table, std::move(receiver));

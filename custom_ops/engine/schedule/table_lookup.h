@@ -51,7 +51,12 @@ class TableLookup : public Ticket, public std::enable_shared_from_this<TableLook
   void WhenVectorsThere(int table, Receiver receiver);
 
   bool Issue(ProcessGroup* group, Reactions* reactions) override;
-  bool Untouched() const override { return !touched_.load(); }
+  // Also between its two collectives: where ids are refused, as all ranks see the same ids, all
+  // give up. If only this one does, the others find it in another collective.
+  bool Untouched() const override {
+    return !touched_.load() || (ids_there_.load() && missing_vectors_.load() ==
+                                                         static_cast<int>(layout_->tables.size()));
+  }
   void Fail(const Status& cause) override;
   bool complete() const { return missing_vectors_.load() == 0; }
 
@@ -78,6 +83,7 @@ class TableLookup : public Ticket, public std::enable_shared_from_this<TableLook
   Lane* const lane_;
   const int max_delay_ms_;
   std::atomic<bool> touched_{false};
+  std::atomic<bool> ids_there_{false};
   std::atomic<int> missing_ids_;
   std::atomic<int> missing_vectors_;
 
