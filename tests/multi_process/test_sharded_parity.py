@@ -11,8 +11,11 @@ import sharded_parity_job as job
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 
 _TOLERANCE = 1e-6  # Of the largest element.
-# Squares of updates, each of which is computed from those before: a product of all roundings.
-_TIMES_ROUNDING = {"adadelta": 2, "adadelta_decay": 2}
+# Adadelta has squares of updates, each computed from those before, and schedule-free AdamW
+# recovers an average from the weights by a division in every step: products of all roundings.
+_TIMES_ROUNDING = dict.fromkeys(
+    ("adadelta", "adadelta_decay", "schedule_free", "schedule_free_decay"), 2
+)
 # Those that treat rows without a gradient, and scalars, in ways of their own.
 _DIFFERENT = (
     "nesterov",
