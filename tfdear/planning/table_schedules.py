@@ -174,7 +174,7 @@ class _Iteration:
         for (_, bucket), parts in items.items():
             if not any(dense.layers[layer].bytes for layer in self.buckets[bucket]):
                 # A bucket of tables only is not sent.
-                parts[:] = [part._replace(seconds=0.0) for part in parts]
+                parts[:] = [QueueItem(part.priority, part.step, 0.0) for part in parts]
         ready = schedules.ready_times(self.buckets, dense)
         loads = {**make_loads(self.schedule, items, ready), **self.loads}
         transfers = carry(loads, preemptive=chunk_bytes is None)

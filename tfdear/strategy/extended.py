@@ -13,7 +13,7 @@ from tfdear._private import tensorflow as _tf_private
 from tfdear.data import empty_batch, first_batch, global_batches, iterators
 from tfdear.data import examples as examples_module
 from tfdear.gradients import collectives as collectives_module
-from tfdear.gradients import consistency, reducer, sparse_rows, table_update
+from tfdear.gradients import consistency, reducer, sparse_rows
 from tfdear.gradients import variable as variable_module
 from tfdear.gradients.sharded_variable import ShardedVariable
 from tfdear.gradients.sparse_rows import Gradient
@@ -25,6 +25,7 @@ from tfdear.strategy import (
     replica_context,
     step_collectives,
     table_creation,
+    table_steps,
     variable_creation,
 )
 from tfdear.strategy import table_service as table_service_module
@@ -271,7 +272,8 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         if self.is_distributed_dear:
             self.lookup_groups.close()
         if isinstance(var, ShardedVariable):
-            return self._update_table(var, fn, args, kwargs)
+            table_steps.update(self, self._device, var, fn, args, kwargs)
+            return tf.no_op()
         can_defer = (
             self.is_distributed_dear
             and isinstance(var, variable_module.DearVariable)
@@ -295,35 +297,6 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
 
     # Called inside of `run`.
     _replica_ctx_update = _update
-
-    def _update_table(
-        self,
-        table: ShardedVariable,
-        fn: Callable[..., object],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-    ) -> object:
-        has_gradient = bool(args) and isinstance(args[0], (tf.Tensor, tf.IndexedSlices))
-        gradient = args[0] if has_gradient else None
-
-        def update(variable: tf.Variable, part: tf.Tensor | None) -> None:
-            with _tf_private.distribute_lib.UpdateContext(self._device):
-                fn(variable, *((part, *args[1:]) if has_gradient else args), **kwargs)
-
-        whole = table_update.with_what_belongs_to_it(table, update) if has_gradient else update
-
-        def run(can_defer: bool) -> None:
-            row_update = table_update.translate(table.table, table, whole, has_gradient)
-            if not (can_defer and self.reducer.defer_rows(row_update, gradient)):
-                table_update.run_now(row_update, gradient)
-
-        with tf.device(self._device):
-            # What is traced reads variables where the update is called.
-            if tf.executing_eagerly():
-                tf.function(lambda: run(can_defer=False), autograph=False)()
-            else:
-                run(can_defer=self.is_distributed_dear)
-        return tf.no_op()
 
     def _update_non_slot(
         self,

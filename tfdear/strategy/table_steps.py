@@ -1,0 +1,42 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Updates of sharded tables, as `extended.update` is asked for them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdear._private import tensorflow as _tf_private
+from tfdear.gradients import table_update
+from tfdear.gradients.sharded_variable import ShardedVariable
+
+
+def update(
+    extended: Any,
+    device: str,
+    table: ShardedVariable,
+    fn: Callable[..., object],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> None:
+    """Updates a table or a slot of one: deferred, if it gets a sum that is not there yet."""
+    has_gradient = bool(args) and isinstance(args[0], (tf.Tensor, tf.IndexedSlices))
+    gradient = args[0] if has_gradient else None
+
+    def of_part(variable: tf.Variable, part: tf.Tensor | None) -> None:
+        with _tf_private.distribute_lib.UpdateContext(device):
+            fn(variable, *((part, *args[1:]) if has_gradient else args), **kwargs)
+
+    whole = table_update.with_what_belongs_to_it(table, of_part) if has_gradient else of_part
+
+    def run(can_defer: bool) -> None:
+        row_update = table_update.translate(table.table, table, whole, has_gradient)
+        if not (can_defer and extended.reducer.defer_rows(row_update, gradient)):
+            table_update.run_now(row_update, gradient)
+
+    with tf.device(device):
+        # What is traced reads variables where the update is called.
+        if tf.executing_eagerly():
+            tf.function(lambda: run(can_defer=False), autograph=False)()
+        else:
+            run(can_defer=extended.is_distributed_dear)
