@@ -155,19 +155,19 @@ class ReadShardOp : public OfTable {
     if (table == nullptr) return;
     VariablePtr variable;
     OP_REQUIRES_OK(context,
-                   LookupResource(context,
-                                  context->input(1).scalar<tensorflow::ResourceHandle>()(),
+                   LookupResource(context, context->input(1).scalar<tensorflow::ResourceHandle>()(),
                                   &variable));
     const auto range = context->input(2).flat<int64_t>();
     OP_REQUIRES(context, range.size() == 3 && range(0) >= 0 && range(1) >= range(0),
                 absl::InvalidArgumentError(absl::StrCat(
                     "`range` must be where rows begin and end, and a number of changes. Received: ",
                     context->input(2).SummarizeValue(8))));
-    OP_REQUIRES_OK(context, table->ReadRange(variable.get(), range(0), range(1), range(2),
-                                             [&](int64_t rows, Tensor** result) {
-                                               return context->allocate_output(
-                                                   0, TensorShape({rows, columns_}), result);
-                                             }));
+    OP_REQUIRES_OK(
+        context,
+        table->ReadRange(
+            variable.get(), range(0), range(1), range(2), [&](int64_t rows, Tensor** result) {
+              return context->allocate_output(0, TensorShape({rows, columns_}), result);
+            }));
   }
 
  private:

@@ -51,8 +51,8 @@ def shard(
     >>> with strategy.scope():
     ...     model = keras.Sequential([keras.Input((3,), dtype="int32"),
     ...                               keras.layers.Embedding(1000, 16, name="words")])
-    >>> [layer.name for layer in tfdear.layers.shard(model)]
-    ['words']
+    >>> len(tfdear.layers.shard(model))
+    1
     """
     choices = placing.Choices(partition, exchange, updates)
     plain = [layer for layer in _layers(model) if type(layer) in files.sharded_classes()]
