@@ -18,10 +18,22 @@ TableRows::TableRows(std::string name, std::vector<Table> tables,
       rows_(tables_.size()) {}
 
 void TableRows::Contribute(int table, Rows rows) {
+  const std::shared_ptr<TableLookup> lookup = rows.lookup;
+  const int table_of_lookup = rows.table_of_lookup;
   {
     MutexLock lock(mutex_);
     rows_[table] = std::move(rows);
   }
+  if (lookup == nullptr) return Arrived();
+  // A gradient that does not depend on the vectors may be there before the ids of other ranks.
+  lookup->WhenIdsThere(table_of_lookup,
+                       [self = shared_from_this()](const Status& status, const auto&, const auto&) {
+                         if (!status.ok()) return self->Finish(status);
+                         self->Arrived();
+                       });
+}
+
+void TableRows::Arrived() {
   if (missing_.fetch_sub(1) == 1) lane_->Advance();
 }
 

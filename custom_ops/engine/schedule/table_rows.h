@@ -49,6 +49,7 @@ class TableRows : public Ticket, public std::enable_shared_from_this<TableRows> 
   void Fail(const Status& cause) override { Finish(cause); }
 
  private:
+  void Arrived();
   Status Exchange(CollectiveBackend* backend, const Signature& signature, uint64_t sequence);
   void Finish(const Status& status);
   Reduced Slice(int table) const TFDEAR_REQUIRES(mutex_);
