@@ -41,7 +41,7 @@ def bytes_sent():
     strategy.synchronize()
     strategy.barrier()
     engine = strategy._job.engine
-    lanes = (names.Lane.EMBEDDINGS, names.Lane.GRADIENTS)
+    lanes = (names.Lane.EMBEDDINGS, names.Lane.EMBEDDING_ROWS)
     return sum(engine.counters(lane)["bytes_sent"] for lane in lanes)
 
 
