@@ -98,9 +98,11 @@ class LookupGroups:
         return None
 
     def close(self) -> None:
-        """Ends the group of the current graph: what is looked up later may see an update."""
-        if (graph := step_data.current_graph()) is not None:
-            self._open.pop(graph, None)
+        """Ends the open groups: what is looked up later may see a write to a table.
+
+        Also those of the graphs around, whose later lookups follow the call of this one.
+        """
+        self._open.clear()
 
 
 def _comes_from_data(ids: tf.Tensor) -> bool:

@@ -150,6 +150,7 @@ class ShardedVariable(variable_module.DearVariable):
         if self.placement.partition.ranks > 1:
             # Another rank may still be reading the old value.
             self.strategy.extended.collectives.barrier()
+            self.strategy.extended.lookup_groups.close()
         # What rows missed concerns the old values of this variable, and the others stay.
         self.table.await_updates()
         with tf.device(self.device):
