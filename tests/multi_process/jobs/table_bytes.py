@@ -52,7 +52,7 @@ def own(ids: np.ndarray, rank: int) -> np.ndarray:
 
 def least(ids: np.ndarray) -> int:
     """Vectors and gradients for this rank, and its ids."""
-    placement = table._table.placement
+    placement = table.table.placement
     value_bytes = 2 if "16" in policy else 4
     unique = [own(ids, rank) for rank in range(ranks)]
     rank = strategy.rank
