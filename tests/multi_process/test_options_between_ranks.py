@@ -43,6 +43,11 @@ input_options = tf.distribute.InputOptions(experimental_per_replica_buffer_size=
 for _ in range(2):
     strategy.experimental_distribute_dataset(rows, input_options)
 report["connections"] = strategy._job.options.connections
+with strategy.scope():
+    for exchange in ("auto", "all_to_all"):
+        layer = tfdear.layers.ShardedEmbedding(64, 32, exchange=exchange)
+        layer.build()
+        report[exchange] = layer.table.placement.shard_shape
 print("REPORT", json.dumps(report), flush=True)
 """
 
@@ -54,6 +59,7 @@ _OPTIONS = {
     "TFDEAR_COMPRESSION": "MSTopK(0.01)",
     "TFDEAR_CLEANUP_TIMEOUT": "30",
     "TFDEAR_BACKEND": "gloo",
+    "TFDEAR_EMBEDDINGS": "all_gather",
 }
 
 
@@ -73,6 +79,8 @@ def test_options_take_effect_or_are_warned_about_once():
         assert report["masks"][0] == report["masks"][1]
         assert 0.0 in report["masks"][0] and 2.0 in report["masks"][0]
         assert (report["sum"], report["connections"]) == (2.0, 2)
+        # What a layer says itself wins.
+        assert (report["auto"], report["all_to_all"]) == ([64, 32], [64, 16])
         for words in (
             "RunOptions has no effect under DearStrategy: experimental_enable_dynamic_batch_size",
             "CommunicationOptions has no effect under DearStrategy: bytes_per_pack=1048576.",

@@ -116,6 +116,9 @@ SCHEDULES_IN_HALVES = ("dear", "dear_barrier")
 SCHEDULES = (*SCHEDULES_IN_HALVES, "wfbp", "sequential", "bytescheduler")
 BACKENDS = ("auto", "gloo")
 WEIGHTINGS = ("examples", "replica")
+# How tables of embeddings are exchanged, and the order in which their parts travel.
+EMBEDDINGS = ("auto", "all_to_all", "all_gather")
+EMBEDDING_SCHEDULES = ("none",)
 
 
 def data_type(name: str) -> int:

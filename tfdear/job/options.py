@@ -22,6 +22,8 @@ _CHOICES = {
     "schedule": tuple(name for name in names.SCHEDULES if name != "dear_barrier"),
     "collective": names.COLLECTIVES,
     "weighting": names.WEIGHTINGS,
+    "embeddings": names.EMBEDDINGS,
+    "embedding_schedule": names.EMBEDDING_SCHEDULES,
 }
 # Options in seconds: the least and the most. TensorFlow's coordination service counts a heartbeat
 # in milliseconds, and several signs of life must fit into one.
@@ -38,7 +40,11 @@ _INTEGERS = {"connections": (1, 16), "check_every": (0, 1 << 30), "max_delay_ms"
 # The backends "auto" and "gloo" are the same here.
 _MAY_DIFFER = ("backend", *_SECONDS, "shared_memory", "max_delay_ms")
 # Named in the documentation, refused until they are built.
-_NOT_BUILT = {"backend": ("nccl", "mpi")}
+_NOT_BUILT = {
+    "backend": ("nccl", "mpi"),
+    "embeddings": ("all_reduce",),
+    "embedding_schedule": ("2d", "horizontal"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +58,8 @@ class DearOptions:
     collective: str = "ring"
     compression: Compressor | None = None
     weighting: str = "examples"
+    embeddings: str = "auto"
+    embedding_schedule: str = "none"
     timeout: float = 300.0
     init_timeout: float = 300.0
     heartbeat: float = 10.0

@@ -47,7 +47,8 @@ def place(label: str, shape: tuple[int, int], choices: Choices) -> Placement | N
         return None
     extended = tf.distribute.get_strategy().extended
     rows, columns = shape
-    ranks = 1 if choices.exchange == "all_gather" else extended.world_size
+    exchange = extended.embeddings if choices.exchange == "auto" else choices.exchange
+    ranks = 1 if exchange == "all_gather" else extended.world_size
     rank = 0 if ranks == 1 else extended.rank
     partition = partition_module.choose(choices.partition, rows, columns, ranks)
     label = f"{label} (table of {rows} x {columns})"

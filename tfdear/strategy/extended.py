@@ -46,6 +46,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         self._num_workers = job.world_size
         self.elements = examples_module.Elements()
         self._warnings: set[str] = set()
+        self.embeddings = job.options.embeddings  # Of layers that leave it to the strategy.
         self.weighs_examples = job.options.weighting == "examples"
         if job.world_size > 1:
             self.reducer = reducer.Reducer(

@@ -64,6 +64,12 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         weighting: "examples": a mean loss is the mean over the global batch, however its examples
             are spread over the ranks; "replica": all ranks weigh the same, as in TensorFlow's own
             strategies. Defaults to "examples".
+        embeddings: How tables of layers with `exchange="auto"` are exchanged
+            (`tfdear.layers.ShardedEmbedding`): "all_to_all", which divides them among the ranks,
+            "all_gather", which leaves them whole, or "auto", which divides them. Results are the
+            same bit for bit. Defaults to "auto".
+        embedding_schedule: The order in which the parts of tables travel. Defaults to "none": as
+            they come.
         timeout: Seconds any collective may take before every rank raises. Defaults to 300.
         init_timeout: Seconds within which all ranks must have started. Defaults to 300.
         heartbeat: Seconds of silence after which a rank counts as lost. Defaults to 10.
@@ -114,6 +120,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         collective: str | None = None,
         compression: compressor_module.Compressor | str | None = None,
         weighting: str | None = None,
+        embeddings: str | None = None,
+        embedding_schedule: str | None = None,
         timeout: float | None = None,
         init_timeout: float | None = None,
         heartbeat: float | None = None,
@@ -134,6 +142,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
                 "collective": collective,
                 "compression": compression,
                 "weighting": weighting,
+                "embeddings": embeddings,
+                "embedding_schedule": embedding_schedule,
                 "timeout": timeout,
                 "init_timeout": init_timeout,
                 "heartbeat": heartbeat,

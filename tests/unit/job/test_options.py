@@ -39,6 +39,9 @@ def resolve(environ=None, **arguments):
         ("schedule", "allreduce"),
         ("collective", "star"),
         ("weighting", "rows"),
+        ("embeddings", "gather"),
+        ("embeddings", True),
+        ("embedding_schedule", "3d"),
         ("backend", "nccl"),
         ("backend", "mpi"),
         ("backend", "ucc"),
@@ -64,6 +67,8 @@ def test_a_wrong_value_is_refused_by_its_name(name, value):
         ("TFDEAR_CONNECTIONS", "many"),
         ("TFDEAR_MAX_DELAY_MS", "-5"),
         ("TFDEAR_CLEANUP_TIMEOUT", "soon"),
+        ("TFDEAR_EMBEDDINGS", "gather"),
+        ("TFDEAR_EMBEDDING_SCHEDULE", "3d"),
     ],
 )
 def test_so_it_is_in_the_environment(variable, value):
@@ -71,10 +76,19 @@ def test_so_it_is_in_the_environment(variable, value):
         resolve({variable: value})
 
 
-@pytest.mark.parametrize("backend", ["nccl", "mpi"])
-def test_a_backend_that_is_not_built_is_refused_as_such(backend):
-    with pytest.raises(ValueError, match="is not in this version of tfdear"):
-        resolve(backend=backend)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("backend", "nccl"),
+        ("backend", "mpi"),
+        ("embeddings", "all_reduce"),
+        ("embedding_schedule", "2d"),
+        ("embedding_schedule", "horizontal"),
+    ],
+)
+def test_what_is_not_built_is_refused_as_such(name, value):
+    with pytest.raises(ValueError, match=f"{name}='{value}'` is not in this version of tfdear"):
+        resolve(**{name: value})
 
 
 def test_arguments_win_over_variables_and_these_over_defaults():
@@ -108,7 +122,7 @@ def test_every_option_is_shared_or_of_ones_own_choice():
     # An option that is added must be decided about.
     shared = {
         "schedule", "barrier", "fusion", "collective", "compression", "weighting", "connections",
-        "shared_seeds", "check_every", "log_per_rank",
+        "shared_seeds", "check_every", "log_per_rank", "embeddings", "embedding_schedule",
     }  # fmt: skip
     own = {
         "backend", "timeout", "init_timeout", "heartbeat", "cleanup_timeout", "shared_memory",
