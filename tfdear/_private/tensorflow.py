@@ -15,6 +15,9 @@ from tensorflow.python import pywrap_tfe
 # Base class of the strategy's iterators, which Keras and `tf.function` take for tf.data's own.
 from tensorflow.python.data.ops import iterator_ops
 
+# Base class of the optional batches that such iterators give out.
+from tensorflow.python.data.ops import optional_ops
+
 # Base class of `strategy.extended`, replica contexts and update scopes: the strategy contract.
 from tensorflow.python.distribute import distribute_lib
 

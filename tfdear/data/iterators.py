@@ -13,7 +13,8 @@ import _thread
 import atexit
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -25,12 +26,15 @@ from tfdear.data import autotuning, first_batch
 _EXIT_SECONDS = 0.25
 
 
-def hand_out(dataset: object) -> object:
-    """The dataset that a script gets in place of this rank's own; passes on what is no dataset."""
+def hand_out(dataset: object, iterate: "_Iterate | None" = None) -> object:
+    """The dataset that a script gets in place of this rank's own; passes on what is no dataset.
+
+    `iterate` makes its iterators; None: as `DistributedIterator` does.
+    """
     if not isinstance(dataset, tf.data.Dataset) or isinstance(dataset, DistributedDataset):
         return dataset
     comparison = getattr(dataset, first_batch.COMPARISON, None)
-    return DistributedDataset(autotuning.switch_off_unused(dataset), comparison)
+    return DistributedDataset(autotuning.switch_off_unused(dataset), comparison, iterate)
 
 
 class DistributedDataset(tf.data.Dataset):
@@ -39,9 +43,15 @@ class DistributedDataset(tf.data.Dataset):
     `comparison` compares the first batch of every iteration outside of a `tf.function`.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, comparison: first_batch.FirstBatch | None = None):
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        comparison: first_batch.FirstBatch | None = None,
+        iterate: "_Iterate | None" = None,
+    ):
         self._input_dataset = dataset
         self._comparison = comparison
+        self._iterate = DistributedIterator if iterate is None else iterate
         super().__init__(dataset._variant_tensor)
 
     def _inputs(self) -> list[tf.data.Dataset]:
@@ -56,8 +66,8 @@ class DistributedDataset(tf.data.Dataset):
             return super().__iter__()
         with tf.device(self._variant_tensor.device):
             if self._comparison is None:
-                return DistributedIterator(self)
-            return DistributedIterator(self._comparison.dataset, self._comparison)
+                return self._iterate(self, None)
+            return self._iterate(self._comparison.dataset, self._comparison)
 
 
 class DistributedIterator(_tf_private.iterator_ops.OwnedIterator):
@@ -100,6 +110,11 @@ def compare_first_batch(iterator: Iterator[object]) -> None:
     if isinstance(iterator, DistributedIterator):
         _ = iterator._iterator_resource
 
+
+# Makes an iterator over a dataset whose first batch is compared.
+_Iterate: TypeAlias = Callable[
+    [tf.data.Dataset, first_batch.FirstBatch | None], DistributedIterator
+]
 
 # Iterators that may still be used.
 _live: weakref.WeakSet = weakref.WeakSet()

@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from tfdear._private import tensorflow as _tf_private
-from tfdear.data import empty_batch, first_batch, global_batches, iterators
+from tfdear.data import empty_batch, first_batch, global_batches, iterators, look_ahead
 from tfdear.data import examples as examples_module
 from tfdear.gradients import collectives as collectives_module
 from tfdear.gradients import consistency, reducer, sparse_rows
@@ -45,6 +45,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         self._is_chief = job.rank == 0
         self._num_workers = job.world_size
         self.elements = examples_module.Elements()
+        self.look_ahead = look_ahead.LookAhead(lambda: "table_service" in vars(self))
         self._warnings: set[str] = set()
         self.embeddings = job.options.embeddings  # Of layers that leave it to the strategy.
         self.weighs_examples = job.options.weighting == "examples"
@@ -157,7 +158,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             )
             comparison = getattr(dataset, first_batch.COMPARISON, None)
             self.elements.add(dataset.element_spec, comparison)
-        return iterators.hand_out(dataset)
+        return iterators.hand_out(dataset, self.look_ahead.iterate)
 
     def gather_lists(self, integers: list[int]) -> list[list[int]]:
         """Gathers lists of integers, which may have different lengths, from all ranks."""
@@ -184,7 +185,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             self.elements.add(dataset.element_spec)
             dataset = global_batches.same_length(dataset, self._job.exchange_integers)
             dataset = global_batches.mark_distributed(dataset)
-        return iterators.hand_out(dataset)
+        return iterators.hand_out(dataset, self.look_ahead.iterate)
 
     def _experimental_distribute_values_from_function(
         self, value_fn: Callable[[tf.distribute.experimental.ValueContext], object]
