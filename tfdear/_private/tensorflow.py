@@ -30,6 +30,9 @@ from tensorflow.python.eager import context
 # Tells whether a gradient is being recorded.
 from tensorflow.python.eager import record
 
+# Tells the function of a `tf.function` from a branch or a loop in it.
+from tensorflow.python.framework import func_graph
+
 # Turns a status code of TensorFlow's C API into the exception that Python would have raised.
 from tensorflow.python.framework import errors_impl
 

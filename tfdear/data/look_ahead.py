@@ -10,7 +10,7 @@ Everything else about the iterator is as before.
 
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import tensorflow as tf
