@@ -21,6 +21,8 @@ from tfdear.data.look_ahead import Kind, LookAhead, Read
 
 _FOUND = "_tfdear_next_batch"
 _MOST_ANCESTORS = 500
+# They have state, vocabularies, which steps do not change.
+_READING = frozenset(("LookupTableFindV2", "LookupTableSizeV2"))
 # Loops made of ops, which cannot be added one by one.
 _LOOPS = frozenset(("Enter", "Exit", "NextIteration", "Merge", "Switch", "LoopCond"))
 
@@ -97,7 +99,9 @@ def _known(graph: tf.Graph) -> dict[str, _Found | None]:
 
 
 def _can_be_added(op: tf.Operation) -> bool:
-    return not (op.op_def.is_stateful or op.type.startswith("Dear") or op.type in _LOOPS)
+    if op.op_def.is_stateful and op.type not in _READING:
+        return False
+    return not op.type.startswith("Dear") and op.type not in _LOOPS
 
 
 def _add_again(op: tf.Operation, inputs: list[_Found]) -> list[tf.Tensor]:
@@ -140,7 +144,10 @@ def _source(value: tf.Tensor, look_ahead: LookAhead) -> _Found | None:
         arguments = _arguments_like(graph, kind)
         if arguments is not None:
             index = next((i for i, part in enumerate(arguments) if part is value), None)
-            return None if index is None else _argument(value, look_ahead, kind, index)
+            # A function whose first call has nothing that was read will hardly have later.
+            if index is None or not _is_read_around(graph, look_ahead, kind):
+                return None
+            return _argument(value, look_ahead, kind, index)
     return None
 
 
@@ -150,8 +157,7 @@ def _arguments_like(graph: tf.Graph, kind: Kind) -> list[tf.Tensor] | None:
         return None  # A branch, or the body of a loop.
     captured = [*graph.internal_captures, *tf.nest.flatten(graph.deferred_internal_captures)]
     names = {tensor.name for tensor in captured}
-    placeholders = [op.outputs[0] for op in graph.get_operations() if op.type == "Placeholder"]
-    arguments = [tensor for tensor in placeholders if tensor.name not in names]
+    arguments = [tensor for tensor in graph.inputs if tensor.name not in names]
     kinds = look_ahead_module.kind_of(arguments)
     starts = [
         start
@@ -194,10 +200,11 @@ def _at_call(graph: tf.Graph, look_ahead: LookAhead, kind: Kind, part: int) -> t
     captures = graph.function_captures
     key = f"tfdear_next_batch_{part}_{kind}"
     if key not in captures.by_ref_internal:
-        dtype, rank = (*kind, *kind, (tf.bool, 0))[part]
+        dtype, rank = _type_of(kind, part)
         specification = tf.TensorSpec([None] * rank, dtype)
         with graph.as_default(), tf.control_dependencies(None):
             placeholder = tf.compat.v1.placeholder(dtype, specification.shape)
+        # As `capture_call_time_value`, which leaves it to the outermost function alone to ask.
         captures.add_or_replace(
             key=key,
             external=functools.partial(_value_at_call, look_ahead, kind, part),
@@ -208,24 +215,48 @@ def _at_call(graph: tf.Graph, look_ahead: LookAhead, kind: Kind, part: int) -> t
     return captures.by_ref_internal[key]
 
 
+def _type_of(kind: Kind, part: int) -> tuple[tf.DType, int]:
+    return (*kind, *kind, (tf.bool, 0))[part]
+
+
 def _value_at_call(look_ahead: LookAhead, kind: Kind, part: int) -> list[tf.Tensor]:
     """As `_at_call`, where a function is called."""
-    read: Read | None = None
-    if tf.executing_eagerly():
-        read = look_ahead.last
-    else:
-        graph = _tf_private.ops.get_default_graph()
-        while graph is not None:
-            reads = [one for one in look_ahead_module.reads_of(graph) if one.kind == kind]
-            if reads:
-                read = reads[-1]
-                break
-            if _arguments_like(graph, kind) is not None:
-                return [_at_call(graph, look_ahead, kind, part)]
-            if type(graph) is _tf_private.func_graph.FuncGraph:
-                break
-            graph = getattr(graph, "outer_graph", None)
-    if read is not None and read.kind == kind:
-        return [(*read.batch, *read.following, read.has_next)[part]]
-    dtype, rank = (*kind, *kind, (tf.bool, 0))[part]
+    graph = None if tf.executing_eagerly() else _tf_private.ops.get_default_graph()
+    where = _where_read(graph, look_ahead, kind)
+    if isinstance(where, Read):
+        return [(*where.batch, *where.following, where.has_next)[part]]
+    if where is not None:
+        return [_at_call(where, look_ahead, kind, part)]
+    dtype, rank = _type_of(kind, part)
     return [tf.zeros([0] * rank, dtype)]
+
+
+def _around(graph: tf.Graph) -> tf.Graph | None:
+    """The graph around one; None: there is none."""
+    outer = getattr(graph, "outer_graph", None)
+    return outer if isinstance(outer, _tf_private.func_graph.FuncGraph) else None
+
+
+def _is_read_around(graph: tf.Graph, look_ahead: LookAhead, kind: Kind) -> bool:
+    """Whether the call for which a function is traced has something that was read."""
+    where: Read | tf.Graph | None = graph
+    while isinstance(where, tf.Graph):
+        where = _where_read(_around(where), look_ahead, kind)
+    return where is not None
+
+
+def _where_read(
+    graph: tf.Graph | None, look_ahead: LookAhead, kind: Kind
+) -> Read | tf.Graph | None:
+    """What was last read of a kind, or the function that may have it as its arguments."""
+    while graph is not None:
+        reads = [read for read in look_ahead_module.reads_of(graph) if read.kind == kind]
+        if reads:
+            return reads[-1]
+        if _arguments_like(graph, kind) is not None:
+            return graph
+        if type(graph) is _tf_private.func_graph.FuncGraph:
+            return None  # Not a branch, or the body of a loop.
+        graph = _around(graph)
+    read = look_ahead.last
+    return read if read is not None and read.kind == kind else None
