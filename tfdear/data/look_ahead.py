@@ -18,8 +18,9 @@ import tensorflow as tf
 from tfdear._private import tensorflow as _tf_private
 from tfdear.data import first_batch, iterators
 
-# What all batches of a dataset share: type and rank of each tensor that they consist of.
-Kind: TypeAlias = tuple[tuple[tf.DType, int | None], ...]
+# What all batches of a dataset share: type and rank of each tensor that they consist of; -1: it is
+# not known.
+Kind: TypeAlias = tuple[tuple[tf.DType, int], ...]
 
 _READS = "_tfdear_reads"
 
@@ -40,7 +41,8 @@ class Read:
 
 def kind_of(values: list[tf.Tensor] | list[tf.TensorSpec]) -> Kind:
     """The kind of a batch that consists of these tensors."""
-    return tuple((value.dtype, value.shape.rank) for value in values)
+    ranks = [-1 if value.shape.rank is None else value.shape.rank for value in values]
+    return tuple((value.dtype, rank) for value, rank in zip(values, ranks, strict=True))
 
 
 def reads_of(graph: tf.Graph) -> list[Read]:
@@ -57,9 +59,12 @@ class LookAhead:
 
     def __init__(self, is_needed: Callable[[], bool]):
         self._is_needed = is_needed
-        self._last: weakref.ref[LookAheadIterator] | None = None
         # The kinds of batches that such iterators have had.
         self.kinds: set[Kind] = set()
+        # Of the batch that was last read outside of a graph, until there are no more. It decides
+        # about graphs, which must be the same on all ranks; when an iterator is gone is not.
+        self.last_kind: Kind | None = None
+        self._last: weakref.ref[LookAheadIterator] | None = None
 
     @property
     def last(self) -> Read | None:
@@ -70,6 +75,7 @@ class LookAhead:
     def note(self, iterator: "LookAheadIterator") -> None:
         """Notes the iterator that was used last."""
         self._last = weakref.ref(iterator)
+        self.last_kind = None if iterator.last_read is None else iterator.last_read.kind
 
     def iterate(
         self, dataset: tf.data.Dataset, comparison: first_batch.FirstBatch | None = None
@@ -120,7 +126,6 @@ def _pairs(dataset: tf.data.Dataset) -> tf.data.Dataset | None:
         and one.dtype == other.dtype
         and one.shape.as_list() == other.shape.as_list()
         for one, other in zip(pairs.element_spec, expected, strict=True)
-        if other.shape.rank is not None
     )
     return pairs if same else None
 
@@ -219,6 +224,7 @@ class LookAheadIterator(_LooksAhead, iterators.DistributedIterator):
             return super().__next__()
         except StopIteration:
             self.last_read = None
+            self._owner.note(self)
             raise
 
 

@@ -12,6 +12,7 @@ batch is known in this call. The added ops then run on this batch again, which t
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -70,11 +71,12 @@ def _follow(tensor: tf.Tensor, look_ahead: LookAhead) -> _Found | None:
     while waiting:
         value = waiting.pop()
         if value.name in known:
-            if known[value.name] is None:
+            continue
+        if value.op.type == "Placeholder" or _read_with(value) is not None:
+            found = _source(value, look_ahead)
+            if found is None:
                 return None
-        elif value.op.type == "Placeholder" or _read_with(value) is not None:
-            known[value.name] = _source(value, look_ahead)
-            waiting.append(value)
+            known[value.name] = found
         elif not _can_be_added(value.op) or len(ops) > _MOST_ANCESTORS:
             return None
         elif value.op._id not in ops:
@@ -82,7 +84,9 @@ def _follow(tensor: tf.Tensor, look_ahead: LookAhead) -> _Found | None:
             waiting += value.op.inputs
     for _, op in sorted(ops.items()):  # What an op depends on was added before it.
         inputs = [known[value.name] for value in op.inputs]
-        changed = any(one.tensor is not value for one, value in zip(inputs, op.inputs, strict=True))
+        changed = any(
+            one.tensor.name != value.name for one, value in zip(inputs, op.inputs, strict=True)
+        )
         outputs = _add_again(op, inputs) if changed else op.outputs
         conditions = tuple({id(c): c for one in inputs for c in one.conditions}.values())
         for old, new in zip(op.outputs, outputs, strict=True):
@@ -90,7 +94,7 @@ def _follow(tensor: tf.Tensor, look_ahead: LookAhead) -> _Found | None:
     return known[tensor.name]
 
 
-def _known(graph: tf.Graph) -> dict[str, _Found | None]:
+def _known(graph: tf.Graph) -> dict[str, _Found]:
     """What was found in a graph already, by names of tensors."""
     if not hasattr(graph, _FOUND):
         # An attribute lives as long as the graph, which tensors keep alive.
@@ -117,12 +121,15 @@ def _add_again(op: tf.Operation, inputs: list[_Found]) -> list[tf.Tensor]:
         ).outputs
 
 
+def _place(value: tf.Tensor, parts: Sequence[tf.Tensor]) -> int | None:
+    """Where a tensor is among others of its graph; None: it is not."""
+    return next((place for place, part in enumerate(parts) if part.name == value.name), None)
+
+
 def _read_with(value: tf.Tensor) -> Read | None:
     """What an op read that has this tensor as a part of the batch."""
-    for read in look_ahead_module.reads_of(value.graph):
-        if any(part is value for part in read.batch):
-            return read
-    return None
+    reads = look_ahead_module.reads_of(value.graph)
+    return next((read for read in reads if _place(value, read.batch) is not None), None)
 
 
 def _source(value: tf.Tensor, look_ahead: LookAhead) -> _Found | None:
@@ -130,25 +137,75 @@ def _source(value: tf.Tensor, look_ahead: LookAhead) -> _Found | None:
     graph = value.graph
     read = _read_with(value)
     if read is not None:
-        index = next(i for i, part in enumerate(read.batch) if part is value)
-        return _Found(read.following[index], (read.has_next,))
+        _add_batch(read.batch, read.following, read.has_next)
+        return _known(graph)[value.name]
     for external, internal in getattr(graph, "captures", ()):
-        if internal is value:
+        if internal.name == value.name:
             if not tf.is_symbolic_tensor(external):
                 return _Found(value)
             found = _follow(external, look_ahead)
-            if found is None or found.tensor is external:
+            if found is None or found.tensor.name == external.name:
                 return None if found is None else _Found(value)
             return _Found(graph.capture(found.tensor), tuple(map(graph.capture, found.conditions)))
     for kind in sorted(look_ahead.kinds, key=len, reverse=True):
         arguments = _arguments_like(graph, kind)
-        if arguments is not None:
-            index = next((i for i, part in enumerate(arguments) if part is value), None)
-            # A function whose first call has nothing that was read will hardly have later.
-            if index is None or not _is_read_around(graph, look_ahead, kind):
+        # A function whose first call has nothing that was read will hardly have later.
+        if arguments and _place(value, arguments) is not None:
+            if not _is_read_around(graph, look_ahead, kind):
                 return None
-            return _argument(value, look_ahead, kind, index)
+            _add_arguments(arguments, look_ahead, kind)
+            return _known(graph)[value.name]
     return None
+
+
+def _add_batch(batch: list[tf.Tensor], following: list[tf.Tensor], has_next: tf.Tensor) -> None:
+    """Notes what the tensors of a batch are for the next one."""
+    graph = has_next.graph
+    with graph.as_default(), tf.control_dependencies(None):
+        # Ops need not accept what they never see: other sizes than those fixed, or no rows.
+        conditions = [has_next]
+        for value, other in zip(batch, following, strict=True):
+            shape = tf.shape(other)
+            for axis, (size, known) in enumerate(zip(value.shape, other.shape, strict=True)):
+                if known is None and size is not None:
+                    conditions.append(tf.equal(shape[axis], size))
+            has_rows = tf.reduce_all(tf.not_equal(shape, 0))
+            conditions.append(has_rows | tf.reduce_any(tf.equal(tf.shape(value), 0)))
+        present = tf.reduce_all(tf.stack(conditions))
+        chosen = tf.cond(present, lambda: following, lambda: batch)
+    for value, other in zip(batch, chosen, strict=True):
+        other.set_shape(value.shape)
+        _known(graph)[value.name] = _Found(other, (present,))
+
+
+def _add_arguments(arguments: list[tf.Tensor], look_ahead: LookAhead, kind: Kind) -> None:
+    """As `_add_batch`, of arguments that may be what was read."""
+    graph = arguments[0].graph
+    *read, has_next = (
+        _at_call(graph, look_ahead, kind, part) for part in range(2 * len(arguments) + 1)
+    )
+    with graph.as_default(), tf.control_dependencies(None):
+        same_shapes = [
+            tf.reduce_all(tf.equal(tf.shape(value), tf.shape(part)))
+            for value, part in zip(arguments, read, strict=False)
+        ]
+        is_read = tf.cond(
+            tf.reduce_all(tf.stack([has_next, *same_shapes])),
+            lambda: tf.reduce_all(
+                tf.stack(
+                    [_are_equal(one, other) for one, other in zip(arguments, read, strict=False)]
+                )
+            ),
+            lambda: tf.constant(False),
+        )
+    _add_batch(arguments, read[len(arguments) :], is_read)
+
+
+def _are_equal(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """Whether tensors of one shape are equal; of floats, which may be many, the first."""
+    if one.dtype.is_floating and one.shape.rank:
+        one, other = one[:1], other[:1]
+    return tf.reduce_all(tf.equal(one, other))
 
 
 def _arguments_like(graph: tf.Graph, kind: Kind) -> list[tf.Tensor] | None:
@@ -165,34 +222,6 @@ def _arguments_like(graph: tf.Graph, kind: Kind) -> list[tf.Tensor] | None:
         if kinds[start : start + len(kind)] == kind
     ]
     return arguments[starts[0] : starts[0] + len(kind)] if len(starts) == 1 else None
-
-
-def _argument(value: tf.Tensor, look_ahead: LookAhead, kind: Kind, index: int) -> _Found:
-    """What an argument of a function is, if the function was called with what was read."""
-    graph = value.graph
-    batch, following, has_next = (
-        _at_call(graph, look_ahead, kind, part)
-        for part in (index, len(kind) + index, 2 * len(kind))
-    )
-    with graph.as_default(), tf.control_dependencies(None):
-        shape = tf.shape(following)
-        fixed = tf.constant([size is not None for size in value.shape], tf.bool)
-        sizes = tf.constant([size or 0 for size in value.shape], tf.int32)
-        conditions = (
-            has_next,
-            # Ops need not accept other fixed sizes, or no rows.
-            tf.reduce_all(tf.equal(shape, sizes) | ~fixed),
-            tf.reduce_all(tf.not_equal(shape, 0)) | tf.reduce_any(tf.equal(tf.shape(value), 0)),
-            tf.reduce_all(tf.equal(tf.shape(batch), tf.shape(value))),
-        )
-        present = tf.cond(
-            tf.reduce_all(tf.stack(conditions)),
-            lambda: tf.reduce_all(tf.equal(batch, value)),
-            lambda: tf.constant(False),
-        )
-        tensor = tf.cond(present, lambda: following, lambda: value)
-        tensor.set_shape(value.shape)
-    return _Found(tensor, (present,))
 
 
 def _at_call(graph: tf.Graph, look_ahead: LookAhead, kind: Kind, part: int) -> tf.Tensor:
@@ -241,7 +270,10 @@ def _is_read_around(graph: tf.Graph, look_ahead: LookAhead, kind: Kind) -> bool:
     """Whether the call for which a function is traced has something that was read."""
     where: Read | tf.Graph | None = graph
     while isinstance(where, tf.Graph):
-        where = _where_read(_around(where), look_ahead, kind)
+        outer = _around(where)
+        if outer is None:
+            return look_ahead.last_kind == kind
+        where = _where_read(outer, look_ahead, kind)
     return where is not None
 
 
