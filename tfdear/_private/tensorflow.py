@@ -97,6 +97,35 @@ REGISTRY.name(_CONTEXT, "Context.enable_collective_ops", "(self, server_def)")
 REGISTRY.name(_CONTEXT, "Context.ensure_initialized", "(self)")
 REGISTRY.name(_CONTEXT, "context", "()")
 
+# Batches with the next one: what an iterator gives out, and how a `tf.function` gets it.
+_ITERATORS = _DATASETS + ".iterator_ops"
+REGISTRY.name(_ITERATORS, "OwnedIterator._next_internal", "(self)")
+REGISTRY.name(_ITERATORS, "OwnedIterator.get_next_as_optional", "(self)")
+REGISTRY.name(_ITERATORS, "IteratorSpec._from_components", "(self, components)")
+REGISTRY.name(_ITERATORS, "IteratorSpec.__init__", "(self, element_spec)", sets="_element_spec")
+for _class in ("_OptionalImpl", "OptionalSpec"):
+    REGISTRY.name(_DATASETS + ".optional_ops", f"{_class}.__init__", sets="_element_spec")
+REGISTRY.name(_DATASETS + ".optional_ops", "_OptionalImpl.get_value", "(self, name=None)")
+
+# What a function is given besides its arguments, and what is asked for when it is called.
+_FUNC_GRAPH = "tensorflow.python.framework.func_graph"
+for _property in (
+    "captures",
+    "internal_captures",
+    "deferred_internal_captures",
+    "function_captures",
+    "outer_graph",
+):
+    REGISTRY.name(_FUNC_GRAPH, f"FuncGraph.{_property}")
+REGISTRY.name(
+    "tensorflow.core.function.capture.capture_container",
+    "FunctionCaptures.add_or_replace",
+    "(self, key, external, internal, tracetype=None, is_by_ref=False)",
+)
+REGISTRY.name(
+    "tensorflow.core.function.capture.capture_container", "FunctionCaptures.by_ref_internal"
+)
+
 # The seed of the whole program, to give all ranks the same one.
 REGISTRY.name(_CONTEXT, "global_seed", "()")
 
