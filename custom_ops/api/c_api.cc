@@ -169,11 +169,20 @@ int tfdear_layout_set_partition(int64_t layout, int tensor, const int64_t* colum
 int64_t tfdear_lookup_create() { return Engine::Get()->CreateLookup(); }
 
 int tfdear_lookup_add(int64_t lookup, const int64_t* column_begins, int count, int64_t columns,
-                      const char* name, char* error, int error_size) {
+                      int64_t variable, const char* name, char* error, int error_size) {
   return Report(
       Engine::Get()->AddLookupTable(
-          lookup, {{std::vector<int64_t>(column_begins, column_begins + count)}, columns, name}),
+          lookup,
+          {{std::vector<int64_t>(column_begins, column_begins + count)}, columns, name, variable}),
       error, error_size);
+}
+
+int tfdear_lookup_look_ahead(int64_t lookup, char* error, int error_size) {
+  return Report(Engine::Get()->LookAhead(lookup), error, error_size);
+}
+
+int tfdear_lookup_early(int64_t lookup, int table, char* error, int error_size) {
+  return Report(Engine::Get()->LookUpEarly(lookup, table), error, error_size);
 }
 
 int64_t tfdear_layout_shared(int64_t layout) { return Engine::Get()->SharedWith(layout); }
@@ -252,7 +261,7 @@ int tfdear_compression_load(const char* state, int64_t size, char* error, int er
 
 int tfdear_synchronize(double timeout_seconds, char* error, int error_size) {
   const std::chrono::milliseconds timeout(static_cast<int64_t>(timeout_seconds * 1000));
-  return Report(Engine::Get()->pending()->WaitAll(timeout), error, error_size);
+  return Report(Engine::Get()->WaitForUpdates(timeout), error, error_size);
 }
 
 int tfdear_in_flight(int lane, uint64_t* sequence, double* seconds, int* waiting_for,

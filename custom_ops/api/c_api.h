@@ -47,10 +47,14 @@ TFDEAR_EXPORT int tfdear_layout_set_variable(int64_t layout, int tensor, int64_t
 TFDEAR_EXPORT int tfdear_layout_set_partition(int64_t layout, int tensor,
                                               const int64_t* column_begins, int count, char* error,
                                               int error_size);
-// Engine::CreateLookup, Engine::AddLookupTable.
+// Engine::CreateLookup, Engine::AddLookupTable; `variable`: the table's.
 TFDEAR_EXPORT int64_t tfdear_lookup_create();
 TFDEAR_EXPORT int tfdear_lookup_add(int64_t lookup, const int64_t* column_begins, int count,
-                                    int64_t columns, const char* name, char* error, int error_size);
+                                    int64_t columns, int64_t variable, const char* name,
+                                    char* error, int error_size);
+// Engine::LookAhead, Engine::LookUpEarly.
+TFDEAR_EXPORT int tfdear_lookup_look_ahead(int64_t lookup, char* error, int error_size);
+TFDEAR_EXPORT int tfdear_lookup_early(int64_t lookup, int table, char* error, int error_size);
 // Engine::SharedWith.
 TFDEAR_EXPORT int64_t tfdear_layout_shared(int64_t layout);
 // Engine::RequestNorms.

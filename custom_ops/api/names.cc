@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kLaneNames[] = {"gradients",  "control",         "intra_node",
                                       "inter_node", "gradients_intra", "gradients_inter",
-                                      "embeddings", "embedding_rows"};
+                                      "embeddings", "embedding_rows",  "delayed_rows"};
 constexpr const char* kTransportNames[] = {"gloo", "shared_memory"};
 constexpr const char* kExchangeNames[] = {"all_gather", "reduce"};
 constexpr const char* kValueFormatNames[] = {"float32", "bfloat16"};

@@ -114,10 +114,10 @@ void Engine::OpenNow(int64_t layout, const Opened& opened) {
   ProcessGroup* group = lane->group();
   std::shared_ptr<TableRows> tables;
   if (!current->tables.empty()) {
-    Lane* const rows = this->lane(LaneKind::kEmbeddingRows);
-    tables = std::make_shared<TableRows>(current->name, current->tables, pool_, &events_, rows,
-                                         options_.max_delay_ms);
-    rows->Open(tables);
+    tables = std::make_shared<TableRows>(
+        current->name, current->tables, pool_, &events_, this->lane(LaneKind::kEmbeddingRows),
+        this->lane(LaneKind::kDelayedRows), options_.max_delay_ms, &held_back_);
+    tables->Open();
   }
   auto reduction = std::make_shared<Reduction>(
       current, group->rank(), group->size(), pool_, &events_, lane, options_.max_delay_ms,
@@ -174,8 +174,7 @@ Status Engine::OpenCollective(LaneKind kind, std::shared_ptr<SingleCollective>* 
 void Engine::GiveUp(Ticket* ticket, Lane* its_lane) {
   auto* reduction = dynamic_cast<Reduction*>(ticket);
   const auto tables = reduction == nullptr ? nullptr : reduction->tables();
-  const bool rows_withdrawn =
-      tables == nullptr || lane(LaneKind::kEmbeddingRows)->Withdraw(tables.get());
+  const bool rows_withdrawn = tables == nullptr || tables->Withdraw();
   if (its_lane->Withdraw(ticket) && rows_withdrawn) return;
   if (auto* lookup = dynamic_cast<TableLookup*>(ticket); lookup != nullptr && !lookup->complete()) {
     return Abort(Status(
@@ -199,6 +198,7 @@ void Engine::Abort(const Status& cause) {
     if (!failure_.ok()) return;
     failure_ = cause;
   }
+  held_back_.Release();
   for (auto& lane : lanes_) {
     if (lane != nullptr) lane->Fail(cause);
   }

@@ -15,6 +15,7 @@
 #include "custom_ops/engine/queue/lane.h"
 #include "custom_ops/engine/record/event_record.h"
 #include "custom_ops/engine/schedule/compression_state.h"
+#include "custom_ops/engine/schedule/held_back.h"
 #include "custom_ops/engine/schedule/reduction.h"
 #include "custom_ops/engine/schedule/single_collective.h"
 #include "custom_ops/engine/schedule/table_lookup.h"
@@ -36,7 +37,9 @@ class Engine {
   // The process's own, for callers that can be handed nothing: kernels and the C functions.
   static Engine* Get();
 
-  Engine() : pending_(&events_), pool_(std::make_shared<FusionBufferPool>()) {}
+  Engine()
+      : pending_(&events_, [this](int64_t variable) { held_back_.VariableWanted(variable); }),
+        pool_(std::make_shared<FusionBufferPool>()) {}
   // Waits for the collectives that run. Nobody may wait for others: Abort() ends what does.
   ~Engine();
 
@@ -88,7 +91,13 @@ class Engine {
   // traced; the first use ends the description.
   int64_t CreateLookup();
   Status AddLookupTable(int64_t lookup, LookupLayout::Table table);
+  // Says of a lookup that its steps know the ids of the next one; of a table of such a lookup, that
+  // vectors which a step does not change are looked up early.
+  Status LookAhead(int64_t lookup);
+  Status LookUpEarly(int64_t lookup, int table);
   Status OpenLookup(int64_t lookup, std::shared_ptr<TableLookup>* opened, Lane** lane);
+  // Opens the ticket that looks ahead of a lookup.
+  Status OpenLookAhead(TableLookup* lookup, std::shared_ptr<TableLookup>* opened, Lane** lane);
   Status OpenCollective(LaneKind lane, std::shared_ptr<SingleCollective>* collective,
                         Lane** opened);
 
@@ -109,6 +118,11 @@ class Engine {
 
   int64_t CreateVariable() { return next_variable_++; }
   PendingUpdates* pending() { return &pending_; }
+  // Waits for all updates in flight, which are held back no longer; see PendingUpdates.
+  Status WaitForUpdates(std::chrono::milliseconds timeout) {
+    held_back_.Release();
+    return pending_.WaitAll(timeout);
+  }
   EventRecord* events() { return &events_; }
   Lane* lane(LaneKind kind) { return lanes_[static_cast<int>(kind)].get(); }
   int max_delay_ms() const { return options_.max_delay_ms; }
@@ -158,7 +172,16 @@ class Engine {
   Status Adopt(int64_t layout, const std::vector<int64_t>& words, int64_t interval);
   void OpenNow(int64_t layout, const Opened& opened);
 
+  struct LookupEntry {
+    std::shared_ptr<LookupLayout> layout;
+    bool used = false;
+    // What looked ahead last; the next lookup takes it.
+    std::shared_ptr<TableLookup> ahead;
+  };
+  Status FindLookup(int64_t lookup, LookupEntry** entry) TFDEAR_REQUIRES(mutex_);
+
   EventRecord events_;
+  HeldBack held_back_;
   PendingUpdates pending_;
   std::shared_ptr<FusionBufferPool> pool_;
   std::shared_ptr<FusionBufferPool> group_pool_;  // Of the memory that the group wants; or null.
@@ -170,8 +193,7 @@ class Engine {
   bool started_ TFDEAR_GUARDED_BY(mutex_) = false;
   // And what they hold.
   std::vector<std::unique_ptr<LayoutEntry>> layouts_ TFDEAR_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<LookupLayout>> lookups_ TFDEAR_GUARDED_BY(mutex_);
-  std::vector<bool> lookups_used_ TFDEAR_GUARDED_BY(mutex_);
+  std::vector<LookupEntry> lookups_ TFDEAR_GUARDED_BY(mutex_);
   bool compressed_ TFDEAR_GUARDED_BY(mutex_) = false;
   Compression compression_ TFDEAR_GUARDED_BY(mutex_);
   double density_ TFDEAR_GUARDED_BY(mutex_) = 1;

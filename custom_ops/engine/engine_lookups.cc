@@ -9,22 +9,50 @@ namespace tfdear {
 
 int64_t Engine::CreateLookup() {
   MutexLock lock(mutex_);
-  lookups_.push_back(std::make_shared<LookupLayout>());
-  lookups_used_.push_back(false);
+  lookups_.emplace_back();
+  lookups_.back().layout = std::make_shared<LookupLayout>();
   return static_cast<int64_t>(lookups_.size()) - 1;
+}
+
+Status Engine::FindLookup(int64_t lookup, LookupEntry** entry) {
+  if (lookup < 0 || lookup >= static_cast<int64_t>(lookups_.size()) || lookups_[lookup].used) {
+    return Internal("lookup ", lookup, " does not exist or was changed after its first use");
+  }
+  *entry = &lookups_[lookup];
+  return Status();
 }
 
 Status Engine::AddLookupTable(int64_t lookup, LookupLayout::Table table) {
   MutexLock lock(mutex_);
-  if (lookup < 0 || lookup >= static_cast<int64_t>(lookups_.size()) || lookups_used_[lookup]) {
-    return Internal("lookup ", lookup, " does not exist or was changed after its first use");
+  LookupEntry* entry = nullptr;
+  TFDEAR_RETURN_IF_ERROR(FindLookup(lookup, &entry));
+  entry->layout->tables.push_back(std::move(table));
+  return Status();
+}
+
+Status Engine::LookAhead(int64_t lookup) {
+  MutexLock lock(mutex_);
+  LookupEntry* entry = nullptr;
+  TFDEAR_RETURN_IF_ERROR(FindLookup(lookup, &entry));
+  entry->layout->looks_ahead = true;
+  return Status();
+}
+
+Status Engine::LookUpEarly(int64_t lookup, int table) {
+  MutexLock lock(mutex_);
+  LookupEntry* entry = nullptr;
+  TFDEAR_RETURN_IF_ERROR(FindLookup(lookup, &entry));
+  auto& tables = entry->layout->tables;
+  if (table < 0 || table >= static_cast<int>(tables.size())) {
+    return Internal("lookup ", lookup, " has no table ", table);
   }
-  lookups_[lookup]->tables.push_back(std::move(table));
+  tables[table].early = true;
   return Status();
 }
 
 Status Engine::OpenLookup(int64_t lookup, std::shared_ptr<TableLookup>* opened, Lane** its_lane) {
-  std::shared_ptr<const LookupLayout> layout;
+  *its_lane = lane(LaneKind::kEmbeddings);
+  if (*its_lane == nullptr) return Internal("the engine was not started before its first use");
   {
     MutexLock lock(mutex_);
     if (!failure_.ok()) return failure_;
@@ -33,13 +61,27 @@ Status Engine::OpenLookup(int64_t lookup, std::shared_ptr<TableLookup>* opened, 
                              " in this process: a function that was traced under a DearStrategy "
                              "runs only in the process that traced it");
     }
-    lookups_used_[lookup] = true;
-    layout = lookups_[lookup];
+    LookupEntry& entry = lookups_[lookup];
+    entry.used = true;
+    *opened = std::make_shared<TableLookup>(entry.layout, pool_, &events_, *its_lane,
+                                            options_.max_delay_ms, &held_back_);
+    (*opened)->LookAhead(lookup);
+    (*opened)->SetExpected(std::move(entry.ahead));
+    entry.ahead = nullptr;
   }
+  (*its_lane)->Open(*opened);
+  return Status();
+}
+
+Status Engine::OpenLookAhead(TableLookup* lookup, std::shared_ptr<TableLookup>* opened,
+                             Lane** its_lane) {
+  *opened = lookup->ahead();
+  if (*opened == nullptr) return Internal("a lookup that does not look ahead was asked to");
   *its_lane = lane(LaneKind::kEmbeddings);
-  if (*its_lane == nullptr) return Internal("the engine was not started before its first use");
-  *opened =
-      std::make_shared<TableLookup>(layout, pool_, &events_, *its_lane, options_.max_delay_ms);
+  {
+    MutexLock lock(mutex_);
+    lookups_[lookup->layout_number()].ahead = *opened;
+  }
   (*its_lane)->Open(*opened);
   return Status();
 }

@@ -85,26 +85,50 @@ absl::Status Table::Make(const VariablePtr& variable, bool touched_only,
   return absl::OkStatus();
 }
 
+// All tables, by their numbers.
+class Table::Registry {
+ public:
+  static Registry* Get() {
+    static auto* const registry = new Registry;
+    return registry;
+  }
+
+  absl::Status Of(const VariablePtr& variable, int64_t number, bool touched_only,
+                  std::shared_ptr<Table>* table) {
+    tensorflow::mutex_lock lock(mutex_);
+    const auto found = tables_.find(number);
+    if (found != tables_.end() && found->second->variable_.GetNewRef().get() == variable.get()) {
+      *table = found->second;
+      return absl::OkStatus();
+    }
+    for (auto entry = tables_.begin(); entry != tables_.end();) {
+      entry = entry->second->variable_.GetNewRef() == nullptr ? tables_.erase(entry) : ++entry;
+    }
+    TF_RETURN_IF_ERROR(Make(variable, touched_only, table));
+    tables_[number] = *table;
+    return absl::OkStatus();
+  }
+
+  std::shared_ptr<Table> Find(int64_t number) {
+    tensorflow::mutex_lock lock(mutex_);
+    const auto found = tables_.find(number);
+    return found == tables_.end() ? nullptr : found->second;
+  }
+
+ private:
+  tensorflow::mutex mutex_;
+  std::unordered_map<int64_t, std::shared_ptr<Table>> tables_ TF_GUARDED_BY(mutex_);
+};
+
 absl::Status Table::Of(tensorflow::OpKernelContext* context, const Tensor& handle, int64_t number,
                        bool touched_only, std::shared_ptr<Table>* table) {
-  static auto* const mutex = new tensorflow::mutex;
-  static auto* const tables = new std::unordered_map<int64_t, std::shared_ptr<Table>>;
   VariablePtr variable;
   TF_RETURN_IF_ERROR(
       LookupResource(context, handle.scalar<tensorflow::ResourceHandle>()(), &variable));
-  tensorflow::mutex_lock lock(*mutex);
-  const auto found = tables->find(number);
-  if (found != tables->end() && found->second->variable_.GetNewRef().get() == variable.get()) {
-    *table = found->second;
-    return absl::OkStatus();
-  }
-  for (auto entry = tables->begin(); entry != tables->end();) {
-    entry = entry->second->variable_.GetNewRef() == nullptr ? tables->erase(entry) : ++entry;
-  }
-  TF_RETURN_IF_ERROR(Make(variable, touched_only, table));
-  (*tables)[number] = *table;
-  return absl::OkStatus();
+  return Registry::Get()->Of(variable, number, touched_only, table);
 }
+
+std::shared_ptr<Table> Table::Find(int64_t number) { return Registry::Get()->Find(number); }
 
 int Table::ArrayOf(const Var* variable) {
   if (variable_.GetNewRef().get() == variable) return 0;
@@ -124,7 +148,43 @@ absl::Status Table::Append(Change change, int64_t* number) {
   }
   noted.scalars = std::move(change.scalars);
   noted.has_gradient = change.has_gradient;
-  return ToAbsl(journal_.Append(std::move(noted), number));
+  const bool has_gradient = noted.has_gradient;
+  const auto table = std::find(noted.arrays.begin(), noted.arrays.end(), 0);
+  const bool writes = table != noted.arrays.end() &&
+                      noted.program->Writes(static_cast<int>(table - noted.arrays.begin()));
+  TF_RETURN_IF_ERROR(ToAbsl(journal_.Append(std::move(noted), number)));
+  if (writes) ++version_;
+  if (has_gradient) in_flight_.Begin(*number);
+  return absl::OkStatus();
+}
+
+absl::Status Table::Declare(int64_t change, const std::vector<std::vector<int32_t>>& parts,
+                            HeldRows held) {
+  std::vector<int64_t> local;
+  for (const std::vector<int32_t>& part : parts) {
+    for (int32_t id : part) {
+      if (id % held.stride == held.offset) local.push_back(id / held.stride);
+    }
+  }
+  tensorflow::mutex_lock lock(mutex_);
+  return ToAbsl(journal_.Declare(change, std::move(local)));
+}
+
+void Table::Fail(int64_t change, const Status& cause) {
+  if (cause.code() == StatusCode::kCancelled) {
+    {
+      tensorflow::mutex_lock lock(mutex_);
+      if (journal_.Abandon(change).ok()) ++version_;
+    }
+    in_flight_.FinishAll(change);
+    return;
+  }
+  in_flight_.Finish(change, 0, cause);
+}
+
+absl::Status Table::Complete(int64_t change) {
+  tensorflow::mutex_lock lock(mutex_);
+  return ToAbsl(journal_.Complete(change));
 }
 
 absl::Status Table::Apply(int64_t change, const GradientRows& rows, HeldRows held) {
@@ -151,12 +211,11 @@ absl::Status Table::Apply(int64_t change, const GradientRows& rows, HeldRows hel
   tensorflow::mutex_lock lock(mutex_);
   Locked locked;
   TF_RETURN_IF_ERROR(locked.Lock(variable_.GetNewRef(), slots_, rows_, width_));
-  TF_RETURN_IF_ERROR(
-      ToAbsl(journal_.Apply(change, local.data(), local.size(), sums.data(), locked.arrays())));
-  return ToAbsl(journal_.Complete(change));
+  return ToAbsl(journal_.Apply(change, local.data(), local.size(), sums.data(), locked.arrays()));
 }
 
-absl::Status Table::Read(const int32_t* ids, int64_t count, HeldRows held, const MakeRows& make) {
+absl::Status Table::Read(const int32_t* ids, int64_t count, HeldRows held, const MakeRows& make,
+                         int64_t* version) {
   std::vector<int64_t> local;
   local.reserve(count);
   for (int64_t i = 0; i < count; ++i) {
@@ -165,12 +224,18 @@ absl::Status Table::Read(const int32_t* ids, int64_t count, HeldRows held, const
   tensorflow::mutex_lock lock(mutex_);
   Locked locked;
   TF_RETURN_IF_ERROR(locked.Lock(variable_.GetNewRef(), slots_, rows_, width_));
-  TF_RETURN_IF_ERROR(ToAbsl(journal_.BringUpToDate(local.data(), local.size(), locked.arrays())));
+  TF_RETURN_IF_ERROR(ToAbsl(journal_.BringThroughAll(local.data(), local.size(), locked.arrays())));
+  *version = version_;
   Tensor* result = nullptr;
   TF_RETURN_IF_ERROR(make(static_cast<int64_t>(local.size()), &result));
   float* to = result->flat<float>().data();
   for (int64_t row : local) to = std::copy_n(locked.arrays()[0] + row * width_, width_, to);
   return absl::OkStatus();
+}
+
+int64_t Table::version() {
+  tensorflow::mutex_lock lock(mutex_);
+  return version_;
 }
 
 std::pair<int64_t, int64_t> Table::Changes() {
@@ -200,6 +265,7 @@ absl::Status Table::ReadRange(Var* variable, int64_t begin, int64_t end, int64_t
 
 absl::Status Table::Settle() {
   tensorflow::mutex_lock lock(mutex_);
+  ++version_;
   {
     Locked locked;
     TF_RETURN_IF_ERROR(locked.Lock(variable_.GetNewRef(), slots_, rows_, width_));

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "custom_ops/engine/updates/row_journal.h"
+#include "custom_ops/engine/updates/rows_in_flight.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -52,27 +53,53 @@ class Table {
   static absl::Status Of(tensorflow::OpKernelContext* context, const tensorflow::Tensor& handle,
                          int64_t number, bool touched_only, std::shared_ptr<Table>* table);
 
-  // Notes a change; returns its number.
-  absl::Status Append(Change change, int64_t* number);
-  // The gradient of a change, all of it.
-  absl::Status Apply(int64_t change, const GradientRows& rows, HeldRows held);
+  // The table with this number, or null; for who has no handle.
+  static std::shared_ptr<Table> Find(int64_t number);
 
+  // Notes a change; returns its number. If it has a gradient, reads of rows wait for that from here
+  // on.
+  absl::Status Append(Change change, int64_t* number);
+  // Which rows get a gradient of a change, in each of its parts: said once to the journal, before
+  // any part is applied, and then to the readers, for whom it may be said again.
+  absl::Status Declare(int64_t change, const std::vector<std::vector<int32_t>>& parts,
+                       HeldRows held);
+  void TellReaders(int64_t change, const std::vector<std::vector<int32_t>>& parts) {
+    in_flight_.Declare(change, parts);
+  }
+  // The gradient of a change, or a part of it; then, that all of it was applied; and, to readers,
+  // that a part was.
+  absl::Status Apply(int64_t change, const GradientRows& rows, HeldRows held);
+  absl::Status Complete(int64_t change);
+  void Finish(int64_t change, int part) { in_flight_.Finish(change, part, Status()); }
+  // There will be no gradient: whoever reads rows fails with this cause, or, if the change was
+  // given up before anything was sent, goes on without it.
+  void Fail(int64_t change, const Status& cause);
+
+  // Calls `done` once no gradient is in flight for any of these rows, by their numbers in the whole
+  // table.
+  void WhenIdle(const int32_t* ids, int64_t count, RowsInFlight::Done done) {
+    in_flight_.WhenIdle(std::vector<int32_t>(ids, ids + count), std::move(done));
+  }
   // Copies what this rank holds of rows, by their numbers in the whole table; rows of other ranks
-  // are left out.
+  // are left out. No gradient may be in flight for them. `version`: of the table, as it is then.
   using MakeRows = std::function<absl::Status(int64_t rows, tensorflow::Tensor** result)>;
-  absl::Status Read(const int32_t* ids, int64_t count, HeldRows held, const MakeRows& make);
+  absl::Status Read(const int32_t* ids, int64_t count, HeldRows held, const MakeRows& make,
+                    int64_t* version);
+  // Another one after everything that might change what a read finds.
+  int64_t version();
   // Copies rows [begin, end) of the table or one of its slots, after so many changes, or all (-1);
   // end is cut to what there is.
   absl::Status ReadRange(tensorflow::Var* variable, int64_t begin, int64_t end, int64_t changes,
                          const MakeRows& make);
   // How many changes there are, and how many of the first of them are complete.
   std::pair<int64_t, int64_t> Changes();
-  // Makes up for all that rows missed.
+  // Makes up for all that rows missed: before the table or a slot is written.
   absl::Status Settle();
 
  private:
   // All variables while they are locked: where their elements are.
   class Locked;
+  class Registry;
 
   Table(const VariablePtr& variable, int64_t rows, int64_t width, bool touched_only);
   static absl::Status Make(const VariablePtr& variable, bool touched_only,
@@ -85,6 +112,8 @@ class Table {
   const int64_t width_;
   tensorflow::mutex mutex_;
   RowJournal journal_ TF_GUARDED_BY(mutex_);
+  int64_t version_ TF_GUARDED_BY(mutex_) = 0;
+  RowsInFlight in_flight_;
   const tensorflow::core::WeakPtr<tensorflow::Var> variable_;
   // A slot's optimizer may be gone while rows still miss its changes.
   std::vector<VariablePtr> slots_ TF_GUARDED_BY(mutex_);

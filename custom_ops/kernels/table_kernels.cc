@@ -2,13 +2,15 @@
 #include <algorithm>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "custom_ops/kernels/cancellable.h"
+#include "custom_ops/kernels/conversions.h"
 #include "custom_ops/kernels/program_of_op.h"
 #include "custom_ops/kernels/table.h"
+#include "custom_ops/kernels/unique_ids.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/register_types.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -33,20 +35,16 @@ class UniqueIdsOp : public tensorflow::OpKernel {
     const auto ids = context->input(0).vec<Id>();
     Tensor* positions = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(1, context->input(0).shape(), &positions));
-    std::unordered_map<int64_t, int32_t> places;
     std::vector<int32_t> unique;
-    for (int64_t i = 0; i < ids.size(); ++i) {
-      const int64_t id = static_cast<int64_t>(ids(i));
-      OP_REQUIRES(
-          context, id >= 0 && id < rows_,
-          absl::InvalidArgumentError(absl::StrCat(
-              label_, ": id ", id, " at place ", i, " of the batch is not in [0, ", rows_,
-              "). Give `input_dim` as many rows as there are ids, or map what is unknown to "
-              "one of them")));
-      const auto [place, is_new] = places.try_emplace(id, static_cast<int32_t>(unique.size()));
-      if (is_new) unique.push_back(static_cast<int32_t>(id));
-      positions->vec<int32_t>()(i) = place->second;
-    }
+    const int64_t wrong =
+        FindUnique(ids.data(), ids.size(), rows_, &unique, positions->vec<int32_t>().data());
+    OP_REQUIRES(
+        context, wrong < 0,
+        absl::InvalidArgumentError(absl::StrCat(
+            label_, ": id ", static_cast<int64_t>(ids(wrong)), " at place ", wrong,
+            " of the batch is not in [0, ", rows_,
+            "). Give `input_dim` as many rows as there are ids, or map what is unknown to one of "
+            "them")));
     Tensor* result = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(
                                 0, TensorShape({static_cast<int64_t>(unique.size())}), &result));
@@ -59,9 +57,10 @@ class UniqueIdsOp : public tensorflow::OpKernel {
 };
 
 // A kernel that has to do with one table.
-class OfTable : public tensorflow::OpKernel {
+template <typename Kernel>
+class OfTable : public Kernel {
  public:
-  explicit OfTable(OpKernelConstruction* context) : OpKernel(context) {
+  explicit OfTable(OpKernelConstruction* context) : Kernel(context) {
     OP_REQUIRES_OK(context, place_.Read(context));
   }
 
@@ -77,25 +76,41 @@ class OfTable : public tensorflow::OpKernel {
   TableOfOp place_;
 };
 
-class TableLookupOp : public OfTable {
+// Waits for the gradients that are in flight for its rows, and for no others.
+class TableLookupOp : public OfTable<tensorflow::AsyncOpKernel> {
  public:
   explicit TableLookupOp(OpKernelConstruction* context) : OfTable(context) {
     OP_REQUIRES_OK(context, context->GetAttr("columns", &columns_));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     auto table = TableOf(context);
-    if (table == nullptr) return;
+    if (table == nullptr) return done();
     const Tensor& ids = context->input(1);
-    OP_REQUIRES_OK(
-        context,
-        table->Read(ids.flat<int32_t>().data(), ids.NumElements(), place_.held,
-                    [&](int64_t rows, Tensor** result) {
-                      return context->allocate_output(0, TensorShape({rows, columns_}), result);
-                    }));
+    auto op = Cancellable::Start(context, std::move(done));
+    table->WhenIdle(ids.flat<int32_t>().data(), ids.NumElements(),
+                    [this, op, table](const Status& status) {
+                      op->End([&](OpKernelContext* ended) {
+                        if (!status.ok()) return ended->SetStatus(ToAbsl(status));
+                        Read(ended, table.get());
+                      });
+                    });
   }
 
  private:
+  void Read(OpKernelContext* context, Table* table) {
+    const Tensor& ids = context->input(1);
+    Tensor* version = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({}), &version));
+    OP_REQUIRES_OK(context,
+                   table->Read(
+                       ids.flat<int32_t>().data(), ids.NumElements(), place_.held,
+                       [&](int64_t rows, Tensor** result) {
+                         return context->allocate_output(0, TensorShape({rows, columns_}), result);
+                       },
+                       &version->scalar<int64_t>()()));
+  }
+
   int64_t columns_;
 };
 
@@ -134,7 +149,7 @@ class TableValueOp : public tensorflow::OpKernel {
   void Compute(OpKernelContext* context) override { context->set_output(0, context->input(1)); }
 };
 
-class SettleTableOp : public OfTable {
+class SettleTableOp : public OfTable<tensorflow::OpKernel> {
  public:
   using OfTable::OfTable;
 
@@ -144,7 +159,7 @@ class SettleTableOp : public OfTable {
   }
 };
 
-class ReadShardOp : public OfTable {
+class ReadShardOp : public OfTable<tensorflow::OpKernel> {
  public:
   explicit ReadShardOp(OpKernelConstruction* context) : OfTable(context) {
     OP_REQUIRES_OK(context, context->GetAttr("columns", &columns_));
@@ -174,7 +189,7 @@ class ReadShardOp : public OfTable {
   int64_t columns_;
 };
 
-class TableChangesOp : public OfTable {
+class TableChangesOp : public OfTable<tensorflow::OpKernel> {
  public:
   using OfTable::OfTable;
 
@@ -189,7 +204,7 @@ class TableChangesOp : public OfTable {
   }
 };
 
-class ChangeTableOp : public OfTable {
+class ChangeTableOp : public OfTable<tensorflow::OpKernel> {
  public:
   explicit ChangeTableOp(OpKernelConstruction* context) : OfTable(context) {
     OP_REQUIRES_OK(context, program_.Read(context, /*some_only_read=*/true));
@@ -213,6 +228,8 @@ class ChangeTableOp : public OfTable {
                             indices[0].NumElements(), values.dims() == 2 ? values.dim_size(1) : 0,
                             place_.first_column};
     OP_REQUIRES_OK(context, table->Apply(number, rows, place_.held));
+    OP_REQUIRES_OK(context, table->Complete(number));
+    table->Finish(number, 0);
   }
 
  private:

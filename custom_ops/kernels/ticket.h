@@ -40,12 +40,17 @@ class TicketHandle {
 
 void SetTicket(tensorflow::OpKernelContext* context, const TicketHandle& handle);
 
+// The ticket in a tensor, as the given kind, or null.
+template <typename T>
+std::shared_ptr<T> TicketIn(const tensorflow::Tensor& tensor) {
+  const auto* handle = tensor.scalar<tensorflow::Variant>()().get<TicketHandle>();
+  return handle == nullptr ? nullptr : std::dynamic_pointer_cast<T>(handle->shared());
+}
+
 // The ticket in an input, as the given kind. Null, with the context's status set, if it is not one.
 template <typename T>
 std::shared_ptr<T> GetTicket(tensorflow::OpKernelContext* context, int input = 0) {
-  const auto* handle = context->input(input).scalar<tensorflow::Variant>()().get<TicketHandle>();
-  std::shared_ptr<T> ticket =
-      handle == nullptr ? nullptr : std::dynamic_pointer_cast<T>(handle->shared());
+  std::shared_ptr<T> ticket = TicketIn<T>(context->input(input));
   if (ticket == nullptr) {
     context->SetStatus(absl::InvalidArgumentError("an input holds no ticket of the right kind"));
   }

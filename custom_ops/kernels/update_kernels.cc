@@ -9,13 +9,13 @@
 #include "custom_ops/engine/base/errors.h"
 #include "custom_ops/engine/base/injected_delay.h"
 #include "custom_ops/engine/engine.h"
-#include "custom_ops/kernels/cancellable.h"
 #include "custom_ops/kernels/conversions.h"
 #include "custom_ops/kernels/layer_operands.h"
 #include "custom_ops/kernels/program_of_op.h"
 #include "custom_ops/kernels/program_run.h"
 #include "custom_ops/kernels/table.h"
 #include "custom_ops/kernels/ticket.h"
+#include "custom_ops/kernels/update_of_rows.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/device.h"
 #include "tensorflow/core/framework/function.h"
@@ -80,6 +80,7 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("sparse", &sparse_));
     OP_REQUIRES_OK(context, context->GetAttr("writes", &writes_));
     OP_REQUIRES_OK(context, context->GetAttr("T", &type_));
+    OP_REQUIRES_OK(context, context->GetAttr("table_of_lookup", &table_of_lookup_));
     OP_REQUIRES_OK(context, context->GetAttr("norms", &norms_));
     OP_REQUIRES_OK(context, context->GetAttr("norms_argument", &norms_argument_));
     OP_REQUIRES_OK(context, table_.Read(context));
@@ -149,17 +150,40 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     change.program = program_.program();
     change.has_gradient = true;
     OP_REQUIRES_OK(context, program_.Operands(context, &change.variables, &change.scalars));
-    int64_t number = 0;
-    OP_REQUIRES_OK(context, table->Append(std::move(change), &number));
-    Defer(reduction, [table, number, place = table_](const UpdatePtr& update, const Reduced& sum) {
-      const int64_t begin = EventRecord::NowMicros();
-      const GradientRows rows{static_cast<const float*>(sum.data), sum.indices, sum.shape[0],
-                              sum.shape[1], place.first_column};
-      const absl::Status status = table->Apply(number, rows, place.held);
-      RecordEnd(*update, begin, status.ok() ? Status() : Internal(status.message()),
-                EventKind::kRowUpdate);
-      update->in_flight->End();
-    });
+    std::shared_ptr<UpdateOfRows> rows;
+    OP_REQUIRES_OK(context, UpdateOfRows::Begin(table, std::move(change), table_, &rows));
+    const UpdatePtr update = Begin(reduction);
+    const auto fail = [rows, update](const Status& cause) {
+      rows->Fail(cause);
+      GiveUp(*update, cause);
+    };
+    const auto apply = [rows, update](int part, int parts, const Reduced& sum) {
+      UpdateThreads()->Schedule([rows, update, part, parts, sum] {
+        InjectDelay(Engine::Get()->max_delay_ms());
+        const int64_t begin = EventRecord::NowMicros();
+        bool last = false;
+        const absl::Status status = rows->Apply(part, parts, sum, &last);
+        if (!status.ok()) rows->Fail(Internal(status.message()));
+        Record(*update, begin, EventKind::kRowUpdate);
+        if (last || !status.ok()) End(*update, status.ok() ? Status() : Internal(status.message()));
+      });
+    };
+    const int place = reduction->layout().table_of_tensor[index_];
+    if (place < 0) {  // The table is whole on every rank, or there is one.
+      reduction->WhenReduced(index_, [fail, apply](const Status& status, const Reduced& sum) {
+        status.ok() ? apply(0, 1, sum) : fail(status);
+      });
+      return;
+    }
+    tensorflow::OpInputList lookups;
+    OP_REQUIRES_OK(context, context->input_list("lookup", &lookups));
+    const auto lookup = lookups.size() == 0 ? nullptr : TicketIn<TableLookup>(lookups[0]);
+    reduction->tables()->WhenThere(
+        place, lookup, table_of_lookup_, writes_,
+        {[rows](const std::vector<std::vector<int32_t>>& parts) { rows->Declare(parts); },
+         [fail, apply](const Status& status, int part, int parts, const Reduced& sum) {
+           status.ok() ? apply(part, parts, sum) : fail(status);
+         }});
   }
 
   // An update that was put off.
@@ -170,36 +194,55 @@ class DeferUpdateOp : public tensorflow::OpKernel {
   };
   using UpdatePtr = std::shared_ptr<const Update>;
 
-  // Puts an update off: `run` is called with it and the sum, on a thread for updates.
-  template <typename RunUpdate>
-  void Defer(Reduction* reduction, RunUpdate run) {
+  // Puts an update off: reads of what it writes wait from here on.
+  UpdatePtr Begin(Reduction* reduction) {
     Engine::Get()->pending()->Defer(writes_);
     in_flight_->Begin();
+    return UpdatePtr(new Update{in_flight_, writes_, reduction->number()});
+  }
+
+  // `run` is called with the update and the sum, on a thread for updates.
+  template <typename RunUpdate>
+  void Defer(Reduction* reduction, RunUpdate run) {
     // The receiver owns all it needs: the step that called this op may long be over.
-    const UpdatePtr update(new Update{in_flight_, writes_, reduction->number()});
+    const UpdatePtr update = Begin(reduction);
     reduction->WhenReduced(index_, [update, run](const Status& status, const Reduced& sum) {
-      if (status.ok()) {
-        return UpdateThreads()->Schedule([update, run, sum] {
-          InjectDelay(Engine::Get()->max_delay_ms());
-          run(update, sum);
-        });
-      }
-      // An update of a step that was given up is not made, and nobody waits for it.
-      const bool given_up = status.code() == StatusCode::kCancelled;
-      Engine::Get()->pending()->Finish(update->writes, given_up ? Status() : status);
-      update->in_flight->End();
+      if (!status.ok()) return GiveUp(*update, status);
+      UpdateThreads()->Schedule([update, run, sum] {
+        InjectDelay(Engine::Get()->max_delay_ms());
+        run(update, sum);
+      });
     });
   }
 
-  static void RecordEnd(const Update& update, int64_t begin, const Status& status,
-                        EventKind kind = EventKind::kUpdate) {
-    Engine* engine = Engine::Get();
-    engine->events()->Add({kind, update.ticket, update.writes[0],
-                           static_cast<int64_t>(update.writes.size()), begin,
-                           EventRecord::NowMicros()});
-    engine->pending()->Finish(
+  // There is no sum. An update of a step that was given up is not made, and nobody waits for it.
+  static void GiveUp(const Update& update, const Status& cause) {
+    const bool given_up = cause.code() == StatusCode::kCancelled;
+    Engine::Get()->pending()->Finish(update.writes, given_up ? Status() : cause);
+    update.in_flight->End();
+  }
+
+  static void Record(const Update& update, int64_t begin, EventKind kind) {
+    Engine::Get()->events()->Add({kind, update.ticket, update.writes[0],
+                                  static_cast<int64_t>(update.writes.size()), begin,
+                                  EventRecord::NowMicros()});
+  }
+
+  // Who reads what it wrote goes on.
+  static void Finish(const Update& update, const Status& status) {
+    Engine::Get()->pending()->Finish(
         update.writes,
         status.ok() ? Status() : Internal("an optimizer update failed: ", status.message()));
+  }
+
+  static void End(const Update& update, const Status& status) {
+    Finish(update, status);
+    update.in_flight->End();
+  }
+
+  static void RecordEnd(const Update& update, int64_t begin, const Status& status) {
+    Record(update, begin, EventKind::kUpdate);
+    Finish(update, status);
   }
 
   // Takes hold of the values that this step's norms are of. Earlier updates of these variables are
@@ -303,6 +346,7 @@ class DeferUpdateOp : public tensorflow::OpKernel {
   std::vector<int64_t> writes_;
   std::string norms_;
   int norms_argument_;
+  int table_of_lookup_;
   ProgramOfOp program_;  // If the update is one.
   TableOfOp table_;      // If rows of one are updated.
   const std::shared_ptr<RunsInFlight> in_flight_ = std::make_shared<RunsInFlight>();
@@ -310,66 +354,8 @@ class DeferUpdateOp : public tensorflow::OpKernel {
   FunctionLibraryRuntime::Handle handle_ = tensorflow::kInvalidHandle;
 };
 
-class AwaitOp : public tensorflow::AsyncOpKernel {
- public:
-  explicit AwaitOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("variables", &variables_));
-  }
-
-  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
-    PendingUpdates* pending = Engine::Get()->pending();
-    // Most reads find nothing in flight.
-    if (pending->Idle(variables_)) return done();
-    struct Join {
-      std::atomic<size_t> missing;
-      tensorflow::mutex mutex;
-      Status status;
-    };
-    auto join = std::make_shared<Join>();
-    join->missing = variables_.size();
-    auto op = Cancellable::Start(context, std::move(done));
-    for (int64_t variable : variables_) {
-      pending->Await(variable, [op, join](const Status& status) {
-        if (!status.ok()) {
-          tensorflow::mutex_lock lock(join->mutex);
-          join->status = status;
-        }
-        if (join->missing.fetch_sub(1) > 1) return;
-        op->End([&](OpKernelContext* ended) {
-          if (!join->status.ok()) ended->SetStatus(ToAbsl(join->status));
-        });
-      });
-    }
-  }
-
-  // Runs where it became ready: what it costs TensorFlow learns of synchronous ops only.
-  bool IsExpensive() override { return false; }
-
- private:
-  std::vector<int64_t> variables_;
-};
-
-class ForwardMarkOp : public tensorflow::OpKernel {
- public:
-  explicit ForwardMarkOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("variable", &variable_));
-  }
-
-  void Compute(OpKernelContext* context) override {
-    const int64_t now = EventRecord::NowMicros();
-    Engine::Get()->events()->Add({EventKind::kForward, 0, variable_, 0, now, now});
-  }
-
-  bool IsExpensive() override { return false; }
-
- private:
-  int64_t variable_;
-};
-
 using tensorflow::DEVICE_CPU;
-REGISTER_KERNEL_BUILDER(Name("DearForwardMark").Device(DEVICE_CPU), ForwardMarkOp);
 REGISTER_KERNEL_BUILDER(Name("DearDeferUpdate").Device(DEVICE_CPU), DeferUpdateOp);
-REGISTER_KERNEL_BUILDER(Name("DearAwait").Device(DEVICE_CPU), AwaitOp);
 
 }  // namespace
 }  // namespace tfdear

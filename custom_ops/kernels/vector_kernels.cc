@@ -7,7 +7,9 @@
 #include "custom_ops/engine/engine.h"
 #include "custom_ops/kernels/cancellable.h"
 #include "custom_ops/kernels/conversions.h"
+#include "custom_ops/kernels/table.h"
 #include "custom_ops/kernels/ticket.h"
+#include "custom_ops/kernels/unique_ids.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfdear {
@@ -47,16 +49,64 @@ class OfLookup : public Kernel {
   int index_;
 };
 
+class OpenLookAheadOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    auto lookup = GetTicket<TableLookup>(context, 1);
+    if (lookup == nullptr) return;
+    std::shared_ptr<TableLookup> opened;
+    Lane* lane = nullptr;
+    OP_REQUIRES_OK(context, ToAbsl(Engine::Get()->OpenLookAhead(lookup.get(), &opened, &lane)));
+    SetTicket(context, TicketHandle(std::move(opened), lane));
+  }
+};
+
 class ContributeIdsOp : public OfLookup<tensorflow::OpKernel> {
  public:
-  using OfLookup::OfLookup;
+  explicit ContributeIdsOp(OpKernelConstruction* context) : OfLookup(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("number", &number_));
+  }
 
   void Compute(OpKernelContext* context) override {
     auto lookup = GetTicket<TableLookup>(context);
     if (lookup == nullptr) return;
     const auto ids = context->input(1).flat<int32_t>();
-    lookup->ContributeIds(index_, std::vector<int32_t>(ids.data(), ids.data() + ids.size()));
+    const int64_t expected = lookup->ExpectedVersion(index_);
+    // No handle of the table: as one more use of it, this would come behind earlier lookups in it,
+    // with which it shares a ticket.
+    const auto table = expected < 0 ? nullptr : Table::Find(number_);
+    lookup->ContributeIds(index_, std::vector<int32_t>(ids.data(), ids.data() + ids.size()),
+                          table != nullptr && table->version() == expected);
   }
+
+ private:
+  int64_t number_;
+};
+
+template <typename Id>
+class ContributeNextIdsOp : public OfLookup<tensorflow::OpKernel> {
+ public:
+  explicit ContributeNextIdsOp(OpKernelConstruction* context) : OfLookup(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("rows", &rows_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    auto lookup = GetTicket<TableLookup>(context);
+    if (lookup == nullptr) return;
+    const auto ids = context->input(1).flat<Id>();
+    std::vector<int32_t> unique;
+    // What is wrong with an id is for the step to say that looks it up.
+    if (!context->input(2).scalar<bool>()() ||
+        FindUnique(ids.data(), ids.size(), rows_, &unique, nullptr) >= 0) {
+      return lookup->ContributeNoIds(index_);
+    }
+    lookup->ContributeIds(index_, std::move(unique));
+  }
+
+ private:
+  int64_t rows_;
 };
 
 template <typename Element>
@@ -75,14 +125,15 @@ class GatheredIdsOp : public OfLookup<tensorflow::AsyncOpKernel> {
     auto lookup = GetTicket<TableLookup>(context);
     if (lookup == nullptr) return done();
     auto op = Cancellable::Start(context, std::move(done));
-    lookup->WhenIdsThere(index_, [op](const Status& status, const std::vector<int32_t>& ids,
-                                      const std::vector<int64_t>& counts) {
-      op->End([&](OpKernelContext* ended) {
-        if (!status.ok()) return ended->SetStatus(ToAbsl(status));
-        ended->set_output(0, VectorOf(ids));
-        ended->set_output(1, VectorOf(counts));
-      });
-    });
+    lookup->WhenIdsThere(
+        index_, [op](const Status& status, const GatheredIds& ids, const GatheredIds& needed) {
+          op->End([&](OpKernelContext* ended) {
+            if (!status.ok()) return ended->SetStatus(ToAbsl(status));
+            ended->set_output(0, VectorOf(ids.ids));
+            ended->set_output(1, VectorOf(ids.counts));
+            ended->set_output(2, VectorOf(needed.ids));
+          });
+        });
   }
 };
 
@@ -95,7 +146,8 @@ class ContributeVectorsOp : public OfLookup<tensorflow::OpKernel> {
     if (lookup == nullptr) return;
     auto held = std::make_shared<const Tensor>(context->input(1));
     lookup->ContributeVectors(index_, held->tensor_data().data(),
-                              tensorflow::DataTypeSize(held->dtype()), held);
+                              tensorflow::DataTypeSize(held->dtype()), held,
+                              context->input(2).scalar<int64_t>()());
   }
 };
 
@@ -119,6 +171,19 @@ class ExchangedVectorsOp : public OfLookup<tensorflow::AsyncOpKernel> {
 
 using tensorflow::DEVICE_CPU;
 REGISTER_KERNEL_BUILDER(Name("DearOpenLookup").Device(DEVICE_CPU), OpenLookupOp);
+REGISTER_KERNEL_BUILDER(Name("DearOpenLookAhead").Device(DEVICE_CPU), OpenLookAheadOp);
+#define TFDEAR_REGISTER(Type)                                                        \
+  REGISTER_KERNEL_BUILDER(                                                           \
+      Name("DearContributeNextIds").Device(DEVICE_CPU).TypeConstraint<Type>("Tids"), \
+      ContributeNextIdsOp<Type>)
+TFDEAR_REGISTER(int8_t);
+TFDEAR_REGISTER(uint8_t);
+TFDEAR_REGISTER(int16_t);
+TFDEAR_REGISTER(uint16_t);
+TFDEAR_REGISTER(int32_t);
+TFDEAR_REGISTER(uint32_t);
+TFDEAR_REGISTER(int64_t);
+#undef TFDEAR_REGISTER
 REGISTER_KERNEL_BUILDER(Name("DearContributeIds").Device(DEVICE_CPU), ContributeIdsOp);
 REGISTER_KERNEL_BUILDER(Name("DearGatheredIds").Device(DEVICE_CPU), GatheredIdsOp);
 REGISTER_KERNEL_BUILDER(Name("DearContributeVectors").Device(DEVICE_CPU), ContributeVectorsOp);

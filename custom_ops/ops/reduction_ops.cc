@@ -96,8 +96,11 @@ REGISTER_OP("DearDeferUpdate")
     .Input("step: num_steps * float")
     .Input("scalars: num_scalars * float")
     .Input("table: num_tables * resource")
+    .Input("lookup: num_lookups * variant")
     .Attr("Tcaptured: list(type) >= 0")
     .Attr("num_tables: int >= 0")
+    .Attr("num_lookups: int >= 0")
+    .Attr("table_of_lookup: int = 0")
     .Attr("number: int = -1")
     .Attr("touched_only: bool = false")
     .Attr("stride: int >= 1 = 1")
@@ -135,6 +138,7 @@ program_variables: The captured tensors that are the program's variables.
 scalars: The program's scalars.
 table: The sharded table whose rows are updated by the program, if there is one; `number`,
   `touched_only`, `stride`, `offset` and `first_column` are those of DearChangeTable.
+lookup, table_of_lookup: Those that DearContributeRows is given for this gradient.
 )doc");
 
 REGISTER_OP("DearAwait")

@@ -50,39 +50,69 @@ REGISTER_OP("DearOpenLookup")
 Takes the next place in the order of lookups, for several tables at once.
 )doc");
 
+REGISTER_OP("DearOpenLookAhead")
+    .Input("order: resource")
+    .Input("lookup: variant")
+    .Output("ticket: variant")
+    .SetIsStateful()
+    .SetShapeFn(shape_inference::ScalarShape)
+    .Doc(R"doc(
+Takes the next place in the order of lookups, for what the next step is expected to look up.
+)doc");
+
 REGISTER_OP("DearContributeIds")
     .Input("ticket: variant")
     .Input("ids: int32")
     .Attr("index: int")
+    .Attr("number: int")
     .SetIsStateful()
     .SetShapeFn(shape_inference::NoOutputs)
     .Doc(R"doc(
-Gives the ids that this rank looks up in a table, each of them once.
+Gives the ids that this rank looks up in a table, each of them once. `number`: the table's.
+)doc");
+
+REGISTER_OP("DearContributeNextIds")
+    .Input("ticket: variant")
+    .Input("ids: Tids")
+    .Input("present: bool")
+    .Attr("Tids: {int8, uint8, int16, uint16, int32, uint32, int64}")
+    .Attr("index: int")
+    .Attr("rows: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn(shape_inference::NoOutputs)
+    .Doc(R"doc(
+Gives the ids that this rank expects to look up in a table of `rows` rows in the next step.
+
+ticket: One of DearOpenLookAhead.
+present: Whether there are any: a next batch, and a way to its ids.
 )doc");
 
 REGISTER_OP("DearGatheredIds")
     .Input("ticket: variant")
     .Output("ids: int32")
     .Output("counts: int64")
+    .Output("needed: int32")
     .Attr("index: int")
     .SetShapeFn([](InferenceContext* c) {
-      c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
-      c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
+      for (int i = 0; i < 3; ++i) c->set_output(i, c->Vector(InferenceContext::kUnknownDim));
       return absl::OkStatus();
     })
     .Doc(R"doc(
-The ids that all ranks look up in a table, in the order of the ranks, and how many are of each.
+The ids that all ranks look up in a table, in the order of the ranks, how many are of each, and those
+of them whose vectors are still needed.
 )doc");
 
 REGISTER_OP("DearContributeVectors")
     .Input("ticket: variant")
     .Input("held: T")
+    .Input("version: int64")
     .Attr(kTableTypes)
     .Attr("index: int")
     .SetIsStateful()
     .SetShapeFn(shape_inference::NoOutputs)
     .Doc(R"doc(
-Gives what this rank holds of the vectors of all ranks' ids.
+Gives what this rank holds of the vectors of all ranks' ids that are needed, and the version of the
+table in which it found them.
 )doc");
 
 REGISTER_OP("DearExchangedVectors")
@@ -100,6 +130,7 @@ REGISTER_OP("DearTableLookup")
     .Input("table: resource")
     .Input("ids: int32")
     .Output("vectors: T")
+    .Output("version: int64")
     .Attr(kTableTypes)
     .Attr("number: int")
     .Attr("touched_only: bool")
@@ -107,9 +138,13 @@ REGISTER_OP("DearTableLookup")
     .Attr("offset: int >= 0")
     .Attr("columns: int >= 0")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) { return SetRows(c, "columns"); })
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(1, c->Scalar());
+      return SetRows(c, "columns");
+    })
     .Doc(R"doc(
-What this rank holds of the vectors of some ids, with every update made up for that the rows missed.
+What this rank holds of the vectors of some ids, with every update made up for that the rows missed,
+once no gradient is in flight for them; and the version of the table, which changes with its values.
 Of a table that is partitioned by rows, `stride` is the number of ranks and `offset` this one: ids of
 other ranks are left out.
 )doc");

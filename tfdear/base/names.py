@@ -20,9 +20,11 @@ class Lane(enum.IntEnum):
     # The two levels that gradients can be summed in.
     GRADIENTS_INTRA = 4
     GRADIENTS_INTER = 5
-    # Ids and vectors of sharded tables, and rows of their gradients.
+    # Ids and vectors of sharded tables, and rows of their gradients: those that the next step needs
+    # and the others.
     EMBEDDINGS = 6
     EMBEDDING_ROWS = 7
+    DELAYED_ROWS = 8
 
 
 class Transport(enum.IntEnum):
@@ -101,7 +103,7 @@ STATUS_CODES = (
 # A step of a plan is an event of its own kind.
 EVENT_KINDS = (
     *("contribute", "collective", "update", "await", "read", "step", "norms", "forward"),
-    *("embedding_ids", "embedding_vectors", "embedding_prior", "row_update"),
+    *("embedding_ids", "embedding_vectors", "embedding_prior", "embedding_delayed", "row_update"),
     *(kind.name for kind in STEP_KINDS),
 )
 
@@ -118,7 +120,7 @@ BACKENDS = ("auto", "gloo")
 WEIGHTINGS = ("examples", "replica")
 # How tables of embeddings are exchanged, and the order in which their parts travel.
 EMBEDDINGS = ("auto", "all_to_all", "all_gather")
-EMBEDDING_SCHEDULES = ("none",)
+EMBEDDING_SCHEDULES = ("2d", "horizontal", "none")
 
 
 def data_type(name: str) -> int:

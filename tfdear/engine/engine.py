@@ -191,11 +191,22 @@ class Engine:
         return load().tfdear_lookup_create()
 
     def add_lookup_table(
-        self, lookup: int, column_begins: Sequence[int], columns: int, name: str
+        self, lookup: int, column_begins: Sequence[int], columns: int, variable: int, name: str
     ) -> None:
-        """Adds a table to a lookup that was not used yet; `name`: what all ranks call it."""
+        """Adds a table to a lookup that was not used yet.
+
+        `variable`: the table's number; `name`: what all ranks call it.
+        """
         begins = (ctypes.c_int64 * len(column_begins))(*column_begins)
-        call("lookup_add", lookup, begins, len(column_begins), columns, name.encode())
+        call("lookup_add", lookup, begins, len(column_begins), columns, variable, name.encode())
+
+    def look_ahead(self, lookup: int) -> None:
+        """Says of a lookup that its steps know the ids of the next one; before its first use."""
+        call("lookup_look_ahead", lookup)
+
+    def look_up_early(self, lookup: int, table: int) -> None:
+        """Says that a table's vectors are looked up for the next step where this leaves them."""
+        call("lookup_early", lookup, table)
 
     def shared_layout(self, layout: int) -> int:
         """The layout whose plan this one follows: itself, or another trace of the same step."""

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfdear.data import step_data
 from tfdear.engine import engine as engine_module
 from tfdear.engine import library
+from tfdear.gradients import next_ids, order
 from tfdear.gradients.placement import Placement
 
 # What brings data into a graph: it depends on nothing in it.
@@ -25,13 +26,14 @@ _MOST_ANCESTORS = 500
 
 
 class LookupGroup:
-    """The lookups of one ticket; `order`: the resource that keeps tickets in program order."""
+    """The lookups of one ticket; a resource keeps tickets in program order."""
 
-    def __init__(self, engine: engine_module.Engine, order: tf.Tensor):
+    def __init__(self, engine: engine_module.Engine, order_resource: tf.Tensor):
         self._engine = engine
-        self._order = order
+        self._order = order_resource
         self._lookup = engine.create_lookup()
-        self._count = 0
+        # What the next batch has in place of each table's ids, and how many rows the table has.
+        self._next: list[tuple[next_ids.NextIds | None, int]] = []
 
     @functools.cached_property
     def ticket(self) -> tf.Tensor:
@@ -39,23 +41,57 @@ class LookupGroup:
         with step_data.required(), step_data.read():
             return library.load().dear_open_lookup(self._order, lookup=self._lookup)
 
-    def add(self, placement: Placement, name: str) -> int:
-        """Adds a table; returns its place in the group."""
+    def add(
+        self, placement: Placement, variable: int, name: str, following: next_ids.NextIds | None
+    ) -> int:
+        """Adds a table, of this number; returns its place in the group."""
         self._engine.add_lookup_table(
-            self._lookup, placement.column_begins, placement.partition.columns, name
+            self._lookup, placement.column_begins, placement.partition.columns, variable, name
         )
-        self._count += 1
-        return self._count - 1
+        self._next.append((following, placement.partition.rows))
+        return len(self._next) - 1
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether the ids of the next step are known, of all tables."""
+        return all(following is not None for following, _ in self._next)
+
+    @functools.cached_property
+    def ahead(self) -> tf.Tensor:
+        """The ticket for what the next step looks up, once all of this step's lookups have theirs.
+
+        [Note: looking ahead], `custom_ops/engine/schedule/table_lookup.h`.
+        """
+        ops = library.load()
+        self._engine.look_ahead(self._lookup)
+        with step_data.required(), step_data.read():
+            ahead = ops.dear_open_look_ahead(self._order, self.ticket)
+        for index, (following, rows) in enumerate(self._next):
+            order.run_when_ready(
+                ops.dear_contribute_next_ids(
+                    ahead, following.ids, following.present, index=index, rows=rows
+                )
+            )
+        return ahead
+
+    def look_up_early(self, index: int) -> None:
+        """Says that a table's vectors are looked up early; once."""
+        self._engine.look_up_early(self._lookup, index)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Lookup:
     """A lookup whose ids all ranks know."""
 
-    ticket: tf.Tensor
+    group: LookupGroup
     index: int
     unique: tf.Tensor  # This rank's ids, each of them once, in the order in which it gave them.
     positions: tf.Tensor  # Of every id of the batch among the different ones.
+    dtype: tf.DType  # In which vectors travel.
+
+    @property
+    def ticket(self) -> tf.Tensor:
+        return self.group.ticket
 
 
 class LookupGroups:
@@ -70,14 +106,14 @@ class LookupGroups:
             weakref.WeakKeyDictionary()
         )
 
-    def group_for(self, ids: tf.Tensor, order: tf.Tensor) -> LookupGroup:
+    def group_for(self, ids: tf.Tensor, order_resource: tf.Tensor) -> LookupGroup:
         """The group that takes a lookup of these ids."""
         graph = step_data.current_graph()
         if graph is None:
-            return LookupGroup(self._engine, order)
+            return LookupGroup(self._engine, order_resource)
         group = self._open.get(graph)
         if group is None or not _comes_from_data(ids):
-            group = self._open[graph] = LookupGroup(self._engine, order)
+            group = self._open[graph] = LookupGroup(self._engine, order_resource)
         return group
 
     def remember(self, ids: tf.Tensor, lookup: Lookup) -> None:

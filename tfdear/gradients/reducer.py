@@ -29,10 +29,12 @@ from tfdear.gradients import (
     lookup_group,
     order,
     sparse_rows,
+    table_lookup,
     table_update,
     variable_names,
 )
 from tfdear.gradients import variable as variable_module
+from tfdear.gradients.sharded_variable import ShardedVariable
 from tfdear.gradients.sparse_rows import Gradient
 
 # The engine's DataType, by TensorFlow's.
@@ -93,6 +95,8 @@ class Reducer:
         # The tensors of each layout of a graph, and their names.
         self._tensors: dict[int, list[plan.TensorSpec]] = {}
         self._names: dict[int, list[str]] = {}
+        # The lookup whose ids the rows of a tensor of a layout have.
+        self._lookup_of_tensor: dict[tuple[int, int], lookup_group.Lookup] = {}
         # The numbers of the variables whose gradients the tensors of each layout are.
         self._variables: dict[int, list[int]] = {}
         # Layouts of eager calls, by lane: the ranks of a lane's group have made the same calls, so
@@ -181,6 +185,9 @@ class Reducer:
             else:
                 rows, indices = sparse_rows.of_lookup(value.values, lookup)
                 known, table = [lookup.ticket], lookup.index
+                layout = ticket.op.get_attr("layout") if tf.is_symbolic_tensor(ticket) else None
+                if layout is not None:
+                    self._lookup_of_tensor[layout, index] = lookup
             op = ops.dear_contribute_rows(
                 ticket, rows, indices, weight, known, index=index, table_of_lookup=table
             )
@@ -229,6 +236,7 @@ class Reducer:
                 [] if norms is None else norms.step,
                 [] if program is None else program.scalars,
                 [],
+                [],
                 program=[] if program is None else program.code,
                 program_variables=[] if program is None else program.variables,
                 norms="none" if norms is None else norms.kind,
@@ -259,8 +267,15 @@ class Reducer:
         self._move_to_gradients(ticket, layout, index, table)
         if table.placement.partition.ranks > 1:
             self._engine.set_partition(layout, index, table.placement.column_begins)
+        lookup = self._lookup_of_tensor.get((layout, index))
+        if table.placement.partition.ranks == 1:
+            lookup = None
+        elif lookup is not None and lookup.group.looks_ahead:
+            lookup.group.ahead  # noqa: B018 - Takes its ticket, before the update is put off.
+        # Its rows are in order by themselves: several updates of them may be in flight.
         for written in traced.written:
-            written.await_updates()
+            if not isinstance(written, ShardedVariable):
+                written.await_updates()
         with tf.device(self.device):
             library.load().dear_defer_update(
                 ticket,
@@ -269,6 +284,8 @@ class Reducer:
                 [],
                 row_update.program.scalars,
                 [table.raw_handle],
+                [] if lookup is None else [lookup.ticket],
+                table_of_lookup=0 if lookup is None else lookup.index,
                 f=traced.function,
                 T=gradient.values.dtype,
                 index=index,
@@ -276,6 +293,8 @@ class Reducer:
                 writes=[written.number for written in traced.written],
                 **row_update.attributes(),
             )
+            if lookup is not None and lookup.group.looks_ahead:
+                table_lookup.look_up_early(table, lookup)
         return True
 
     def _move_to_gradients(

@@ -45,6 +45,14 @@ class ShardedVariable(variable_module.DearVariable):
             return tf.TensorShape(self.placement.shard_shape)
         return tf.TensorShape(self.placement.shape)
 
+    @property
+    def handle(self) -> tf.Tensor:
+        # Tapes ask for it, and what they do with it is no read: to wait here would be to wait for
+        # rows that the step does not need.
+        if self._is_created and deferred_update.current_trace() is None:
+            return self.raw_handle
+        return super().handle
+
     def _is_seen_in_part(self) -> bool:
         return deferred_update.current_trace() is not None or variable_module.are_handles_raw()
 

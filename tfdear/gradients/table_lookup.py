@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfdear.data import examples as examples_module
 from tfdear.data import step_data
 from tfdear.engine import library
-from tfdear.gradients import common_ids, lookup_group, order, variable_names
+from tfdear.gradients import common_ids, lookup_group, next_ids, order, variable_names
 
 if TYPE_CHECKING:
     from tfdear.gradients.sharded_variable import ShardedVariable
@@ -86,27 +86,54 @@ def _vectors_of(
             unique = common_ids.check_own(
                 unique, table.strategy.extended.collectives.all_gather, common, placement.label
             )
-        return tf.cast(_held_of(table, unique), dtype)
+        return tf.cast(_held_of(table, unique)[0], dtype)
     ops = library.load()
     extended = table.strategy.extended
     group = extended.lookup_groups.group_for(ids, extended.reducer.order)
     rows, columns = placement.shape
     name = variable_names.without_numbers(table.creation_path)
-    index = group.add(placement, f"{name} {rows} x {columns} {dtype.name}")
-    lookup = lookup_group.Lookup(group.ticket, index, unique, positions)
+    following = next_ids.next_of(ids) if extended.embedding_schedule == "2d" else None
+    index = group.add(placement, table.number, f"{name} {rows} x {columns} {dtype.name}", following)
+    lookup = lookup_group.Lookup(group, index, unique, positions, dtype)
     extended.lookup_groups.remember(ids, lookup)
-    order.run_when_ready(ops.dear_contribute_ids(group.ticket, unique, index=index))
-    all_ids, counts = ops.dear_gathered_ids(group.ticket, index=index)
+    order.run_when_ready(
+        ops.dear_contribute_ids(group.ticket, unique, index=index, number=table.number)
+    )
+    all_ids, counts, needed = ops.dear_gathered_ids(group.ticket, index=index)
     if common:
-        all_ids = common_ids.check(all_ids, counts, common, placement.label)
-    held = tf.cast(_held_of(table, all_ids), dtype)
-    order.run_when_ready(ops.dear_contribute_vectors(group.ticket, held, index=index))
+        checked = common_ids.check(all_ids, counts, common, placement.label)
+        with tf.control_dependencies([checked]):
+            needed = tf.identity(needed)
+    _contribute_held(table, needed, group.ticket, index, dtype)
     return ops.dear_exchanged_vectors(group.ticket, T=dtype, index=index, columns=columns)
 
 
-def _held_of(table: ShardedVariable, ids: tf.Tensor) -> tf.Tensor:
-    """What this rank holds of the vectors of ids."""
-    table.await_updates()
+def look_up_early(table: ShardedVariable, lookup: lookup_group.Lookup) -> None:
+    """Looks up for the next step what this step leaves as it is, but for its zero gradient.
+
+    Call it where this step's update of the table was put off.
+    """
+    group, index = lookup.group, lookup.index
+    group.look_up_early(index)
+    _, _, needed = library.load().dear_gathered_ids(group.ahead, index=index)
+    _contribute_held(table, needed, group.ahead, index, lookup.dtype)
+
+
+def _contribute_held(
+    table: ShardedVariable, ids: tf.Tensor, ticket: tf.Tensor, index: int, dtype: tf.DType
+) -> None:
+    """Gives the ticket of a lookup what this rank holds of the vectors of ids."""
+    held, version = _held_of(table, ids)
+    order.run_when_ready(
+        library.load().dear_contribute_vectors(ticket, tf.cast(held, dtype), version, index=index)
+    )
+
+
+def _held_of(table: ShardedVariable, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """What this rank holds of the vectors of ids, and the version of the table.
+
+    It waits for what is in flight on these rows alone.
+    """
     return library.load().dear_table_lookup(
         table.raw_handle,
         ids,

@@ -45,6 +45,7 @@ class ProcessGroups:
             Lane.CONTROL: everyone,
             Lane.EMBEDDINGS: everyone,
             Lane.EMBEDDING_ROWS: everyone,
+            Lane.DELAYED_ROWS: everyone,
             Lane.INTRA_NODE: [r for r in everyone if nodes[r].node_rank == own.node_rank],
             Lane.INTER_NODE: [r for r in everyone if nodes[r].local_rank == own.local_rank],
         }
@@ -136,7 +137,8 @@ class ProcessGroups:
         """Lanes whose members share a node; the same on all ranks."""
         lanes = [Lane.INTRA_NODE]
         if self._num_nodes == 1:
-            lanes += [Lane.GRADIENTS, Lane.CONTROL, Lane.EMBEDDINGS, Lane.EMBEDDING_ROWS]
+            lanes += [Lane.GRADIENTS, Lane.CONTROL]
+            lanes += [Lane.EMBEDDINGS, Lane.EMBEDDING_ROWS, Lane.DELAYED_ROWS]
         grid = self.grid or self.sparse_grid
         if grid is not None and grid.nodes:
             lanes.append(Lane.GRADIENTS_INTRA)

@@ -43,7 +43,6 @@ _MAY_DIFFER = ("backend", *_SECONDS, "shared_memory", "max_delay_ms")
 _NOT_BUILT = {
     "backend": ("nccl", "mpi"),
     "embeddings": ("all_reduce",),
-    "embedding_schedule": ("2d", "horizontal"),
 }
 
 
@@ -59,7 +58,7 @@ class DearOptions:
     compression: Compressor | None = None
     weighting: str = "examples"
     embeddings: str = "auto"
-    embedding_schedule: str = "none"
+    embedding_schedule: str = "2d"
     timeout: float = 300.0
     init_timeout: float = 300.0
     heartbeat: float = 10.0

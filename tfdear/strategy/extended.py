@@ -47,6 +47,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         self.elements = examples_module.Elements()
         self.look_ahead = look_ahead.LookAhead(lambda: "table_service" in vars(self))
         self._warnings: set[str] = set()
+        self.embedding_schedule = job.options.embedding_schedule
         self.embeddings = job.options.embeddings  # Of layers that leave it to the strategy.
         self.weighs_examples = job.options.weighting == "examples"
         if job.world_size > 1:

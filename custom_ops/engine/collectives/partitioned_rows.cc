@@ -99,6 +99,27 @@ const char* Unpack(const char* packed, int64_t count, size_t bytes,
 
 }  // namespace
 
+const int32_t* GatheredIds::Of(int rank) const {
+  const int32_t* begin = ids.data();
+  for (int before = 0; before < rank; ++before) begin += counts[before];
+  return begin;
+}
+
+std::pair<GatheredIds, GatheredIds> GatheredIds::Split(
+    const std::unordered_set<int32_t>& set) const {
+  std::pair<GatheredIds, GatheredIds> parts;
+  const int32_t* next = ids.data();
+  for (int64_t count : counts) {
+    const size_t before = parts.first.ids.size();
+    for (int64_t i = 0; i < count; ++i, ++next) {
+      (set.count(*next) > 0 ? parts.first : parts.second).ids.push_back(*next);
+    }
+    parts.first.counts.push_back(static_cast<int64_t>(parts.first.ids.size() - before));
+    parts.second.counts.push_back(count - parts.first.counts.back());
+  }
+  return parts;
+}
+
 std::string TablePartition::Describe() const {
   if (by_row()) return "by rows";
   std::string text = "by columns";

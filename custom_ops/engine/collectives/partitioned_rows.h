@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "custom_ops/engine/collectives/row_exchange.h"
@@ -25,6 +27,18 @@ struct TablePartition {
 struct IdsOfRanks {
   const int32_t* ids = nullptr;
   std::vector<int64_t> counts;  // Of each rank.
+};
+
+// The same with memory of its own.
+struct GatheredIds {
+  std::vector<int32_t> ids;
+  std::vector<int64_t> counts;
+
+  IdsOfRanks View() const { return {ids.data(), counts}; }
+  // Where the ids of a rank begin.
+  const int32_t* Of(int rank) const;
+  // Those that are in a set, and the others, each in their order.
+  std::pair<GatheredIds, GatheredIds> Split(const std::unordered_set<int32_t>& set) const;
 };
 
 // This rank's rows of the gradient of one table.

@@ -117,20 +117,25 @@ Status ExchangeVectors(CollectiveBackend* backend, const Signature& signature, u
 }
 
 Status GatherIds(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
-                 const std::vector<const int32_t*>& ids, const std::vector<int64_t>& own_counts,
-                 std::vector<std::vector<int32_t>>* all,
-                 std::vector<std::vector<int64_t>>* counts) {
+                 const std::vector<std::vector<int32_t>>& own, int64_t known, int64_t* agreed,
+                 std::vector<GatheredIds>* all) {
   const int size = backend->size();
-  const size_t tables = own_counts.size();
-  std::vector<int64_t> announced;
+  const size_t tables = own.size();
+  std::vector<int64_t> announced, numbers = {known};
+  for (const std::vector<int32_t>& ids : own) numbers.push_back(static_cast<int64_t>(ids.size()));
   TFDEAR_RETURN_IF_ERROR(AnnounceNumbers(backend, Signature(signature.text() + " counts"), sequence,
-                                         own_counts, &announced));
-  counts->assign(tables, std::vector<int64_t>(size));
+                                         numbers, &announced));
+  *agreed = known;
+  for (int rank = 0; rank < size; ++rank) {
+    *agreed = std::min(*agreed, announced[rank * numbers.size()]);
+  }
+  if (*agreed != 0) return Status();
+  all->assign(tables, GatheredIds());
   std::vector<int64_t> of_rank(size, 0);
   for (int rank = 0; rank < size; ++rank) {
     for (size_t t = 0; t < tables; ++t) {
-      const int64_t count = announced[rank * tables + t];
-      (*counts)[t][rank] = count;
+      const int64_t count = announced[rank * numbers.size() + 1 + t];
+      (*all)[t].counts.push_back(count);
       size_t checked = 0;
       TFDEAR_RETURN_IF_ERROR(
           CheckedTotal({of_rank[rank], count}, sizeof(int32_t), signature.text(), &checked));
@@ -139,16 +144,16 @@ Status GatherIds(CollectiveBackend* backend, const Signature& signature, uint64_
   }
   size_t total = 0;
   TFDEAR_RETURN_IF_ERROR(CheckedTotal(of_rank, sizeof(int32_t), signature.text(), &total));
-  std::vector<int32_t> own, gathered(total);
-  for (size_t t = 0; t < tables; ++t) own.insert(own.end(), ids[t], ids[t] + own_counts[t]);
+  std::vector<int32_t> given, gathered(total);
+  for (const std::vector<int32_t>& ids : own) given.insert(given.end(), ids.begin(), ids.end());
   TFDEAR_RETURN_IF_ERROR(backend->AllGatherV(
-      own.data(), gathered.data(), BytesOf(of_rank, sizeof(int32_t)), signature, sequence));
-  all->assign(tables, {});
+      given.data(), gathered.data(), BytesOf(of_rank, sizeof(int32_t)), signature, sequence));
   const int32_t* next = gathered.data();
   for (int rank = 0; rank < size; ++rank) {
-    for (size_t t = 0; t < tables; ++t) {
-      (*all)[t].insert((*all)[t].end(), next, next + (*counts)[t][rank]);
-      next += (*counts)[t][rank];
+    for (GatheredIds& of_table : *all) {
+      const int64_t count = of_table.counts[rank];
+      of_table.ids.insert(of_table.ids.end(), next, next + count);
+      next += count;
     }
   }
   return Status();

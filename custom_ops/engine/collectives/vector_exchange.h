@@ -29,10 +29,12 @@ struct LookedUp {
 Status ExchangeVectors(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
                        const std::vector<LookedUp>& tables);
 
-// Gathers the ids of all ranks, of several tables at once. `all` and `counts` have one entry per
-// table; the counts are those of the ranks.
+// Gathers the ids of all ranks, of several tables at once; `all` has an entry for each table.
+//
+// Each rank says what it knows of the ids before, by a number, and `agreed` is the smallest of all
+// ranks: only where that is 0 the ids are gathered, and `all` is set.
 Status GatherIds(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
-                 const std::vector<const int32_t*>& ids, const std::vector<int64_t>& own_counts,
-                 std::vector<std::vector<int32_t>>* all, std::vector<std::vector<int64_t>>* counts);
+                 const std::vector<std::vector<int32_t>>& own, int64_t known, int64_t* agreed,
+                 std::vector<GatheredIds>* all);
 
 }  // namespace tfdear

@@ -54,11 +54,13 @@ enum class LaneKind : int {
   // in these groups, so that steps of different buckets run at once.
   kGradientsIntra = 4,  // Ranks of this node, or of this row of a grid.
   kGradientsInter = 5,  // Ranks in this place on all nodes, or of this column.
-  // All ranks: ids and vectors of sharded tables, which a layer waits for, and rows of gradients.
+  // All ranks: ids and vectors of sharded tables, which a layer waits for, and rows of gradients,
+  // those that the next step needs and the others.
   kEmbeddings = 6,
   kEmbeddingRows = 7,
+  kDelayedRows = 8,
 };
-inline constexpr int kNumLanes = 8;
+inline constexpr int kNumLanes = 9;
 
 // The tickets of one process group in program order. tfdear has one lane for gradients and one for
 // the small collectives that a step waits for (counts of examples, metrics, statistics), so that

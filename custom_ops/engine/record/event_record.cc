@@ -18,6 +18,7 @@ const char* Name(EventKind kind) {
                                            "embedding_ids",
                                            "embedding_vectors",
                                            "embedding_prior",
+                                           "embedding_delayed",
                                            "row_update"};
   const int step = static_cast<int>(kind) - static_cast<int>(EventKind::kFirstOfPlans);
   if (step < 0) return NameIn(kNames, kind);

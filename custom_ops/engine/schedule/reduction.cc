@@ -127,7 +127,12 @@ Reduced Reduction::SliceOf(int tensor, const BucketState& state) const {
 
 void Reduction::WhenReduced(int tensor, Receiver receiver) {
   const int table = layout_->table_of_tensor[tensor];
-  if (table >= 0) return tables_->WhenThere(table, std::move(receiver));
+  if (table >= 0) {
+    return receiver(InvalidArgument("tensor ", tensor, " of '", layout_->name,
+                                    "' is a gradient of a sharded table, whose rows are only where "
+                                    "they are held: they have no sum that can be read"),
+                    Reduced());
+  }
   Status status;
   Reduced reduced;
   {

@@ -1,58 +1,97 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/schedule/table_lookup.h"
 
+#include <algorithm>
+#include <tuple>
+#include <unordered_set>
+
 #include "custom_ops/engine/base/injected_delay.h"
 
 namespace tfdear {
 
 TableLookup::TableLookup(std::shared_ptr<const LookupLayout> layout,
                          std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* lane,
-                         int max_delay_ms)
+                         int max_delay_ms, HeldBack* held_back)
     : layout_(std::move(layout)),
       pool_(std::move(pool)),
       events_(events),
       lane_(lane),
       max_delay_ms_(max_delay_ms),
-      missing_ids_(static_cast<int>(layout_->tables.size())),
-      missing_vectors_(static_cast<int>(layout_->tables.size())),
-      own_ids_(layout_->tables.size()),
-      tables_(layout_->tables.size()),
-      owners_(layout_->tables.size()),
-      vectors_(layout_->tables.size()) {}
+      held_back_(held_back),
+      vectors_(static_cast<int>(layout_->tables.size())),
+      missing_ids_(vectors_),
+      missing_vectors_(vectors_),
+      tables_(layout_->tables.size()) {}
 
-void TableLookup::ContributeIds(int table, std::vector<int32_t> ids) {
+void TableLookup::LookAhead(int64_t number) {
+  layout_number_ = number;
+  if (!layout_->looks_ahead) return;
+  ahead_ = std::make_shared<TableLookup>(layout_, pool_, events_, lane_, max_delay_ms_, held_back_);
+  ahead_->is_ahead_ = true;
+  ahead_->current_ = shared_from_this();
+  const auto& tables = layout_->tables;
+  ahead_->vectors_ = static_cast<int>(std::count_if(
+      tables.begin(), tables.end(), [](const LookupLayout::Table& table) { return table.early; }));
+  ahead_->missing_vectors_ = ahead_->vectors_;
+}
+
+void TableLookup::ContributeIds(int table, std::vector<int32_t> ids, bool early_vectors_valid) {
   touched_ = true;
   {
     MutexLock lock(mutex_);
-    own_ids_[table] = std::move(ids);
+    tables_[table].own = std::move(ids);
+    tables_[table].early_vectors_valid = early_vectors_valid;
   }
   if (missing_ids_.fetch_sub(1) == 1) lane_->Advance();
 }
 
-void TableLookup::ContributeVectors(int table, const void* held, size_t element_bytes,
-                                    std::shared_ptr<const void> owner) {
+void TableLookup::ContributeNoIds(int table) {
   {
     MutexLock lock(mutex_);
-    LookedUp& looked_up = tables_[table];
-    looked_up.partition = layout_->tables[table].partition;
-    looked_up.columns = layout_->tables[table].columns;
-    looked_up.ids = {all_ids_[table].data(), counts_[table]};
-    looked_up.held = held;
-    looked_up.element_bytes = element_bytes;
-    owners_[table] = std::move(owner);
+    tables_[table].unknown = true;
+  }
+  ContributeIds(table, {});
+}
+
+void TableLookup::ContributeVectors(int table, const void* held, size_t element_bytes,
+                                    std::shared_ptr<const void> owner, int64_t version) {
+  {
+    MutexLock lock(mutex_);
+    OfTable& of_table = tables_[table];
+    of_table.looked_up.partition = layout_->tables[table].partition;
+    of_table.looked_up.columns = layout_->tables[table].columns;
+    of_table.looked_up.ids = of_table.needed.View();
+    of_table.looked_up.held = held;
+    of_table.looked_up.element_bytes = element_bytes;
+    of_table.owner = std::move(owner);
+    of_table.version = version;
   }
   if (missing_vectors_.fetch_sub(1) == 1) lane_->Advance();
 }
 
 IdsOfRanks TableLookup::IdsThere(int table) {
   MutexLock lock(mutex_);
-  return {all_ids_[table].data(), counts_[table]};
+  return tables_[table].all.View();
+}
+
+bool TableLookup::foresees() {
+  MutexLock lock(mutex_);
+  return agreed_ != kNoIds;
+}
+
+int64_t TableLookup::ExpectedVersion(int table) {
+  if (expected_ == nullptr) return -1;
+  MutexLock lock(expected_->mutex_);
+  return expected_->tables_[table].version;
 }
 
 std::string TableLookup::Describe(const char* phase) const {
   std::string text = phase;
+  if (is_ahead_) text += " ahead";
+  const char* before = " of ";
   for (const LookupLayout::Table& table : layout_->tables) {
-    text += (text == phase ? " of " : ", ") + table.name + " " + table.partition.Describe();
+    text += before + table.name + " " + table.partition.Describe();
+    before = ", ";
   }
   return WithTicket(text, number());
 }
@@ -77,7 +116,13 @@ bool TableLookup::Issue(ProcessGroup* group, Reactions* reactions) {
     reactions->push_back(
         [self, work] { work->OnDone([self](const Status& status) { self->FinishIds(status); }); });
   }
+  if (vectors_ == 0) return true;
   if (missing_vectors_.load() > 0) return false;
+  {
+    // All ranks have agreed on that.
+    MutexLock lock(mutex_);
+    if (agreed_ == kNoIds) return true;
+  }
   const auto signature = std::make_shared<const Signature>(Describe("embedding_vectors"));
   auto work =
       group->Run(signature, [self, signature](CollectiveBackend* backend, uint64_t sequence) {
@@ -90,69 +135,163 @@ bool TableLookup::Issue(ProcessGroup* group, Reactions* reactions) {
   return true;
 }
 
+TableLookup::Known TableLookup::KnownBefore() {
+  if (is_ahead_) {
+    const bool unknown = std::any_of(tables_.begin(), tables_.end(),
+                                     [](const OfTable& table) { return table.unknown; });
+    return unknown ? kNoIds : kNothing;
+  }
+  if (expected_ == nullptr) return kNothing;
+  MutexLock lock(expected_->mutex_);
+  if (!expected_->ids_phase_.status.ok() || expected_->agreed_ == kNoIds) return kNothing;
+  Known known = expected_->vectors_ > 0 ? kIdsAndVectors : kIds;
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    if (tables_[t].own != expected_->tables_[t].own) return kNothing;
+    if (layout_->tables[t].early && !tables_[t].early_vectors_valid) known = kIds;
+  }
+  return known;
+}
+
+void TableLookup::SetNeeded() {
+  if (!is_ahead_) {
+    for (size_t t = 0; t < tables_.size(); ++t) {
+      const bool is_early = agreed_ == kIdsAndVectors && layout_->tables[t].early;
+      tables_[t].needed = tables_[t].all;
+      if (!is_early) continue;
+      MutexLock lock(expected_->mutex_);
+      tables_[t].needed = expected_->tables_[t].rest;
+    }
+    return;
+  }
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    OfTable& table = tables_[t];
+    std::unordered_set<int32_t> now;
+    if (layout_->tables[t].early && current_ != nullptr) {
+      MutexLock lock(current_->mutex_);
+      // A table may be looked up in several times.
+      for (size_t other = 0; other < tables_.size(); ++other) {
+        if (layout_->tables[other].variable != layout_->tables[t].variable) continue;
+        const std::vector<int32_t>& ids = current_->tables_[other].all.ids;
+        now.insert(ids.begin(), ids.end());
+      }
+      std::tie(table.rest, table.needed) = table.all.Split(now);
+    } else {
+      table.rest = table.all;
+      table.needed.counts.assign(table.all.counts.size(), 0);
+    }
+  }
+}
+
 Status TableLookup::Gather(CollectiveBackend* backend, const Signature& signature,
                            uint64_t sequence) {
   const int64_t begin = EventRecord::NowMicros();
-  std::vector<const int32_t*> ids;
-  std::vector<int64_t> own_counts;
-  std::vector<std::vector<int32_t>> own, all;
-  std::vector<std::vector<int64_t>> counts;
-  int64_t bytes = 0;
+  std::vector<std::vector<int32_t>> own;
+  Known known;
   {
     MutexLock lock(mutex_);
-    own.swap(own_ids_);
+    known = KnownBefore();
+    for (const OfTable& table : tables_) own.push_back(table.own);
   }
-  for (const auto& of_table : own) {
-    ids.push_back(of_table.data());
-    own_counts.push_back(static_cast<int64_t>(of_table.size()));
-    bytes += own_counts.back() * static_cast<int64_t>(sizeof(int32_t));
-  }
-  TFDEAR_RETURN_IF_ERROR(GatherIds(backend, signature, sequence, ids, own_counts, &all, &counts));
-  events_->Add({EventKind::kEmbeddingIds, number(), 0, bytes, begin, EventRecord::NowMicros()});
+  int64_t agreed = kNothing;
+  std::vector<GatheredIds> all(own.size());
+  for (GatheredIds& ids : all) ids.counts.assign(backend->size(), 0);
+  TFDEAR_RETURN_IF_ERROR(GatherIds(backend, signature, sequence, own, known, &agreed, &all));
+  int64_t bytes = 0;
+  for (const auto& ids : own) bytes += static_cast<int64_t>(ids.size() * sizeof(int32_t));
+  events_->Add({EventKind::kEmbeddingIds, number(), is_ahead_, agreed == kNothing ? bytes : 0,
+                begin, EventRecord::NowMicros()});
   MutexLock lock(mutex_);
-  all_ids_ = std::move(all);
-  counts_ = std::move(counts);
+  agreed_ = static_cast<Known>(agreed);
   rank_ = backend->rank();
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    if (agreed > kNothing) {
+      MutexLock of_expected(expected_->mutex_);
+      tables_[t].all = expected_->tables_[t].all;
+    } else {
+      tables_[t].all = std::move(all[t]);
+    }
+  }
+  SetNeeded();
   return Status();
 }
 
 Status TableLookup::Exchange(CollectiveBackend* backend, const Signature& signature,
                              uint64_t sequence) {
   const int64_t begin = EventRecord::NowMicros();
-  std::vector<LookedUp> tables;
+  std::vector<LookedUp> exchanged;
+  std::vector<std::shared_ptr<FusionBuffer>> vectors;
+  int64_t bytes = 0;
   {
     MutexLock lock(mutex_);
-    tables = tables_;
+    for (size_t t = 0; t < tables_.size(); ++t) {
+      if (is_ahead_ && !layout_->tables[t].early) continue;
+      exchanged.push_back(tables_[t].looked_up);
+      LookedUp& table = exchanged.back();
+      const size_t size = static_cast<size_t>(table.ids.counts[backend->rank()]) * table.columns *
+                          table.element_bytes;
+      vectors.emplace_back();
+      TFDEAR_RETURN_IF_ERROR(pool_->Take(size, &vectors.back()));
+      table.result = vectors.back()->data();
+      bytes += static_cast<int64_t>(size);
+    }
   }
-  std::vector<std::shared_ptr<FusionBuffer>> vectors(tables.size());
-  int64_t bytes = 0;
-  for (size_t t = 0; t < tables.size(); ++t) {
-    const size_t size = static_cast<size_t>(tables[t].ids.counts[backend->rank()]) *
-                        tables[t].columns * tables[t].element_bytes;
-    TFDEAR_RETURN_IF_ERROR(pool_->Take(size, &vectors[t]));
-    tables[t].result = vectors[t]->data();
-    bytes += static_cast<int64_t>(size);
-  }
-  TFDEAR_RETURN_IF_ERROR(ExchangeVectors(backend, signature, sequence, tables));
-  events_->Add({EventKind::kEmbeddingVectors, number(), 0, bytes, begin, EventRecord::NowMicros()});
+  TFDEAR_RETURN_IF_ERROR(ExchangeVectors(backend, signature, sequence, exchanged));
+  events_->Add(
+      {EventKind::kEmbeddingVectors, number(), is_ahead_, bytes, begin, EventRecord::NowMicros()});
   MutexLock lock(mutex_);
-  vectors_ = std::move(vectors);
-  owners_.clear();
+  size_t next = 0;
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    if (is_ahead_ && !layout_->tables[t].early) continue;
+    tables_[t].vectors = std::move(vectors[next++]);
+    tables_[t].owner = nullptr;
+    if (!is_ahead_ && agreed_ == kIdsAndVectors && layout_->tables[t].early) {
+      TFDEAR_RETURN_IF_ERROR(AddEarlyVectors(static_cast<int>(t)));
+    }
+  }
+  expected_ = nullptr;
+  return Status();
+}
+
+Status TableLookup::AddEarlyVectors(int number_of_table) {
+  OfTable& table = tables_[number_of_table];
+  MutexLock lock(expected_->mutex_);
+  const OfTable& expected = expected_->tables_[number_of_table];
+  if (expected.looked_up.element_bytes != table.looked_up.element_bytes) {
+    return Internal("vectors of ", layout_->tables[number_of_table].name,
+                    " were looked up early in another type");
+  }
+  const size_t bytes = table.looked_up.columns * table.looked_up.element_bytes;
+  const int64_t count = table.all.counts[rank_];
+  std::shared_ptr<FusionBuffer> merged;
+  TFDEAR_RETURN_IF_ERROR(pool_->Take(count * bytes, &merged));
+  const int32_t* const own = table.all.Of(rank_);
+  const int32_t* late_id = table.needed.Of(rank_);
+  const int32_t* const late_end = late_id + table.needed.counts[rank_];
+  const char* late = table.vectors->data();
+  const char* early = expected.vectors->data();
+  char* to = merged->data();
+  for (int64_t i = 0; i < count; ++i) {
+    const bool is_late = late_id != late_end && *late_id == own[i];
+    if (is_late) ++late_id;
+    const char*& from = is_late ? late : early;
+    to = std::copy_n(from, bytes, to);
+    from += bytes;
+  }
+  table.vectors = std::move(merged);
   return Status();
 }
 
 Reduced TableLookup::Slice(int table) const {
   Reduced reduced;
-  reduced.owner = vectors_[table];
-  reduced.data = vectors_[table]->data();
-  reduced.shape = {counts_[table][rank_], layout_->tables[table].columns};
+  reduced.owner = tables_[table].vectors;
+  reduced.data = tables_[table].vectors->data();
+  reduced.shape = {tables_[table].all.counts[rank_], layout_->tables[table].columns};
   return reduced;
 }
 
 void TableLookup::WhenIdsThere(int table, IdsReceiver receiver) {
   Status status;
-  std::vector<int32_t> ids;
-  std::vector<int64_t> counts;
+  GatheredIds all, needed;
   {
     MutexLock lock(mutex_);
     if (!ids_phase_.done) {
@@ -161,11 +300,11 @@ void TableLookup::WhenIdsThere(int table, IdsReceiver receiver) {
     }
     status = ids_phase_.status;
     if (status.ok()) {
-      ids = all_ids_[table];
-      counts = counts_[table];
+      all = tables_[table].all;
+      needed = tables_[table].needed;
     }
   }
-  receiver(status, ids, counts);
+  receiver(status, all, needed);
 }
 
 void TableLookup::WhenVectorsThere(int table, Receiver receiver) {
@@ -185,14 +324,23 @@ void TableLookup::WhenVectorsThere(int table, Receiver receiver) {
 
 void TableLookup::FinishIds(const Status& status) {
   std::vector<std::pair<int, IdsReceiver>> receivers;
+  std::vector<std::pair<int64_t, GatheredIds>> wanted;
   {
     MutexLock lock(mutex_);
     if (ids_phase_.done) return;
     ids_phase_.done = true;
     ids_phase_.status = status;
     ids_there_ = status.ok();
+    current_ = nullptr;
     receivers.swap(ids_phase_.receivers);
+    // What was expected is not held back.
+    if (status.ok() && !is_ahead_ && agreed_ == kNothing && held_back_ != nullptr) {
+      for (size_t t = 0; t < tables_.size(); ++t) {
+        wanted.emplace_back(layout_->tables[t].variable, tables_[t].all);
+      }
+    }
   }
+  for (const auto& [variable, ids] : wanted) held_back_->RowsWanted(variable, ids);
   for (auto& [table, receiver] : receivers) WhenIdsThere(table, std::move(receiver));
   if (!status.ok()) FinishVectors(status);
 }
@@ -206,12 +354,14 @@ void TableLookup::FinishVectors(const Status& status) {
     vectors_phase_.status = status;
     receivers.swap(vectors_phase_.receivers);
   }
+  if (status.ok() && !is_ahead_ && held_back_ != nullptr) held_back_->LookupArrived(number());
   for (auto& [table, receiver] : receivers) WhenVectorsThere(table, std::move(receiver));
 }
 
 void TableLookup::Fail(const Status& cause) {
   FinishIds(cause);
   FinishVectors(cause);
+  if (ahead_ != nullptr) ahead_->Fail(cause);
 }
 
 }  // namespace tfdear

@@ -13,6 +13,7 @@
 #include "custom_ops/engine/memory/fusion_buffer.h"
 #include "custom_ops/engine/queue/lane.h"
 #include "custom_ops/engine/record/event_record.h"
+#include "custom_ops/engine/schedule/held_back.h"
 #include "custom_ops/engine/schedule/reduced.h"
 
 namespace tfdear {
@@ -21,32 +22,61 @@ namespace tfdear {
 struct LookupLayout {
   struct Table {
     TablePartition partition;
-    int64_t columns = 0;  // Of whole vectors.
-    std::string name;     // What the ranks may compare.
+    int64_t columns = 0;    // Of whole vectors.
+    std::string name;       // What the ranks may compare.
+    int64_t variable = -1;  // The table's number.
+    // Whether vectors that a step does not change are looked up for the next one while it runs.
+    bool early = false;
   };
   std::vector<Table> tables;
+  bool looks_ahead = false;  // Whether a step knows the ids of the next one.
 };
 
 // One execution of it. First the ids of all ranks are gathered, of all tables at once; then every
 // rank gives what it holds of their vectors, and gets whole ones of its own ids, again of all
 // tables at once. Thread safe.
+//
+// [Note: looking ahead]
+// A step that knows the next one's batch has a second ticket, of the same kind, which comes behind
+// its own lookups: the ids that the next lookup is expected to have are gathered, and then the
+// vectors of those that this step does not touch. The next lookup says whether its ids are those,
+// and if they are on all ranks, gathers nothing and exchanges only the other vectors. If they are
+// not, on any rank, it goes on as if nobody had looked ahead. So an expectation costs time if it is
+// wrong, and never a bit. (EmbRace, section 4.2.2, looks ahead for the order of gradients; the
+// early vectors are ours.)
 class TableLookup : public Ticket, public std::enable_shared_from_this<TableLookup> {
  public:
-  // The ids of all ranks, and how many are of each.
-  using IdsReceiver = std::function<void(const Status&, const std::vector<int32_t>& ids,
-                                         const std::vector<int64_t>& counts)>;
+  // The ids of all ranks, and those of them whose vectors are still to be looked up.
+  using IdsReceiver =
+      std::function<void(const Status&, const GatheredIds& ids, const GatheredIds& needed)>;
 
   TableLookup(std::shared_ptr<const LookupLayout> layout, std::shared_ptr<FusionBufferPool> pool,
-              EventRecord* events, Lane* lane, int max_delay_ms);
+              EventRecord* events, Lane* lane, int max_delay_ms, HeldBack* held_back = nullptr);
 
-  // This rank's ids in a table, each of them once.
-  void ContributeIds(int table, std::vector<int32_t> ids);
+  // Makes the ticket that looks ahead of this one, if the layout has one; before it is opened.
+  // `number`: the layout's, where the next lookup finds it.
+  void LookAhead(int64_t number);
+  int64_t layout_number() const { return layout_number_; }
+  // Says what was expected of this lookup, before it is opened.
+  void SetExpected(std::shared_ptr<TableLookup> expected) { expected_ = std::move(expected); }
+  // The ticket that looks ahead of this one; null: there is none.
+  const std::shared_ptr<TableLookup>& ahead() const { return ahead_; }
+
+  // This rank's ids in a table, each of them once. `early_vectors_valid`: whether those of the
+  // table that were looked up early are still what a lookup now would find.
+  void ContributeIds(int table, std::vector<int32_t> ids, bool early_vectors_valid = false);
+  // Of one that looks ahead: there will be no next lookup, or nobody knows its ids.
+  void ContributeNoIds(int table);
   void WhenIdsThere(int table, IdsReceiver receiver);
   // Once they are there; they stay as long as the lookup.
   IdsOfRanks IdsThere(int table);
-  // What this rank holds of the vectors of HeldIds(); `owner` keeps it.
+  // Of one that looks ahead, once ids are there: whether all ranks knew them.
+  bool foresees();
+  // The version of a table at which vectors were looked up early for this lookup; -1: never.
+  int64_t ExpectedVersion(int table);
+  // What this rank holds of the vectors of those ids that are needed; `owner` keeps it.
   void ContributeVectors(int table, const void* held, size_t element_bytes,
-                         std::shared_ptr<const void> owner);
+                         std::shared_ptr<const void> owner, int64_t version = -1);
   // Calls the receiver with this rank's whole vectors.
   void WhenVectorsThere(int table, Receiver receiver);
 
@@ -54,13 +84,16 @@ class TableLookup : public Ticket, public std::enable_shared_from_this<TableLook
   // Also between its two collectives: where ids are refused, as all ranks see the same ids, all
   // give up. If only this one does, the others find it in another collective.
   bool Untouched() const override {
-    return !touched_.load() || (ids_there_.load() && missing_vectors_.load() ==
-                                                         static_cast<int>(layout_->tables.size()));
+    return !touched_.load() || (ids_there_.load() && missing_vectors_.load() == vectors_);
   }
   void Fail(const Status& cause) override;
-  bool complete() const { return missing_vectors_.load() == 0; }
+  bool complete() const { return missing_ids_.load() == 0 && missing_vectors_.load() == 0; }
+  const LookupLayout& layout() const { return *layout_; }
 
  private:
+  // How much of what was expected holds; the ranks agree on the least.
+  enum Known : int64_t { kNoIds = -1, kNothing = 0, kIds = 1, kIdsAndVectors = 2 };
+
   // A collective for all tables: what it waits for, and who waits for it.
   template <typename Waiting>
   struct Phase {
@@ -70,8 +103,26 @@ class TableLookup : public Ticket, public std::enable_shared_from_this<TableLook
     std::vector<std::pair<int, Waiting>> receivers;
   };
 
+  // What there is of one table.
+  struct OfTable {
+    std::vector<int32_t> own;
+    bool unknown = false;  // Of one that looks ahead: there are no ids.
+    bool early_vectors_valid = false;
+    GatheredIds all;
+    GatheredIds needed;  // Of these the vectors are exchanged.
+    GatheredIds rest;    // Of one that looks ahead: the others, which the next lookup needs.
+    LookedUp looked_up;
+    std::shared_ptr<const void> owner;
+    std::shared_ptr<FusionBuffer> vectors;
+    int64_t version = -1;
+  };
+
+  Known KnownBefore() TFDEAR_REQUIRES(mutex_);
   Status Gather(CollectiveBackend* backend, const Signature& signature, uint64_t sequence);
+  void SetNeeded() TFDEAR_REQUIRES(mutex_);
   Status Exchange(CollectiveBackend* backend, const Signature& signature, uint64_t sequence);
+  // Puts the vectors of a table that came early among those that came now.
+  Status AddEarlyVectors(int table) TFDEAR_REQUIRES(mutex_);
   void FinishIds(const Status& status);
   void FinishVectors(const Status& status);
   std::string Describe(const char* phase) const;
@@ -82,6 +133,13 @@ class TableLookup : public Ticket, public std::enable_shared_from_this<TableLook
   EventRecord* const events_;
   Lane* const lane_;
   const int max_delay_ms_;
+  HeldBack* const held_back_;
+  bool is_ahead_ = false;
+  int64_t layout_number_ = -1;
+  int vectors_;  // Of how many tables vectors are exchanged.
+  std::shared_ptr<TableLookup> ahead_;
+  std::shared_ptr<TableLookup> current_;  // Of one that looks ahead, until ids are there.
+  std::shared_ptr<TableLookup> expected_;
   std::atomic<bool> touched_{false};
   std::atomic<bool> ids_there_{false};
   std::atomic<int> missing_ids_;
@@ -90,12 +148,8 @@ class TableLookup : public Ticket, public std::enable_shared_from_this<TableLook
   Mutex mutex_;
   Phase<IdsReceiver> ids_phase_ TFDEAR_GUARDED_BY(mutex_);
   Phase<Receiver> vectors_phase_ TFDEAR_GUARDED_BY(mutex_);
-  std::vector<std::vector<int32_t>> own_ids_ TFDEAR_GUARDED_BY(mutex_);
-  std::vector<std::vector<int32_t>> all_ids_ TFDEAR_GUARDED_BY(mutex_);
-  std::vector<std::vector<int64_t>> counts_ TFDEAR_GUARDED_BY(mutex_);
-  std::vector<LookedUp> tables_ TFDEAR_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<const void>> owners_ TFDEAR_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<FusionBuffer>> vectors_ TFDEAR_GUARDED_BY(mutex_);
+  std::vector<OfTable> tables_ TFDEAR_GUARDED_BY(mutex_);
+  Known agreed_ TFDEAR_GUARDED_BY(mutex_) = kNothing;
   int rank_ TFDEAR_GUARDED_BY(mutex_) = 0;
 };
 

@@ -1,149 +1,336 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/schedule/table_rows.h"
 
+#include <algorithm>
+#include <unordered_set>
+
 #include "custom_ops/engine/base/injected_delay.h"
 
 namespace tfdear {
+namespace {
+
+std::vector<int32_t> Different(const GatheredIds& ids) {
+  std::vector<int32_t> different = ids.ids;
+  std::sort(different.begin(), different.end());
+  different.erase(std::unique(different.begin(), different.end()), different.end());
+  return different;
+}
+
+size_t RowBytes(const TableRows::Rows& rows, DataType type) {
+  size_t bytes = SizeOf(type);
+  for (size_t d = 1; d < rows.shape.size(); ++d) bytes *= static_cast<size_t>(rows.shape[d]);
+  return bytes;
+}
+
+GatheredIds Copy(const IdsOfRanks& ids) {
+  int64_t count = 0;
+  for (int64_t of_rank : ids.counts) count += of_rank;
+  return {std::vector<int32_t>(ids.ids, ids.ids + count), ids.counts};
+}
+
+}  // namespace
 
 TableRows::TableRows(std::string name, std::vector<Table> tables,
-                     std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* lane,
-                     int max_delay_ms)
+                     std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* prior,
+                     Lane* delayed, int max_delay_ms, HeldBack* held_back)
     : name_(std::move(name)),
       tables_(std::move(tables)),
       pool_(std::move(pool)),
       events_(events),
-      lane_(lane),
       max_delay_ms_(max_delay_ms),
+      held_back_(held_back),
+      prior_(this, kPrior, prior),
+      delayed_(this, kDelayed, delayed),
       missing_(static_cast<int>(tables_.size())),
-      rows_(tables_.size()) {}
+      states_(tables_.size()) {}
+
+void TableRows::Open() {
+  prior_.lane()->Open(ticket(kPrior));
+  delayed_.lane()->Open(ticket(kDelayed));
+}
+
+bool TableRows::Withdraw() {
+  const bool prior = prior_.lane()->Withdraw(&prior_);
+  return delayed_.lane()->Withdraw(&delayed_) && prior;
+}
 
 void TableRows::Contribute(int table, Rows rows) {
+  touched_ = true;
   const std::shared_ptr<TableLookup> lookup = rows.lookup;
   const int table_of_lookup = rows.table_of_lookup;
   {
     MutexLock lock(mutex_);
-    rows_[table] = std::move(rows);
+    states_[table].given = std::move(rows);
   }
   if (lookup == nullptr) return Arrived();
-  // A gradient that does not depend on the vectors may be there before the ids of other ranks.
-  lookup->WhenIdsThere(table_of_lookup,
-                       [self = shared_from_this()](const Status& status, const auto&, const auto&) {
-                         if (!status.ok()) return self->Finish(status);
-                         self->Arrived();
-                       });
+  // A gradient that does not depend on the vectors may be there before the ids of other ranks; and
+  // those of the next step tell which rows go first.
+  const auto self = shared_from_this();
+  TableLookup* const last = lookup->ahead() != nullptr ? lookup->ahead().get() : lookup.get();
+  last->WhenIdsThere(table_of_lookup, [self, lookup, table, table_of_lookup](
+                                          const Status& status, const auto&, const auto&) {
+    if (!status.ok()) return self->Fail(status);
+    self->Split(table, lookup.get(), table_of_lookup);
+    self->Arrived();
+  });
+}
+
+void TableRows::Split(int table, TableLookup* lookup, int table_of_lookup) {
+  TableLookup* const ahead = lookup->ahead().get();
+  if (ahead == nullptr || !ahead->foresees()) return;
+  {
+    MutexLock lock(mutex_);
+    if (states_[table].is_split) return;
+  }
+  std::unordered_set<int32_t> next;
+  const auto& tables = lookup->layout().tables;
+  for (size_t t = 0; t < tables.size(); ++t) {
+    if (tables[t].variable != tables[table_of_lookup].variable) continue;
+    const GatheredIds ids = Copy(ahead->IdsThere(static_cast<int>(t)));
+    next.insert(ids.ids.begin(), ids.ids.end());
+  }
+  auto split = Copy(lookup->IdsThere(table_of_lookup)).Split(next);
+  std::vector<PartReceiver> receivers;
+  std::vector<std::vector<int32_t>> parts;
+  {
+    MutexLock lock(mutex_);
+    State& state = states_[table];
+    if (state.is_split) return;
+    state.is_split = true;
+    state.split = std::move(split);
+    parts = PartsOf(state);
+    receivers = state.receivers;
+  }
+  for (const PartReceiver& receiver : receivers) receiver.declare(parts);
 }
 
 void TableRows::Arrived() {
-  if (missing_.fetch_sub(1) == 1) lane_->Advance();
+  if (missing_.fetch_sub(1) != 1) return;
+  prior_.lane()->Advance();
+  delayed_.lane()->Advance();
 }
 
-bool TableRows::Issue(ProcessGroup* group, Reactions* reactions) {
+bool TableRows::AnySplit() const {
+  return std::any_of(states_.begin(), states_.end(),
+                     [](const State& state) { return state.is_split; });
+}
+
+std::string TableRows::Describe(Part part, int64_t number) {
+  std::string text = part == kPrior ? "embedding_prior of '" : "embedding_delayed of '";
+  text += name_ + "' of " + std::to_string(tables_.size());
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    text += ", " + tables_[t].partition->Describe();
+    if (states_[t].given.lookup != nullptr) text += " of ids that were looked up";
+    if (states_[t].is_split) text += " in two parts";
+  }
+  return WithTicket(text, number);
+}
+
+HeldBack::Held TableRows::ToHoldBack() {
+  auto held = std::make_shared<HeldBack::Rows>();
+  for (const State& state : states_) {
+    if (!state.is_split) continue;
+    const TableLookup& lookup = *state.given.lookup;
+    held->lookup = std::max(held->lookup, lookup.number());
+    held->tables.emplace_back(lookup.layout().tables[state.given.table_of_lookup].variable,
+                              state.split.second);
+  }
+  held->writes = writes_;
+  return held;
+}
+
+bool TableRows::Issue(Part part, int64_t number, ProcessGroup* group,
+                      Ticket::Reactions* reactions) {
   if (missing_.load() > 0) return false;
-  std::string text = "embedding_prior of '" + name_ + "' of " + std::to_string(tables_.size());
+  std::shared_ptr<const Signature> signature;
+  HeldBack::Held held;
   {
     MutexLock lock(mutex_);
-    for (size_t t = 0; t < tables_.size(); ++t) {
-      text += ", " + tables_[t].partition->Describe();
-      if (rows_[t].lookup != nullptr) text += " of ids that were looked up";
+    if (part == kDelayed) {
+      if (!AnySplit()) return true;
+      if (held_back_ != nullptr) held = ToHoldBack();
     }
+    signature = std::make_shared<const Signature>(Describe(part, number));
   }
-  const auto signature = std::make_shared<const Signature>(WithTicket(text, number()));
-  auto work = group->Run(signature, [self = shared_from_this(), signature](
+  if (held != nullptr) held_back_->Add(held);
+  auto work = group->Run(signature, [self = shared_from_this(), part, number, signature, held](
                                         CollectiveBackend* backend, uint64_t sequence) {
+    // In the thread of this lane, which has nothing else to send.
+    if (held != nullptr) self->held_back_->WaitFor(held);
     InjectDelay(self->max_delay_ms_);
-    return self->Exchange(backend, *signature, sequence);
+    return self->Exchange(part, number, backend, *signature, sequence);
   });
-  reactions->push_back([self = shared_from_this(), work] {
-    work->OnDone([self](const Status& status) { self->Finish(status); });
+  reactions->push_back([self = shared_from_this(), part, work] {
+    work->OnDone([self, part](const Status& status) { self->Finish(part, status); });
   });
   return true;
 }
 
-Status TableRows::Exchange(CollectiveBackend* backend, const Signature& signature,
-                           uint64_t sequence) {
-  const int64_t begin = EventRecord::NowMicros();
-  std::vector<Rows> given;
-  {
-    MutexLock lock(mutex_);
-    given = rows_;
+Status TableRows::TakePart(int table, Part part, Rows* rows, GatheredIds* known) {
+  const State& state = states_[table];
+  const Rows& given = state.given;
+  *rows = given;
+  if (given.lookup != nullptr) *known = Copy(given.lookup->IdsThere(given.table_of_lookup));
+  if (!state.is_split) return Status();
+  *known = part == kPrior ? state.split.first : state.split.second;
+  const GatheredIds& prior = state.split.first;
+  const std::unordered_set<int32_t> first(prior.ids.begin(), prior.ids.end());
+  const auto* const numbers = reinterpret_cast<const int64_t*>(given.numbers->data());
+  const size_t row_bytes = RowBytes(given, tables_[table].type);
+  std::vector<int64_t> taken;
+  for (int64_t i = 0; i < given.shape[0]; ++i) {
+    const bool is_prior = first.count(static_cast<int32_t>(numbers[i])) > 0;
+    if (is_prior == (part == kPrior)) taken.push_back(i);
   }
-  std::vector<Rows> got(given.size());
-  std::vector<PartitionedRows> parts;
-  std::vector<IdsOfRanks> known(given.size());
-  size_t bytes = 0;
-  for (size_t t = 0; t < given.size(); ++t) {
-    const auto& shape = given[t].shape;
-    size_t row_bytes = SizeOf(tables_[t].type);
-    for (size_t d = 1; d < shape.size(); ++d) row_bytes *= static_cast<size_t>(shape[d]);
-    bytes += static_cast<size_t>(shape[0]) * row_bytes;
-    parts.push_back({tables_[t].partition.get(),
-                     reinterpret_cast<const int64_t*>(given[t].numbers->data()),
-                     {given[t].values->data(), shape[0], row_bytes},
-                     [this, &got, t, type = tables_[t].type](size_t rows, size_t kept_bytes,
-                                                             void** numbers, void** values) {
-                       TFDEAR_RETURN_IF_ERROR(pool_->Take(rows * sizeof(int64_t), &got[t].numbers));
-                       TFDEAR_RETURN_IF_ERROR(pool_->Take(rows * kept_bytes, &got[t].values));
-                       got[t].shape = {static_cast<int64_t>(rows),
-                                       static_cast<int64_t>(kept_bytes / SizeOf(type))};
-                       *numbers = got[t].numbers->data();
-                       *values = got[t].values->data();
-                       return Status();
-                     }});
-    if (given[t].lookup != nullptr) {
-      known[t] = given[t].lookup->IdsThere(given[t].table_of_lookup);
-      parts.back().known = &known[t];
-    }
+  rows->shape[0] = static_cast<int64_t>(taken.size());
+  TFDEAR_RETURN_IF_ERROR(pool_->Take(taken.size() * row_bytes, &rows->values));
+  TFDEAR_RETURN_IF_ERROR(pool_->Take(taken.size() * sizeof(int64_t), &rows->numbers));
+  char* to = rows->values->data();
+  auto* to_number = reinterpret_cast<int64_t*>(rows->numbers->data());
+  for (int64_t row : taken) {
+    to = std::copy_n(given.values->data() + row * row_bytes, row_bytes, to);
+    *to_number++ = numbers[row];
   }
-  TFDEAR_RETURN_IF_ERROR(ExchangePartitionedRows(backend, signature, sequence, parts));
-  events_->Add({EventKind::kEmbeddingPrior, number(), 0, static_cast<int64_t>(bytes), begin,
-                EventRecord::NowMicros()});
-  MutexLock lock(mutex_);
-  rows_ = std::move(got);
   return Status();
 }
 
-Reduced TableRows::Slice(int table) const {
-  const Rows& rows = rows_[table];
-  Reduced reduced;
-  reduced.owner = rows.values;
-  reduced.data = rows.values->data();
-  reduced.shape = rows.shape;
-  reduced.indices_owner = rows.numbers;
-  reduced.indices = reinterpret_cast<int64_t*>(rows.numbers->data());
-  reduced.since_us = done_us_;
-  return reduced;
-}
-
-void TableRows::WhenThere(int table, Receiver receiver) {
-  Status status;
-  Reduced reduced;
+Status TableRows::Exchange(Part part, int64_t number, CollectiveBackend* backend,
+                           const Signature& signature, uint64_t sequence) {
+  const int64_t begin = EventRecord::NowMicros();
+  std::vector<size_t> places;
+  std::vector<Rows> given;
+  std::vector<GatheredIds> known_ids;
   {
     MutexLock lock(mutex_);
-    if (!done_) {
-      receivers_.emplace_back(table, std::move(receiver));
-      return;
+    for (size_t t = 0; t < tables_.size(); ++t) {
+      if (part == kDelayed && !states_[t].is_split) continue;
+      places.push_back(t);
+      given.emplace_back();
+      known_ids.emplace_back();
+      TFDEAR_RETURN_IF_ERROR(TakePart(static_cast<int>(t), part, &given.back(), &known_ids.back()));
     }
-    status = status_;
-    if (status.ok()) reduced = Slice(table);
   }
-  receiver(status, reduced);
+  std::vector<Rows> got(given.size());
+  std::vector<IdsOfRanks> known(given.size());
+  std::vector<PartitionedRows> parts;
+  size_t bytes = 0;
+  for (size_t i = 0; i < given.size(); ++i) {
+    const Table& table = tables_[places[i]];
+    const size_t row_bytes = RowBytes(given[i], table.type);
+    bytes += static_cast<size_t>(given[i].shape[0]) * row_bytes;
+    parts.push_back({table.partition.get(),
+                     reinterpret_cast<const int64_t*>(given[i].numbers->data()),
+                     {given[i].values->data(), given[i].shape[0], row_bytes},
+                     [this, &got, i, type = table.type](size_t rows, size_t kept_bytes,
+                                                        void** numbers, void** values) {
+                       TFDEAR_RETURN_IF_ERROR(pool_->Take(rows * sizeof(int64_t), &got[i].numbers));
+                       TFDEAR_RETURN_IF_ERROR(pool_->Take(rows * kept_bytes, &got[i].values));
+                       got[i].shape = {static_cast<int64_t>(rows),
+                                       static_cast<int64_t>(kept_bytes / SizeOf(type))};
+                       *numbers = got[i].numbers->data();
+                       *values = got[i].values->data();
+                       return Status();
+                     }});
+    if (given[i].lookup != nullptr) {
+      known[i] = known_ids[i].View();
+      parts.back().known = &known[i];
+    }
+  }
+  TFDEAR_RETURN_IF_ERROR(ExchangePartitionedRows(backend, signature, sequence, parts));
+  const EventKind kind = part == kPrior ? EventKind::kEmbeddingPrior : EventKind::kEmbeddingDelayed;
+  events_->Add({kind, number, 0, static_cast<int64_t>(bytes), begin, EventRecord::NowMicros()});
+  MutexLock lock(mutex_);
+  for (size_t i = 0; i < got.size(); ++i) {
+    Reduced& reduced = states_[places[i]].got[part];
+    reduced.owner = got[i].values;
+    reduced.data = got[i].values->data();
+    reduced.shape = got[i].shape;
+    reduced.indices_owner = got[i].numbers;
+    reduced.indices = reinterpret_cast<int64_t*>(got[i].numbers->data());
+    reduced.since_us = EventRecord::NowMicros();
+  }
+  return Status();
 }
 
-void TableRows::Finish(const Status& status) {
-  std::vector<std::pair<int, Receiver>> receivers;
-  std::vector<Reduced> slices;
+void TableRows::WhenThere(int table, std::shared_ptr<TableLookup> lookup, int table_of_lookup,
+                          const std::vector<int64_t>& writes, PartReceiver receiver) {
+  Status failure;
+  std::vector<Call> calls;
   {
     MutexLock lock(mutex_);
-    if (done_) return;
-    done_ = true;
-    done_us_ = EventRecord::NowMicros();
-    status_ = status;
-    receivers.swap(receivers_);
-    for (const auto& [table, receiver] : receivers) {
-      slices.push_back(status.ok() ? Slice(table) : Reduced());
+    failure = failure_;
+    if (failure.ok()) {
+      writes_.insert(writes_.end(), writes.begin(), writes.end());
+      states_[table].receivers.push_back(receiver);
+      if (states_[table].done[kPrior]) calls = CallsOf(table, kPrior, {receiver});
+      if (states_[table].done[kDelayed]) {
+        for (Call& call : CallsOf(table, kDelayed, {receiver})) calls.push_back(std::move(call));
+      }
     }
   }
-  for (size_t i = 0; i < receivers.size(); ++i) receivers[i].second(status, slices[i]);
+  if (!failure.ok()) return receiver.part(failure, kPrior, 1, Reduced());
+  for (const Call& call : calls) call();
+  if (lookup == nullptr || lookup->ahead() == nullptr) return;
+  const auto self = shared_from_this();
+  lookup->ahead()->WhenIdsThere(
+      table_of_lookup,
+      [self, lookup, table, table_of_lookup](const Status& status, const auto&, const auto&) {
+        if (!status.ok()) return self->Fail(status);
+        self->Split(table, lookup.get(), table_of_lookup);
+      });
+}
+
+std::vector<TableRows::Call> TableRows::CallsOf(int table, Part part,
+                                                std::vector<PartReceiver> receivers) const {
+  const State& state = states_[table];
+  const int number = state.is_split ? kParts : 1;
+  std::vector<Call> calls;
+  for (PartReceiver& receiver : receivers) {
+    calls.push_back([receiver = std::move(receiver), part, number, got = state.got[part],
+                     parts = PartsOf(state)] {
+      if (!parts.empty()) receiver.declare(parts);
+      receiver.part(Status(), part, number, got);
+    });
+  }
+  return calls;
+}
+
+std::vector<std::vector<int32_t>> TableRows::PartsOf(const State& state) {
+  if (!state.is_split) return {};
+  return {Different(state.split.first), Different(state.split.second)};
+}
+
+void TableRows::Finish(Part part, const Status& status) {
+  if (!status.ok()) return Fail(status);
+  std::vector<Call> calls;
+  {
+    MutexLock lock(mutex_);
+    if (!failure_.ok()) return;
+    for (size_t t = 0; t < states_.size(); ++t) {
+      if (part == kDelayed && !states_[t].is_split) continue;
+      states_[t].done[part] = true;
+      for (Call& call : CallsOf(static_cast<int>(t), part, states_[t].receivers)) {
+        calls.push_back(std::move(call));
+      }
+    }
+  }
+  for (const Call& call : calls) call();
+}
+
+void TableRows::Fail(const Status& cause) {
+  std::vector<PartReceiver> receivers;
+  {
+    MutexLock lock(mutex_);
+    if (!failure_.ok()) return;
+    failure_ = cause;
+    for (State& state : states_) {
+      const bool is_done = state.done[kPrior] && (state.done[kDelayed] || !state.is_split);
+      if (is_done) continue;
+      receivers.insert(receivers.end(), state.receivers.begin(), state.receivers.end());
+      state.receivers.clear();
+    }
+  }
+  for (const PartReceiver& receiver : receivers) receiver.part(cause, kPrior, 1, Reduced());
 }
 
 }  // namespace tfdear

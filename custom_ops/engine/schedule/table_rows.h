@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,15 +14,26 @@
 #include "custom_ops/engine/memory/fusion_buffer.h"
 #include "custom_ops/engine/queue/lane.h"
 #include "custom_ops/engine/record/event_record.h"
+#include "custom_ops/engine/schedule/held_back.h"
 #include "custom_ops/engine/schedule/reduced.h"
 #include "custom_ops/engine/schedule/table_lookup.h"
 
 namespace tfdear {
 
 // The rows of one step's gradients of partitioned tables, on their way to the ranks that hold them.
-// All tables travel in one exchange, in a lane of their own. Thread safe.
-class TableRows : public Ticket, public std::enable_shared_from_this<TableRows> {
+// All tables travel together. Thread safe.
+//
+// [Note: prior and delayed rows]
+// Where the step looks ahead (`table_lookup.h`) rows travel in two parts: prior rows are those of
+// ids that any rank looks up in the next step, delayed rows the others. Each part is a ticket in a
+// lane of its own, so that delayed rows can go behind the next step's lookups (`held_back.h`), and
+// prior rows before them. All ranks know the ids of this step and of the next, so all split alike.
+// (EmbRace, Algorithm 1.)
+class TableRows : public std::enable_shared_from_this<TableRows> {
  public:
+  enum Part : int { kPrior = 0, kDelayed = 1 };
+  static constexpr int kParts = 2;
+
   struct Table {
     std::shared_ptr<const TablePartition> partition;
     DataType type = DataType::kFloat32;
@@ -35,40 +47,93 @@ class TableRows : public Ticket, public std::enable_shared_from_this<TableRows> 
     std::shared_ptr<TableLookup> lookup;
     int table_of_lookup = 0;
   };
+  // Who gets what this rank holds of a table's rows. After an error nothing else comes.
+  struct PartReceiver {
+    // The ids in each part, of all ranks: as soon as they are known, and again before each part.
+    // Where rows come in one part it is not called.
+    std::function<void(const std::vector<std::vector<int32_t>>& parts)> declare;
+    // The rows of all ranks, in their order: one of `parts` parts.
+    std::function<void(const Status&, int part, int parts, const Reduced& rows)> part;
+  };
 
   TableRows(std::string name, std::vector<Table> tables, std::shared_ptr<FusionBufferPool> pool,
-            EventRecord* events, Lane* lane, int max_delay_ms);
+            EventRecord* events, Lane* prior, Lane* delayed, int max_delay_ms, HeldBack* held_back);
+
+  // Takes the next places in both lanes.
+  void Open();
+  // Withdraws both; false if one cannot be.
+  bool Withdraw();
+  void Fail(const Status& cause);
 
   // Gives this rank's rows of a table, once.
   void Contribute(int table, Rows rows);
-  // Calls the receiver with what this rank holds of the rows of all ranks, in their order.
-  void WhenThere(int table, Receiver receiver);
-
-  bool Issue(ProcessGroup* group, Reactions* reactions) override;
-  bool Untouched() const override { return missing_.load() == static_cast<int>(tables_.size()); }
-  void Fail(const Status& cause) override { Finish(cause); }
+  // `lookup`: the one that Contribute() will name, or null; `writes`: the variables that wait.
+  void WhenThere(int table, std::shared_ptr<TableLookup> lookup, int table_of_lookup,
+                 const std::vector<int64_t>& writes, PartReceiver receiver);
 
  private:
+  class PartTicket : public Ticket {
+   public:
+    PartTicket(TableRows* rows, Part part, Lane* lane) : rows_(rows), part_(part), lane_(lane) {}
+    bool Issue(ProcessGroup* group, Reactions* reactions) override {
+      return rows_->Issue(part_, number(), group, reactions);
+    }
+    bool Untouched() const override { return rows_->Untouched(); }
+    void Fail(const Status& cause) override { rows_->Fail(cause); }
+    Lane* lane() const { return lane_; }
+
+   private:
+    TableRows* const rows_;  // Which it is a part of.
+    const Part part_;
+    Lane* const lane_;
+  };
+
+  struct State {
+    Rows given;
+    // The ids of all ranks in each part, once they are known.
+    bool is_split = false;
+    std::pair<GatheredIds, GatheredIds> split;
+    Reduced got[kParts];
+    bool done[kParts] = {false, false};
+    std::vector<PartReceiver> receivers;
+  };
+
+  std::shared_ptr<Ticket> ticket(Part part) {
+    return {shared_from_this(), part == kPrior ? &prior_ : &delayed_};
+  }
+  bool Untouched() const { return !touched_.load(); }
+  bool Issue(Part part, int64_t number, ProcessGroup* group, Ticket::Reactions* reactions);
   void Arrived();
-  Status Exchange(CollectiveBackend* backend, const Signature& signature, uint64_t sequence);
-  void Finish(const Status& status);
-  Reduced Slice(int table) const TFDEAR_REQUIRES(mutex_);
+  // Splits a table's rows, the ids of this step and the next being there.
+  void Split(int table, TableLookup* lookup, int table_of_lookup);
+  std::string Describe(Part part, int64_t number) TFDEAR_REQUIRES(mutex_);
+  HeldBack::Held ToHoldBack() TFDEAR_REQUIRES(mutex_);
+  bool AnySplit() const TFDEAR_REQUIRES(mutex_);
+  // This rank's rows of one part, and those ids of all ranks.
+  Status TakePart(int table, Part part, Rows* rows, GatheredIds* known) TFDEAR_REQUIRES(mutex_);
+  Status Exchange(Part part, int64_t number, CollectiveBackend* backend, const Signature& signature,
+                  uint64_t sequence);
+  void Finish(Part part, const Status& status);
+  // What hands a part of a table out.
+  using Call = std::function<void()>;
+  std::vector<Call> CallsOf(int table, Part part, std::vector<PartReceiver> receivers) const
+      TFDEAR_REQUIRES(mutex_);
+  static std::vector<std::vector<int32_t>> PartsOf(const State& state);
 
   const std::string name_;
   const std::vector<Table> tables_;
   const std::shared_ptr<FusionBufferPool> pool_;
   EventRecord* const events_;
-  Lane* const lane_;
   const int max_delay_ms_;
+  HeldBack* const held_back_;
+  PartTicket prior_, delayed_;
+  std::atomic<bool> touched_{false};
   std::atomic<int> missing_;
 
   Mutex mutex_;
-  // First what this rank gives, then what it gets; those that run the exchange have them alone.
-  std::vector<Rows> rows_ TFDEAR_GUARDED_BY(mutex_);
-  bool done_ TFDEAR_GUARDED_BY(mutex_) = false;
-  int64_t done_us_ TFDEAR_GUARDED_BY(mutex_) = 0;
-  Status status_ TFDEAR_GUARDED_BY(mutex_);
-  std::vector<std::pair<int, Receiver>> receivers_ TFDEAR_GUARDED_BY(mutex_);
+  std::vector<State> states_ TFDEAR_GUARDED_BY(mutex_);
+  std::vector<int64_t> writes_ TFDEAR_GUARDED_BY(mutex_);
+  Status failure_ TFDEAR_GUARDED_BY(mutex_);
 };
 
 }  // namespace tfdear

@@ -92,4 +92,10 @@ void ElementwiseProgram::Run(const float* gradient, const std::vector<Array>& va
   }
 }
 
+bool ElementwiseProgram::Writes(int variable) const {
+  return std::any_of(
+      instructions_.begin(), instructions_.end(),
+      [&](const Instruction& instruction) { return instruction.target == 1 + variable; });
+}
+
 }  // namespace tfdear

@@ -58,6 +58,8 @@ class ElementwiseProgram {
   int registers() const { return registers_; }
   const std::vector<Instruction>& instructions() const { return instructions_; }
   bool reads_gradient() const { return reads_gradient_; }
+  // Whether it writes a variable, and does not only read it.
+  bool Writes(int variable) const;
 
  private:
   int variables_ = 0;

@@ -113,9 +113,22 @@ Status JournalEntries::Append(RowChange change, int64_t* number) {
   return Status();
 }
 
+Status JournalEntries::Declare(int64_t number, std::vector<int64_t> rows) {
+  TFDEAR_RETURN_IF_ERROR(CheckKept(number));
+  Entry& entry = entries_[number - first_];
+  if (entry.is_complete || entry.was_applied || entry.touched.has_value()) {
+    return InvalidArgument("the rows that the change of rows ", number,
+                           " touches are declared once, before any of them gets its gradient");
+  }
+  std::sort(rows.begin(), rows.end());
+  entry.touched = std::move(rows);
+  return Status();
+}
+
 Status JournalEntries::Complete(int64_t number) {
   TFDEAR_RETURN_IF_ERROR(CheckKept(number));
   entries_[number - first_].is_complete = true;
+  entries_[number - first_].touched.reset();
   while (complete_ < size() && at(complete_).is_complete) ++complete_;
   return Status();
 }
@@ -134,9 +147,15 @@ Status JournalEntries::Abandon(int64_t number) {
   return Complete(number);
 }
 
-int64_t JournalEntries::LastIncompleteBefore(int64_t number) const {
-  while (number > complete_ && at(number - 1).is_complete) --number;
-  return number > complete_ ? number - 1 : -1;
+int64_t JournalEntries::Awaited(int64_t row, int64_t from, int64_t to) const {
+  for (int64_t number = std::max(from, complete_); number < to; ++number) {
+    const Entry& entry = at(number);
+    if (entry.is_complete) continue;
+    const bool touches =
+        !entry.touched || std::binary_search(entry.touched->begin(), entry.touched->end(), row);
+    if (touches) return number;
+  }
+  return -1;
 }
 
 void JournalEntries::DropBefore(int64_t number) {

@@ -42,7 +42,9 @@ class JournalEntries {
   struct Entry {
     RowChange change;
     bool is_complete;
-    bool was_applied;       // To some rows.
+    bool was_applied;  // To some rows.
+    // The rows that get a gradient, in ascending order, if they are known before it is there.
+    std::optional<std::vector<int64_t>> touched;
     int64_t last_gradient;  // The number of the last change before it with gradients; -1: none.
     // The same changes to the bit: once one of them has changed nothing, the others do not.
     std::shared_ptr<Run> identical;
@@ -53,6 +55,8 @@ class JournalEntries {
   // The number is that of all changes before it. Call it under FlushDenormals.
   Status Append(RowChange change, int64_t* number);
   Status Complete(int64_t number);
+  // Says which rows get a gradient of a change that is not complete.
+  Status Declare(int64_t number, std::vector<int64_t> rows);
   // Makes a change that was not applied one that does nothing, and is complete.
   Status Abandon(int64_t number);
   void NoteApplied(int64_t number) { entries_[number - first_].was_applied = true; }
@@ -64,8 +68,9 @@ class JournalEntries {
   int64_t size() const { return first_ + static_cast<int64_t>(entries_.size()); }
   // How many of the first are complete.
   int64_t complete() const { return complete_; }
-  // The number of the last change before another that is not complete; -1: all are.
-  int64_t LastIncompleteBefore(int64_t number) const;
+  // The first change from one to another, not including that, of which a row may still get a
+  // gradient; -1: there is none.
+  int64_t Awaited(int64_t row, int64_t from, int64_t to) const;
   Status CheckKept(int64_t number) const;
 
   // All that the changes that are kept use, in ascending order, and maybe others before them.

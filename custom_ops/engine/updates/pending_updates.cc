@@ -49,13 +49,20 @@ void PendingUpdates::Finish(const std::vector<int64_t>& variables, const Status&
 
 void PendingUpdates::Await(int64_t id, std::function<void(const Status&)> done) {
   Status status;
+  bool waits = false;
   {
     MutexLock lock(mutex_);
     Variable& variable = Get(id);
-    if (failure_.ok() && variable.applied < variable.deferred) {
-      variable.readers.push_back({std::move(done), EventRecord::NowMicros()});
-      return;
-    }
+    waits = failure_.ok() && variable.applied < variable.deferred;
+    if (waits) variable.readers.push_back({std::move(done), EventRecord::NowMicros()});
+  }
+  if (waits) {
+    if (on_wait_ != nullptr) on_wait_(id);
+    return;
+  }
+  {
+    MutexLock lock(mutex_);
+    Variable& variable = Get(id);
     // A variable that no update was ever put off on keeps reading after a failure, so that the
     // script can still report and save what it has.
     if (variable.deferred > 0) status = failure_.ok() ? variable.status : failure_;

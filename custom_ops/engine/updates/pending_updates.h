@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "custom_ops/engine/base/errors.h"
@@ -19,7 +20,9 @@ namespace tfdear {
 // Thread safe; no call blocks but WaitAll.
 class PendingUpdates {
  public:
-  explicit PendingUpdates(EventRecord* events) : events_(events) {}
+  // `on_wait` is called, from any thread, with every variable that a reader begins to wait for.
+  explicit PendingUpdates(EventRecord* events, std::function<void(int64_t)> on_wait = nullptr)
+      : events_(events), on_wait_(std::move(on_wait)) {}
 
   // An update that writes these variables was put off.
   void Defer(const std::vector<int64_t>& variables);
@@ -53,6 +56,7 @@ class PendingUpdates {
   void RecordPass(int64_t id, const Variable& variable, int64_t since_us);
 
   EventRecord* const events_;
+  const std::function<void(int64_t)> on_wait_;
   mutable Mutex mutex_;
   std::condition_variable idle_;
   std::vector<std::unique_ptr<Variable>> variables_ TFDEAR_GUARDED_BY(mutex_);

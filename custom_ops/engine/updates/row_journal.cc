@@ -102,6 +102,12 @@ Status RowJournal::Append(RowChange change, int64_t* number) {
   return Status();
 }
 
+Status RowJournal::Declare(int64_t change, std::vector<int64_t> rows) {
+  for (int64_t row : rows) TFDEAR_RETURN_IF_ERROR(CheckRow(row));
+  MutexLock lock(mutex_);
+  return entries_.Declare(change, std::move(rows));
+}
+
 Status RowJournal::Complete(int64_t change) {
   MutexLock lock(mutex_);
   TFDEAR_RETURN_IF_ERROR(entries_.Complete(change));
@@ -168,6 +174,27 @@ Status RowJournal::BringUpToDate(const int64_t* rows, size_t count, const Arrays
   return BringUpToDate(rows, count, complete(), arrays);
 }
 
+Status RowJournal::BringThroughAll(const int64_t* rows, size_t count, const Arrays& arrays) {
+  const FlushDenormals flush_denormals;
+  MutexLock lock(mutex_);
+  TFDEAR_RETURN_IF_ERROR(CheckArrays(arrays));
+  const int64_t changes = entries_.size();
+  for (size_t i = 0; i < count; ++i) {
+    TFDEAR_RETURN_IF_ERROR(CheckRow(rows[i]));
+    const int64_t awaited = entries_.Awaited(rows[i], changes_[rows[i]], changes);
+    if (awaited >= 0) {
+      return InvalidArgument("the row ", rows[i],
+                             " cannot be brought up to date: it may still get "
+                             "a gradient of the change ",
+                             awaited);
+    }
+  }
+  if (mode_ == Rows::kTouched) return Status();
+  for (size_t i = 0; i < count; ++i) Note(rows[i], changes);
+  Replay(changes, arrays);
+  return Status();
+}
+
 Status RowJournal::BringAllUpToDate(const Arrays& arrays) {
   const FlushDenormals flush_denormals;
   MutexLock lock(mutex_);
@@ -226,27 +253,30 @@ Status RowJournal::CheckArrays(const Arrays& arrays) const {
   return Status();
 }
 
-Status RowJournal::CheckGradient(int64_t change, int64_t last_incomplete, int64_t row) const {
+Status RowJournal::CheckGradient(int64_t change, int64_t row) const {
   TFDEAR_RETURN_IF_ERROR(CheckRow(row));
   if (changes_[row] > change) {
     return InvalidArgument("the row ", row, " has got its gradient of the change ", change,
                            " before, or a later one");
   }
-  if (changes_[row] <= last_incomplete) {
-    return InvalidArgument("the row ", row, " cannot get its gradient of the change ", change,
-                           " yet: it may miss one of the change ", last_incomplete,
-                           ", which is not complete");
+  const auto& touched = entries_.at(change).touched;
+  if (touched && !std::binary_search(touched->begin(), touched->end(), row)) {
+    return InvalidArgument("the row ", row, " gets a gradient of the change ", change,
+                           ", which was said not to touch it");
   }
-  return Status();
+  const int64_t awaited = entries_.Awaited(row, changes_[row], change);
+  if (awaited < 0) return Status();
+  return InvalidArgument("the row ", row, " cannot get its gradient of the change ", change,
+                         " yet: it may miss one of the change ", awaited,
+                         ", which is not complete");
 }
 
 Status RowJournal::NoteGradients(int64_t change, const int64_t* rows, size_t count) {
   if (entries_.at(change).is_complete) {
     return InvalidArgument("the change ", change, " is complete: it gets no more gradients");
   }
-  const int64_t last_incomplete = entries_.LastIncompleteBefore(change);
   for (size_t i = 0; i < count; ++i) {
-    const Status status = CheckGradient(change, last_incomplete, rows[i]);
+    const Status status = CheckGradient(change, rows[i]);
     if (!status.ok()) {
       for (const Behind& noted : behind_) changes_[noted.row] = noted.changes;
       behind_.clear();

@@ -47,9 +47,13 @@ class RowJournal {
   // Adds a change, which comes after all others, and returns its number. Touches no row.
   Status Append(RowChange change, int64_t* number);
 
+  // Says which rows get a gradient of a change, once, before any does. The others need not wait for
+  // it: they may have the change, with a gradient of zero, at once.
+  Status Declare(int64_t change, std::vector<int64_t> rows);
+
   // Applies gradients ([count, width]) of a change to rows, each of which gets its gradient once.
   // A change's gradients may come in several parts, in any order. What a row missed before comes
-  // first, so that must be complete.
+  // first: of those changes it must have its gradients, or get none.
   Status Apply(int64_t change, const int64_t* rows, size_t count, const float* gradients,
                const Arrays& arrays);
 
@@ -63,6 +67,9 @@ class RowJournal {
   // complete, or with all before the first that is not.
   Status BringUpToDate(const int64_t* rows, size_t count, int64_t changes, const Arrays& arrays);
   Status BringUpToDate(const int64_t* rows, size_t count, const Arrays& arrays);
+  // With all changes: of those that are not complete the rows must have their gradients, or get
+  // none.
+  Status BringThroughAll(const int64_t* rows, size_t count, const Arrays& arrays);
   // The same for all rows. Changes that all rows have got are dropped: if none is kept then, the
   // arrays may be others, with other numbers, from there on.
   Status BringAllUpToDate(const Arrays& arrays);
@@ -87,8 +94,7 @@ class RowJournal {
   Status CheckRow(int64_t row) const;
   Status CheckArrays(const Arrays& arrays) const TFDEAR_REQUIRES(mutex_);
   // Whether a row may get its gradient of a change now.
-  Status CheckGradient(int64_t change, int64_t last_incomplete, int64_t row) const
-      TFDEAR_REQUIRES(mutex_);
+  Status CheckGradient(int64_t change, int64_t row) const TFDEAR_REQUIRES(mutex_);
   // Checks the rows of a change's gradients, notes them, and takes them as having the change.
   Status NoteGradients(int64_t change, const int64_t* rows, size_t count) TFDEAR_REQUIRES(mutex_);
   // Notes a row that has less than the first `changes` changes, and takes it as having them.

@@ -153,23 +153,20 @@ TEST(VectorExchange, GivesEveryRankTheWholeVectorsOfItsIds) {
     RunRanks(size, [size](std::unique_ptr<GlooBackend> backend) {
       const int rank = backend->rank();
       const std::vector<Table> tables = TablesFor(size);
-      std::vector<std::vector<int32_t>> own(tables.size()), all;
-      std::vector<std::vector<int64_t>> counts;
-      std::vector<const int32_t*> ids;
-      std::vector<int64_t> own_counts;
+      std::vector<std::vector<int32_t>> own(tables.size());
+      std::vector<GatheredIds> all;
       for (size_t t = 0; t < tables.size(); ++t) {
         for (int64_t number : NumbersOf(rank, static_cast<int>(t))) {
           own[t].push_back(static_cast<int32_t>(number));
         }
-        ids.push_back(own[t].data());
-        own_counts.push_back(static_cast<int64_t>(own[t].size()));
       }
-      TFDEAR_EXPECT_OK(
-          GatherIds(backend.get(), Signature("ids"), 0, ids, own_counts, &all, &counts));
+      int64_t agreed = -1;
+      TFDEAR_EXPECT_OK(GatherIds(backend.get(), Signature("ids"), 0, own, 0, &agreed, &all));
+      EXPECT_EQ(agreed, 0);
       std::vector<std::vector<float>> held(tables.size()), results(tables.size());
       std::vector<LookedUp> looked_up;
       for (size_t t = 0; t < tables.size(); ++t) {
-        const IdsOfRanks of_ranks{all[t].data(), counts[t]};
+        const IdsOfRanks of_ranks = all[t].View();
         const auto& begins = tables[t].partition.column_begins;
         const bool by_row = tables[t].partition.by_row();
         for (int32_t id : HeldIds(of_ranks, tables[t].partition, rank)) {
@@ -191,6 +188,34 @@ TEST(VectorExchange, GivesEveryRankTheWholeVectorsOfItsIds) {
       }
     });
   }
+}
+
+TEST(GatherIds, GathersNothingIfAllRanksKnowTheIdsOrOneHasNone) {
+  RunRanks(3, [](std::unique_ptr<GlooBackend> backend) {
+    const std::vector<std::vector<int32_t>> own = {{1, 2}, {}};
+    std::vector<GatheredIds> all;
+    int64_t agreed = 0;
+    const int rank = backend->rank();
+    TFDEAR_EXPECT_OK(
+        GatherIds(backend.get(), Signature("ids"), 0, own, rank == 1 ? 1 : 2, &agreed, &all));
+    EXPECT_EQ(agreed, 1);
+    EXPECT_TRUE(all.empty());
+    TFDEAR_EXPECT_OK(
+        GatherIds(backend.get(), Signature("ids"), 1, own, rank == 2 ? -1 : 0, &agreed, &all));
+    EXPECT_EQ(agreed, -1);
+    EXPECT_TRUE(all.empty());
+  });
+}
+
+TEST(GatheredIds, SplitInOrder) {
+  const GatheredIds ids{{5, 1, 7, 1, 9}, {3, 0, 2}};
+  const auto [in, out] = ids.Split({1, 9});
+  EXPECT_EQ(in.ids, (std::vector<int32_t>{1, 1, 9}));
+  EXPECT_EQ(in.counts, (std::vector<int64_t>{1, 0, 2}));
+  EXPECT_EQ(out.ids, (std::vector<int32_t>{5, 7}));
+  EXPECT_EQ(out.counts, (std::vector<int64_t>{2, 0, 0}));
+  EXPECT_EQ(*out.Of(0), 5);
+  EXPECT_EQ(*in.Of(2), 1);
 }
 
 }  // namespace

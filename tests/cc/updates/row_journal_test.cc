@@ -62,6 +62,39 @@ TEST_F(RowJournalTest, PartsLeaveTheBitsOfTheWhole) {
   EXPECT_EQ(whole, parts);
 }
 
+TEST_F(RowJournalTest, RowsThatAChangeDoesNotTouchNeedNotWaitForIt) {
+  for (const char* name : {"momentum", "adam"}) {
+    const UpdateProgram update = UpdateProgramNamed(name);
+    JournalPair pair(kRows, kWidth, Ones(update));
+    Step(&pair, update, {0, 1, 5});
+    const auto first = GradientOf({0, 2}), second = GradientOf({0, 5}, 2.0f);
+    const int64_t change = pair.Append(update, ArraysOf(update), first);
+    auto bring = [&](std::vector<int64_t> rows) {
+      return pair.journal.BringThroughAll(rows.data(), rows.size(), Pointers(&pair.table));
+    };
+    EXPECT_EQ(bring({1}).code(), StatusCode::kInvalidArgument);
+    ExpectOk(pair.journal.Declare(change, {2, 0}));
+    EXPECT_EQ(bring({1, 2}).code(), StatusCode::kInvalidArgument);
+    ExpectOk(bring({1, 9}));
+    pair.ExpectUpToDate({1, 9}, 2);
+    const auto wrong = GradientOf({1});
+    EXPECT_EQ(pair.TryApply(change, {1}, wrong).code(), StatusCode::kInvalidArgument);
+    // The next change gets to a row that the first one leaves before the first is complete.
+    pair.Apply(change, {0}, first);
+    const int64_t next = pair.Append(update, ArraysOf(update), second);
+    ExpectOk(pair.journal.Declare(next, {0, 5}));
+    pair.Apply(next, {5, 0}, second);
+    ExpectOk(pair.journal.Complete(next));
+    ExpectOk(bring({1, 5, 0}));
+    pair.ExpectUpToDate({0, 1, 5}, 3);
+    EXPECT_EQ(bring({2}).code(), StatusCode::kInvalidArgument);
+    pair.Apply(change, {2}, first);
+    ExpectOk(pair.journal.Complete(change));
+    ExpectOk(bring(Range(kRows)));
+    pair.ExpectUpToDate(Range(kRows), 3);
+  }
+}
+
 TEST_F(RowJournalTest, APartMayComeBeforeOthersOfTheChangeBefore) {
   const UpdateProgram momentum = UpdateProgramNamed("momentum");
   JournalPair pair(kRows, kWidth, Ones(momentum));
