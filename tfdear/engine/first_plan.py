@@ -2,7 +2,7 @@
 """The plan that a layout starts with, before anything is measured. Imports no TensorFlow."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tfdear.base.names import Lane
 from tfdear.engine import plan as engine_plan
@@ -21,16 +21,30 @@ class FirstPlan:
     """Makes the first plan of every layout: a function of its tensors, so all ranks make the same.
 
     `bucket_bytes` is the largest bucket; a larger tensor travels alone. 0: a sixteenth of the
-    tensors' bytes, within limits, so that there are several buckets of any model.
+    tensors' bytes, within limits, so that there are several buckets of any model. `find_blocks`
+    makes the buckets of gradients instead, from paths of variables and bytes; None: nothing does.
     """
 
     schedule: str  # One of `tfdear.base.names.SCHEDULES`.
     bucket_bytes: int
     plan_format: engine_plan.PlanFormat  # Of gradients.
+    find_blocks: Callable[[Sequence[str], Sequence[int]], list[list[int]]] | None = None
 
-    def encode(self, tensors: Sequence[engine_plan.TensorSpec], lane: Lane) -> list[int]:
-        """The plan of a layout with these tensors, as the engine takes it."""
-        buckets = cut(tensors, self.bucket_bytes or _usual_bucket_bytes(tensors))
+    def encode(
+        self,
+        tensors: Sequence[engine_plan.TensorSpec],
+        lane: Lane,
+        paths: Sequence[str] | None = None,
+    ) -> list[int]:
+        """The plan of a layout with these tensors, as the engine takes it.
+
+        `paths` are those of the variables whose gradients the tensors are, if they are known.
+        """
+        if self.find_blocks is not None and paths is not None:
+            blocks = self.find_blocks(paths, [tensor.bytes for tensor in tensors])
+            buckets = in_blocks(tensors, blocks)
+        else:
+            buckets = cut(tensors, self.bucket_bytes or _usual_bucket_bytes(tensors))
         schedule, plan_format = self.schedule, self.plan_format
         if lane is not Lane.GRADIENTS:
             # Somebody waits for these sums: nothing can be put off.
@@ -65,6 +79,17 @@ def cut(tensors: Sequence[engine_plan.TensorSpec], bucket_bytes: int) -> list[li
         if not tensor.alone:
             filling[tensor.data_type] = bucket, used + slot
     return buckets
+
+
+def in_blocks(
+    tensors: Sequence[engine_plan.TensorSpec], blocks: Sequence[Sequence[int]]
+) -> list[list[int]]:
+    """Makes a bucket of each block, or several, of one data type each.
+
+    In the order in which the backward pass is done with blocks: with the first of its tensors.
+    """
+    ordered = sorted((sorted(block, reverse=True) for block in blocks), key=min, reverse=True)
+    return [part for block in ordered for part in engine_plan.parts(block, tensors)]
 
 
 def _usual_bucket_bytes(tensors: Sequence[engine_plan.TensorSpec]) -> int:

@@ -75,7 +75,7 @@ def encode(
     buckets: list[list[int]] = []
     for layers in plan.buckets:
         first = len(buckets)
-        buckets += _parts([tensor_of_layer[layer] for layer in layers], tensors)
+        buckets += parts([tensor_of_layer[layer] for layer in layers], tensors)
         numbers.append(range(first, len(buckets)))
     return _write(plan, numbers, buckets, tensors, plan_format)
 
@@ -138,13 +138,14 @@ def decode(words: Sequence[int]) -> schedules.Plan:
     return schedules.Plan(tuple(buckets), tuple(steps), wait_for_all=bool(words[0]))
 
 
-def _parts(members: list[int], tensors: Sequence[TensorSpec]) -> list[list[int]]:
-    parts: dict[tuple[str, int], list[int]] = {}
+def parts(members: Sequence[int], tensors: Sequence[TensorSpec]) -> list[list[int]]:
+    """The buckets of the engine that are made of tensors which share one of a plan."""
+    found: dict[tuple[str, int], list[int]] = {}
     for tensor in members:
         spec = tensors[tensor]
         key = ("alone", tensor) if spec.alone else ("data type", spec.data_type)
-        parts.setdefault(key, []).append(tensor)
-    return list(parts.values())
+        found.setdefault(key, []).append(tensor)
+    return list(found.values())
 
 
 def _step(

@@ -5,6 +5,7 @@
 """
 
 from tfdear.fusion.bayesian import Bayesian
+from tfdear.fusion.blocks import Blocks
 from tfdear.fusion.fixed import FixedCount, FixedSize, NoFusion, SingleBucket
 from tfdear.fusion.mg_wfbp import MGWFBP
 from tfdear.fusion.planned import Planned
@@ -15,6 +16,7 @@ from tfdear.planning import call_text
 __all__ = [
     "MGWFBP",
     "Bayesian",
+    "Blocks",
     "FixedCount",
     "FixedSize",
     "GridSearch",
@@ -33,7 +35,7 @@ def parse(text: str) -> Planner:
 
     Args:
         text: The name of a planner, with or without arguments in parentheses: "Planned",
-            "FixedSize(4 << 20)", "Bayesian(trials=6)".
+            "FixedSize(4 << 20)", "Bayesian(trials=6)", "Planned(Blocks())".
 
     Raises:
         ValueError: There is no such planner, or it does not take these arguments.

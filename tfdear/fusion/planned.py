@@ -2,7 +2,9 @@
 """The bucket list with the shortest iteration in the model. Imports no TensorFlow."""
 
 import dataclasses
+from collections.abc import Sequence
 
+from tfdear.fusion.blocks import Blocks, merged
 from tfdear.fusion.planner import DEFAULT_BUCKET_BYTES
 from tfdear.planning import plan_search, schedules
 from tfdear.planning.cost_model import CommunicationCosts
@@ -22,6 +24,14 @@ class Planned:
     interrupts transfers at no cost; for "dear", what the engine gets is `plan`, in which every
     interruption costs a start-up.
 
+    Args:
+        blocks: Gradients that are to share a bucket whatever the times, as in `Planned(Blocks())`:
+            buckets are then of whole blocks, of one or several neighbours. Defaults to None: no
+            gradients need to.
+
+    Raises:
+        ValueError: `blocks` is no `Blocks`.
+
     Example:
 
     >>> from tfdear import cost_model, fusion
@@ -34,8 +44,18 @@ class Planned:
     Shi et al., "MG-WFBP", section 3.
     """
 
+    blocks: Blocks | None = None
     needs_profile = True
     keeps_first_buckets = True
+
+    def __post_init__(self) -> None:
+        if self.blocks is not None and not isinstance(self.blocks, Blocks):
+            raise ValueError(
+                f"`blocks` must be None or tfdear.fusion.Blocks(). Received: blocks={self.blocks!r}"
+            )
+
+    def __repr__(self) -> str:
+        return "Planned()" if self.blocks is None else f"Planned({self.blocks!r})"
 
     def first_bucket_bytes(self, compressed: bool) -> int:
         """Returns the default; with compression 0, as the first buckets then stay."""
@@ -57,7 +77,11 @@ class Planned:
         Raises:
             ValueError: There are no costs, or the schedule is unknown.
         """
-        return optimal_buckets(trace, _check(costs, schedule), schedule)
+        costs = _check(costs, schedule)
+        if self.blocks is None:
+            return optimal_buckets(trace, costs, schedule)
+        parts = self.blocks.buckets(trace, costs, schedule)
+        return _whole(optimal_buckets(merged(trace, parts), costs, schedule), parts)
 
     def plan(self, trace: Trace, costs: CommunicationCosts | None, schedule: str) -> schedules.Plan:
         """Returns buckets with the order of their collectives: what the engine gets.
@@ -71,10 +95,20 @@ class Planned:
             ValueError: As `buckets`.
         """
         costs = _check(costs, schedule)
+        if self.blocks is not None:
+            parts = self.blocks.buckets(trace, costs, schedule)
+            plan = Planned().plan(merged(trace, parts), costs, schedule)
+            buckets = tuple(tuple(bucket) for bucket in _whole(plan.buckets, parts))
+            return dataclasses.replace(plan, buckets=buckets)
         if schedule == "dear":
             return plan_search.search(trace, costs).plan
-        buckets = optimal_buckets(trace, costs, schedule)
-        return schedules.make_plan(schedule, buckets, trace, costs)
+        return schedules.make_plan(schedule, self.buckets(trace, costs, schedule), trace, costs)
+
+
+def _whole(buckets: Sequence[Sequence[int]], parts: list[list[int]]) -> list[list[int]]:
+    """Buckets of layers of which each was one part of another trace, as layers of that one."""
+    last = len(parts) - 1
+    return [[index for layer in bucket for index in parts[last - layer]] for bucket in buckets]
 
 
 def _check(costs: CommunicationCosts | None, schedule: str) -> CommunicationCosts:

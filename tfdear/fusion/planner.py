@@ -1,7 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """What a planner of tensor fusion is. Imports no TensorFlow."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from tfdear.planning import schedules
@@ -9,6 +9,8 @@ from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.trace import Trace
 
 DEFAULT_BUCKET_BYTES = 25 << 20
+# From the paths of variables and the sizes of their gradients, in the order of the forward pass.
+FindBlocks = Callable[[Sequence[str], Sequence[int]], list[list[int]]]
 
 
 @runtime_checkable
@@ -24,7 +26,9 @@ class Planner(Protocol):
     - `keeps_first_buckets`: True if with compression the buckets of the first plan stay, which are
       the same in all runs, and only their order follows from measurements. What is selected depends
       on the buckets: those made from measured times give other weights in every run (default:
-      False).
+      False);
+    - `blocks`: a `Blocks` that finds, before anything is measured, gradients that always share a
+      bucket; `buckets` gets a trace in which they are neighbors (default: None).
     """
 
     needs_profile: bool
@@ -52,6 +56,12 @@ class SearchingPlanner(Planner, Protocol):
 def seeks_order(planner: Planner) -> bool:
     """Whether a planner searches for buckets and the order of their collectives together."""
     return hasattr(planner, "plan")
+
+
+def find_blocks(planner: Planner) -> FindBlocks | None:
+    """Finds gradients that always share a bucket, if buckets consist of such, as `Planner` says."""
+    blocks = getattr(planner, "blocks", None)
+    return None if blocks is None else blocks.find
 
 
 def make_plan(

@@ -314,8 +314,13 @@ class Reducer:
                 self._on_layout(
                     layout, self._names[layout], self._tensors[layout], self._variables[layout]
                 )
-        self._names[layout][index] = variable.name
+        self._names[layout][index] = variable.creation_path
         self._variables[layout][index] = variable.number
+        if self._first_plan.find_blocks is not None and _NO_VARIABLE not in self._variables[layout]:
+            first = self._first_plan.encode(
+                self._tensors[layout], names.Lane.GRADIENTS, self._names[layout]
+            )
+            self._engine.set_plan(layout, first)
         self._engine.set_variable(
             layout,
             index,

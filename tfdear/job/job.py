@@ -118,6 +118,7 @@ class Job:
             options.planned_schedule,
             planner.first_bucket_bytes(options.fusion, options.compression is not None),
             plan_format,
+            planner.find_blocks(options.fusion),
         )
         if self.rank == 0:
             self.tuner = Tuner(

@@ -27,6 +27,7 @@ from tfdear.engine import plan as engine_plan
 from tfdear.fusion.planner import (
     Planner,
     SearchingPlanner,
+    find_blocks,
     keeps_first_buckets,
     make_plan,
     seeks_order,
@@ -232,8 +233,12 @@ class Tuner:
         measured = self._measure(layout)
         if measured is None:
             return
-        trace, layout.tensor_of_layer = measured
-        layout.trace = trace.scaled(_HEADROOM)
+        trace, tensor_of_layer = measured
+        find = find_blocks(layout.planner)
+        if find is not None:
+            blocks = find(layout.names, layout.sizes)
+            trace, tensor_of_layer = layer_times.in_blocks(trace, tensor_of_layer, blocks)
+        layout.trace, layout.tensor_of_layer = trace.scaled(_HEADROOM), tensor_of_layer
         self._propose(layout)
 
     def _measure(self, layout: _Layout, skip: int = 1) -> tuple[Trace, list[int]] | None:
@@ -249,7 +254,8 @@ class Tuner:
             words = self._in_measured_order(layout)
         else:
             plan = make_plan(layout.planner, self._schedule, layout.trace, self._costs)
-            sought = seeks_order(layout.planner)
+            # Near the bound of all plans, of which those with whole blocks are only some.
+            sought = seeks_order(layout.planner) and find_blocks(layout.planner) is None
             layout.prediction = self._predict(plan, layout.trace, sought)
             words = engine_plan.encode(
                 plan, layout.tensors, layout.tensor_of_layer, self._plan_format

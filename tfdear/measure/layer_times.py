@@ -10,6 +10,7 @@ the last layer's forward and backward computation. Where there are no marks, as 
 computes eagerly, the forward pass is spread over the layers in proportion to their backward times.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -142,6 +143,29 @@ def of_buckets(
         for number, seconds in zip(order, backward, strict=True)
     )
     return Trace(trace.name, layers[::-1]), order[::-1]
+
+
+def in_blocks(
+    trace: Trace, tensor_of_layer: Sequence[int], blocks: Sequence[Sequence[int]]
+) -> tuple[Trace, list[int]]:
+    """Puts the layers of each block side by side, from what `measure` returned.
+
+    Use it where tensors, each block's, always share a bucket: it is ready when the last of them is,
+    to which all of the block's backward time is given. Returns also the number of each layer's
+    tensor.
+    """
+    layer_of_tensor = {tensor: layer for layer, tensor in enumerate(tensor_of_layer)}
+    whole, block_of_layer = of_buckets(trace, tensor_of_layer, blocks)
+    layers: list[Layer] = []
+    order: list[int] = []
+    for block, number in zip(whole.layers, block_of_layer, strict=True):
+        for place, tensor in enumerate(blocks[number]):
+            layer = trace.layers[layer_of_tensor[tensor]]
+            # From the back the first in the block is the last.
+            backward = 0.0 if place else block.backward
+            layers.append(dataclasses.replace(layer, backward=backward))
+            order.append(tensor)
+    return Trace(trace.name, tuple(layers)), order
 
 
 def _exposed(collectives: np.ndarray, begin: float, end: float) -> float:

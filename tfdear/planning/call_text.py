@@ -9,19 +9,26 @@ from typing import Any
 def parse(text: str, classes: Mapping[str, type], what: str) -> Any:
     """Makes an object from the text of a constructor call: a class, perhaps with arguments.
 
-    These are literals, or whole numbers with a shift or a product. `what` the classes make, such as
-    "a planner", is for the message of the ValueError.
+    These are literals, whole numbers with a shift or a product, or such calls. `what` the classes
+    make, such as "a planner", is for the message of the ValueError.
     """
     try:
-        call = ast.parse(text.strip(), mode="eval").body
-        name = call.func if isinstance(call, ast.Call) else call
-        if not isinstance(name, ast.Name) or name.id not in classes:
-            raise ValueError(f"expected one of {', '.join(classes)}")
-        positional = [_value(argument) for argument in getattr(call, "args", [])]
-        named = {str(word.arg): _value(word.value) for word in getattr(call, "keywords", [])}
-        return classes[name.id](*positional, **named)
-    except (SyntaxError, TypeError, ValueError) as error:
+        return _make(ast.parse(text.strip(), mode="eval").body, classes)
+    except (SyntaxError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{text!r} is not {what}: {error}") from error
+
+
+def _make(call: ast.expr, classes: Mapping[str, type]) -> Any:
+    name = call.func if isinstance(call, ast.Call) else call
+    if not isinstance(name, ast.Name) or name.id not in classes:
+        raise ValueError(f"expected one of {', '.join(classes)}")
+
+    def argument(node: ast.expr) -> object:
+        return _make(node, classes) if isinstance(node, ast.Call) else _value(node)
+
+    positional = [argument(node) for node in getattr(call, "args", [])]
+    named = {str(word.arg): argument(word.value) for word in getattr(call, "keywords", [])}
+    return classes[name.id](*positional, **named)
 
 
 def _value(node: ast.expr) -> object:

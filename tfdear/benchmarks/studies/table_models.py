@@ -53,8 +53,8 @@ def gnmt() -> TableModel:
     scores = tokens * length  # Of attention: each token of one side for each of the other.
     operations = [
         make.operation("encoder_embedding"),
-        _lstm("encoder/forward_1", width, width, tokens),
-        _lstm("encoder/backward_1", width, width, tokens),
+        _lstm("encoder/1/forward", width, width, tokens),
+        _lstm("encoder/1/backward", width, width, tokens),
         _lstm("encoder/2", 2 * width, width, tokens),
         _lstm("encoder/3", width, width, tokens),
         _lstm("encoder/4", width, width, tokens),
