@@ -86,6 +86,8 @@ Status Reduction::ContributeRows(int tensor, const void* values, const int64_t* 
   if (table >= 0) {
     RecordContribution(tensor, begin);
     contributed_.fetch_add(1);
+    // Rows have no step here, but steps may wait for all gradients, of which these can be the last.
+    if (layout_->wait_for_all) lane_->Advance();
     tables_->Contribute(table, {std::move(rows), std::move(numbers), std::move(shape),
                                 std::move(lookup), table_of_lookup});
     return Status();
