@@ -32,6 +32,8 @@ class Rotation:
             fusion.FixedCount(3),
             fusion.MGWFBP(),
             fusion.Planned(),
+            fusion.Blocks(),
+            fusion.Planned(fusion.Blocks(groups=[("dense", "dense_2")])),
             fusion.FixedSize(2048),
             fusion.Bayesian(low=512, high=1 << 20, start=1 << 16),
             fusion.RandomSearch(low=512, high=1 << 20),

@@ -121,6 +121,38 @@ def check_rules(tensors, limit, buckets):
         before[data_type] = total
 
 
+class TestBlocks:
+    TENSORS = [dense(4), sparse(), dense(2), dense(8), dense(4, "float16"), dense(3)]
+
+    def plan(self, blocks, paths=("a",) * 6, lane=names.Lane.GRADIENTS):
+        asked = []
+
+        def find_blocks(*arguments):
+            asked.append(arguments)
+            return blocks
+
+        first_plan = FirstPlan("dear", HUGE, PlanFormat(), find_blocks)
+        plan = engine_plan.decode(first_plan.encode(self.TENSORS, lane, paths))
+        assert asked == ([(paths, [16, 0, 8, 32, 8, 12])] if paths else [])
+        return plan
+
+    def test_they_are_buckets_in_the_order_of_the_backward_pass(self):
+        # The last block is done when the gradient of tensor 2 is there.
+        plan = self.plan([[0], [1], [3], [5, 2, 4]])
+        assert plan.buckets == ((3,), (5, 2), (4,), (1,), (0,))
+        steps = " ".join(f"{step.phase}{step.bucket}" for step in plan.steps)
+        assert steps == (
+            "reduce_scatter0 reduce_scatter1 reduce_scatter2 sparse_gather3 reduce_scatter4 "
+            "all_gather4 all_gather1 all_gather0 all_gather2"
+        )
+
+    def test_what_cannot_share_a_bucket_does_not(self):
+        assert self.plan([[0, 1, 2, 3, 4, 5]]).buckets == ((5, 3, 2, 0), (4,), (1,))
+
+    def test_they_are_sought_when_all_paths_are_known(self):
+        assert self.plan([], paths=None).buckets == ((5, 3, 2, 0), (4,), (1,))
+
+
 MIXED = [dense(4), sparse(), dense(4)]
 
 

@@ -14,11 +14,13 @@ from tfdear.planning.cost_model import CommunicationCosts, LinearCost
 from tfdear.planning.trace import Layer, Trace
 
 PLANNERS = [
+    fusion.Blocks(),
     fusion.FixedCount(4),
     fusion.FixedSize(100),
     fusion.MGWFBP(),
     fusion.NoFusion(),
     fusion.Planned(),
+    fusion.Planned(fusion.Blocks()),
     fusion.SingleBucket(),
 ]
 

@@ -22,6 +22,11 @@ COSTS = cost_model.ring(4, alpha=5e-5, beta=8e-9)
         (" Planned() ", fusion.Planned()),
         ("SyncEASGD", fusion.SingleBucket()),
         ("FixedCount(3)", fusion.FixedCount(3)),
+        ("Planned(Blocks())", fusion.Planned(fusion.Blocks())),
+        (
+            "Planned(blocks=Blocks(groups=['a/.*', ('b', 'c')]))",
+            fusion.Planned(fusion.Blocks(groups=["a/.*", ["b", "c"]])),
+        ),
     ],
 )
 def test_planners_are_written_as_in_python(text, expected):
@@ -37,6 +42,9 @@ def test_planners_are_written_as_in_python(text, expected):
         "FixedSize(x)",
         "FixedSize(-1)",
         "FixedCount(1, 2, 3)",
+        "Planned(FixedSize())",
+        "Planned(Nothing())",
+        "Blocks(groups=[len('a')])",
         "__import__('os')",
         "1 + 1",
     ],
@@ -100,3 +108,12 @@ def test_the_first_buckets():
     assert planner.first_bucket_bytes(fusion.Planned(), False) == 25 << 20
     # Those that are kept are of a part of the model.
     assert planner.first_bucket_bytes(fusion.Planned(), True) == 0
+
+
+def test_blocks_are_found_before_anything_is_measured():
+    for without in (fusion.Planned(), fusion.FixedSize()):
+        assert planner.find_blocks(without) is None
+    paths, sizes = ["a/kernel", "a/bias", "b/kernel"], [8, 8, 8]
+    for made in (fusion.Blocks(), fusion.Planned(fusion.Blocks())):
+        assert planner.find_blocks(made)(paths, sizes) == [[0, 1], [2]]
+        assert planner.keeps_first_buckets(made)
