@@ -150,22 +150,26 @@ def in_blocks(
 ) -> tuple[Trace, list[int]]:
     """Puts the layers of each block side by side, from what `measure` returned.
 
-    Use it where tensors, each block's, always share a bucket: it is ready when the last of them is,
-    to which all of the block's backward time is given. Returns also the number of each layer's
-    tensor.
+    Use it where tensors, each block's, always share a bucket. The forward pass comes to blocks in
+    the reverse of the order in which the backward pass makes their gradients, on average: one of
+    them may come late. Each is ready with its last gradient, to which all of the block's backward
+    time is given, and not before those behind it. Returns also the number of each layer's tensor.
     """
     layer_of_tensor = {tensor: layer for layer, tensor in enumerate(tensor_of_layer)}
-    whole, block_of_layer = of_buckets(trace, tensor_of_layer, blocks)
+    ready = np.cumsum([layer.backward for layer in trace.layers[::-1]])[::-1]
+    times = [[float(ready[layer_of_tensor[tensor]]) for tensor in block] for block in blocks]
     layers: list[Layer] = []
     order: list[int] = []
-    for block, number in zip(whole.layers, block_of_layer, strict=True):
-        for place, tensor in enumerate(blocks[number]):
+    clock = 0.0
+    for number in sorted(range(len(blocks)), key=lambda number: np.mean(times[number])):
+        end = max(clock, *times[number])
+        # From the back the first of the block is the last.
+        for place, tensor in reversed(list(enumerate(blocks[number]))):
             layer = trace.layers[layer_of_tensor[tensor]]
-            # From the back the first in the block is the last.
-            backward = 0.0 if place else block.backward
-            layers.append(dataclasses.replace(layer, backward=backward))
+            layers.append(dataclasses.replace(layer, backward=0.0 if place else end - clock))
             order.append(tensor)
-    return Trace(trace.name, tuple(layers)), order
+        clock = end
+    return Trace(trace.name, tuple(layers[::-1])), order[::-1]
 
 
 def _exposed(collectives: np.ndarray, begin: float, end: float) -> float:

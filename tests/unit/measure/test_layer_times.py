@@ -138,3 +138,17 @@ def test_a_wait_for_a_gather_is_no_forward_time():
     marks = [(10, 50), (11, 250), (12, 650)]
     trace, _ = layer_times.measure(with_marks(rows, marks), LAYOUT, NAMES, SIZES, [10, 11, 12])
     assert [layer.forward for layer in trace.layers] == pytest.approx([250e-6, 200e-6, 200e-6])
+
+
+def test_layers_of_a_block_are_side_by_side_and_one_that_comes_late_changes_no_order():
+    # From the back: c1 at 1 s, b1 at 3, b0 at 4, c0 at 5, which is late, and a at 7.
+    names, seconds = ["a", "c0", "b0", "b1", "c1"], [2.0, 1.0, 1.0, 2.0, 1.0]
+    layers = (Layer(name, 8, time, time) for name, time in zip(names, seconds, strict=True))
+    trace, order = layer_times.in_blocks(
+        Trace("late", tuple(layers)), [10, 15, 12, 13, 14], [[10], [12, 13], [15, 14]]
+    )
+    assert order == [10, 12, 13, 15, 14]
+    assert [layer.name for layer in trace.layers] == ["a", "b0", "b1", "c0", "c1"]
+    assert [layer.forward for layer in trace.layers] == [2.0, 1.0, 2.0, 1.0, 1.0]
+    # The blocks are ready at 5, no sooner than that at 5, and at 7.
+    assert [layer.backward for layer in trace.layers] == [2.0, 0.0, 0.0, 5.0, 0.0]
