@@ -18,7 +18,10 @@ from tfdear.engine import library
 
 # These only fetch a value, long before the layer that uses it.
 _FETCHING = frozenset(
-    ("Const", "DearAwait", "DearForwardMark", "NoOp", "Placeholder", "ReadVariableOp")
+    (
+        *("Const", "DearAwait", "DearForwardMark", "NoOp", "Placeholder", "ReadVariableOp"),
+        *("DearReduced", "DearReducedRows"),  # A step does not wait for sums that it puts off.
+    )
 )
 _PASS_THROUGH = frozenset(("Cast", "Identity"))
 _MAX_SCANNED = 200
