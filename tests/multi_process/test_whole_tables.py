@@ -71,8 +71,42 @@ SCRIPT = """
 
 @pytest.mark.multi_process
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "world_size",
+    [
+        1,
+        pytest.param(3, marks=pytest.mark.newest_only),
+        *(pytest.param(size, marks=pytest.mark.long) for size in (2, 4)),
+    ],
+)
 def test_whole_reads(world_size):
     for code, output in ranks.run_ranks(world_size, SCRIPT):
         assert code == 0, output[-4000:]
         assert "done" in output
+
+
+AFTER_THE_END = """
+    import tfdear
+
+    strategy = tfdear.DearStrategy()
+    with strategy.scope():
+        layer = tfdear.layers.ShardedEmbedding(20, 6, name="words")
+        layer.build()
+    strategy.barrier()
+    if strategy.rank > 0:
+        assert strategy.extended.table_service._chief_is_done.wait(60)
+        try:
+            layer.get_weights()
+        except tfdear.errors.TfdearError as error:
+            print("refused:", error)
+"""
+
+
+@pytest.mark.multi_process
+@pytest.mark.newest_only
+@pytest.mark.timeout(150)
+def test_a_read_after_the_end_of_rank_0_says_so():
+    _, (code, output) = ranks.run_ranks(2, AFTER_THE_END)
+    assert code == 0, output[-4000:]
+    assert "refused: Rank 1 cannot read layer 'words'" in output, output[-4000:]
+    assert "rank 0 has ended its script" in output and "strategy.barrier()" in output

@@ -41,6 +41,7 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
 )
 _PAUSE_SECONDS = 0.002
+_LOOK_SECONDS = 0.2  # Between two looks at what became of the job, in a wait for an answer.
 _FAREWELL_SECONDS = 5.0
 
 
@@ -86,6 +87,7 @@ class TableService:
     def read_rows(self, variable: ShardedVariable, begin: int, end: int) -> np.ndarray:
         """Rows of the whole of a table or a slot, as they are at this point of the program."""
         placement = variable.placement
+        self._check_chief(variable)
         changes = variable.changes()
         rows = np.empty((end - begin, placement.partition.columns), np.float32)
         pending = []
@@ -99,12 +101,31 @@ class TableService:
         own = _part(placement, placement.rank, begin, end)
         own.put(rows, variable.read_shard(own.begin, own.end, changes).numpy())
         for rank, part, answer in pending:
-            try:
-                data = answer.result()
-            except grpc.RpcError as error:
-                raise self._failure(variable, rank, error) from None
+            data = self._wait_for(answer, variable, rank)
             part.put(rows, np.frombuffer(data, np.float32).reshape(part.shape))
         return rows
+
+    def _wait_for(self, answer: Any, variable: ShardedVariable, rank: int) -> bytes:
+        """What a rank answers, unless it is known meanwhile that it will not."""
+        while True:
+            try:
+                return answer.result(timeout=_LOOK_SECONDS)
+            except grpc.RpcError as error:
+                self._check_chief(variable)
+                raise self._failure(variable, rank, error) from None
+            except grpc.FutureTimeoutError:
+                if self._job.monitor is not None:
+                    self._job.monitor.check_alive()
+                self._check_chief(variable)
+
+    def _check_chief(self, variable: ShardedVariable) -> None:
+        if self._chief_is_done.is_set():
+            raise errors.TfdearError(
+                f"Rank {self._job.rank} cannot read {variable.placement.label} as a whole: every "
+                "rank holds a part of it, and rank 0 has ended its script, until which tables are "
+                "served. Read them before: rank 0 waits if all ranks call `strategy.barrier()` "
+                "after the last rank has read."
+            )
 
     def _failure(self, variable: ShardedVariable, rank: int, error: Any) -> Exception:
         failure = errors.TfdearError(
