@@ -1,5 +1,6 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -23,6 +24,10 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
+bool IsCastOfNaN(int64_t id) {
+  return id == std::numeric_limits<int32_t>::min() || id == std::numeric_limits<int64_t>::min();
+}
+
 template <typename Id>
 class UniqueIdsOp : public tensorflow::OpKernel {
  public:
@@ -38,11 +43,12 @@ class UniqueIdsOp : public tensorflow::OpKernel {
     std::vector<int32_t> unique;
     const int64_t wrong =
         FindUnique(ids.data(), ids.size(), rows_, &unique, positions->vec<int32_t>().data());
+    const int64_t id = wrong < 0 ? 0 : static_cast<int64_t>(ids(wrong));
     OP_REQUIRES(
         context, wrong < 0,
         absl::InvalidArgumentError(absl::StrCat(
-            label_, ": id ", static_cast<int64_t>(ids(wrong)), " at place ", wrong,
-            " of the batch is not in [0, ", rows_,
+            label_, ": id ", id, IsCastOfNaN(id) ? " (what a cast makes of NaN)" : "", " at place ",
+            wrong, " of the batch is not in [0, ", rows_,
             "). Give `input_dim` as many rows as there are ids, or map what is unknown to one of "
             "them")));
     Tensor* result = nullptr;

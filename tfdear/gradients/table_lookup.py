@@ -47,6 +47,7 @@ def look_up(table: ShardedVariable, ids: tf.Tensor, dtype: tf.DType, common: int
     ids, and must be the same on all ranks that have examples.
     """
     table.note_use()
+    ids = _whole(ids)
     flat = tf.reshape(ids, [-1])
     examples = examples_module.current() if table.placement.partition.ranks > 1 else None
     ops = library.load()
@@ -69,6 +70,14 @@ def look_up(table: ShardedVariable, ids: tf.Tensor, dtype: tf.DType, common: int
     return tf.ensure_shape(
         tf.reshape(output, shape), tf.TensorShape(ids.shape).concatenate([columns])
     )
+
+
+def _whole(ids: tf.Tensor) -> tf.Tensor:
+    """Ids as integers. What is not whole is cut off, as by Keras; NaN becomes what is no row."""
+    if ids.dtype.is_integer and ids.dtype != tf.uint64:
+        return ids
+    whole = tf.cast(ids, tf.int64)
+    return tf.where(tf.math.is_nan(ids), tf.int64.min, whole) if ids.dtype.is_floating else whole
 
 
 def _vectors_of(

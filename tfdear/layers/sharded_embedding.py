@@ -203,12 +203,12 @@ class ShardedEmbedding(keras.layers.Embedding):
         `common`: this many of the first are different ids, and the same on all ranks, or it is an
         error.
         """
-        if not ids.dtype.is_integer or ids.dtype == tf.uint64:
-            ids = tf.cast(ids, tf.int32)
         dtype = tf.as_dtype(self.compute_dtype)
         table = self.table
         if table is not None:
             return table_lookup.look_up(table, ids, dtype, common)
+        if not ids.dtype.is_integer or ids.dtype == tf.uint64:
+            ids = tf.cast(ids, tf.int32)
         if self._is_whole:
             return tf.cast(tf.gather(self._embeddings.value, ids), dtype)
         return tf.zeros_like(ids, dtype)[..., tf.newaxis] * tf.zeros(self.output_dim, dtype)
