@@ -1,8 +1,10 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Errors of sharded tables come on all ranks, and say which rank, layer, id and range."""
 
+import itertools
 import pathlib
 
+import case_table
 import pytest
 import ranks as ranks_module
 
@@ -13,26 +15,42 @@ pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 
 def outputs_of(world_size, *arguments):
     """What the ranks print until they end, with an error or without."""
-    results = ranks_module.run_ranks(world_size, _JOB, timeout=100, arguments=arguments)
+    results = ranks_module.run_ranks(world_size, _JOB, timeout=200, arguments=arguments)
     return [code for code, _ in results], [output for _, output in results]
 
 
+# One of each method and each id.
+_USUAL = (("fit", "20"), ("fit", "nan"), ("evaluate", "-1"), ("predict", "20"))
+
+
+def marks_of(case):
+    if case == _USUAL[0]:
+        return []
+    return [pytest.mark.newest_only] + [pytest.mark.long] * (case not in _USUAL)
+
+
 @pytest.mark.parametrize(
-    ("method", "given"), [("fit", 20), ("fit", -1), ("evaluate", -1), ("predict", 20)]
+    ("method", "given"),
+    [
+        pytest.param(*case, marks=marks_of(case))
+        for case in itertools.product(("fit", "evaluate", "predict"), ("20", "-1", "nan"))
+    ],
 )
 def test_an_id_that_is_no_row_of_one_rank(method, given):
-    codes, outputs = outputs_of(3, method, str(given))
+    codes, outputs = outputs_of(3, method, given)
     assert all(codes), outputs
     for output in outputs:
         assert "came to the end" not in output
         assert "layer 'words' (table of 20 x 6)" in output, output[-3000:]
-        assert f"id {given} at place" in output and "not in [0, 20)" in output, output[-3000:]
+        said = "(what a cast makes of NaN)" if given == "nan" else f"id {given}"
+        assert f"{said} at place" in output and "not in [0, 20)" in output, output[-3000:]
     # The others say whose it is.
     (culprit,) = [rank for rank in range(3) if " failed: Invalid" not in outputs[rank]]
     for rank, output in enumerate(outputs):
         assert rank == culprit or f"rank {culprit} (host" in output, output[-3000:]
 
 
+@pytest.mark.newest_only
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
@@ -61,8 +79,11 @@ def test_what_cannot_be_done_by_rows_is_refused():
         "LAMB": "optimizer of its own",
         "clipping": "`clipnorm`",
         "touched": '`updates="touched"`',
+        "average": "`use_ema`",
         "UnitNorm": "keras.constraints.NonNeg",
     }
+    if case_table.MUON_WORKS:
+        wanted["Muon"] = "optimizer of its own"
     for output in outputs:
         refused = dict(
             line.removeprefix("refused ").split(": ", 1)
@@ -73,3 +94,5 @@ def test_what_cannot_be_done_by_rows_is_refused():
         for name, text in wanted.items():
             assert text in refused[name] and "layer 'words'" in refused[name], refused[name]
             assert "keras.layers.Embedding" in refused[name]
+            if "optimizer of its own" in text:
+                assert "keras.optimizers.MultiOptimizer" in refused[name]

@@ -6,6 +6,7 @@ sharded_errors_job.py KIND [ID]
 
 import sys
 
+import case_table
 import keras
 import numpy as np
 
@@ -23,9 +24,9 @@ class Total(keras.layers.Layer):
         return keras.ops.sum(vectors, axis=(1, 2))[:, None]
 
 
-def model(optimizer="adam", rows=ROWS, width=WIDTH, **arguments):
+def model(optimizer="adam", rows=ROWS, width=WIDTH, dtype="int32", **arguments):
     table = tfdear.layers.ShardedEmbedding(rows, width, name="words", **arguments)
-    layers = [keras.Input((WORDS,), dtype="int32"), table, Total(), keras.layers.Dense(1)]
+    layers = [keras.Input((WORDS,), dtype=dtype), table, Total(), keras.layers.Dense(1)]
     built = keras.Sequential(layers)
     built.compile(optimizer, "mse")
     return built
@@ -38,10 +39,11 @@ def train(built, rows=ROWS):
 
 def bad_id(method):
     # The last example of a batch is the last rank's.
-    ids = np.arange(12 * WORDS).reshape(12, WORDS) % ROWS
-    ids[11, 1] = int(sys.argv[2])
+    dtype = "float32" if sys.argv[2] == "nan" else "int32"
+    ids = (np.arange(12 * WORDS).reshape(12, WORDS) % ROWS).astype(dtype)
+    ids[11, 1] = float(sys.argv[2])
     with strategy.scope():
-        built = model()
+        built = model(dtype=dtype)
     if method == "predict":
         built.predict(ids, batch_size=6, verbose=0)
     else:
@@ -77,10 +79,15 @@ def refusals():
         "LAMB": lambda: tfdear.optimizers.LAMB(0.1),
         "clipping": lambda: keras.optimizers.Adam(clipnorm=1.0, gradient_accumulation_steps=2),
         "touched": lambda: keras.optimizers.Adam(gradient_accumulation_steps=2),
+        "average": lambda: keras.optimizers.Adam(use_ema=True),
         "UnitNorm": lambda: "adam",
     }
+    if case_table.MUON_WORKS:
+        # By default it leaves embeddings to Adam.
+        optimizers["Muon"] = lambda: keras.optimizers.Muon(exclude_embeddings=False)
     arguments = {
         "touched": {"updates": "touched"},
+        "average": {"updates": "touched"},
         "UnitNorm": {"embeddings_constraint": keras.constraints.UnitNorm(axis=1)},
     }
     for name, make in optimizers.items():
@@ -90,9 +97,10 @@ def refusals():
             train(built)
         except ValueError as error:
             print(f"refused {name}: {' '.join(str(error).split())}", flush=True)
-    with strategy.scope():
-        built = model()
-    train(built)
+    for optimizer in ("adam", *(["muon"] if case_table.MUON_WORKS else [])):
+        with strategy.scope():
+            built = model(optimizer)
+        train(built)
 
 
 KINDS = {

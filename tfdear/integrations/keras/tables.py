@@ -28,6 +28,7 @@ def _make_part(
     # A slot has the whole table's shape, of which no rank has the memory.
     table = table_of(reference_variable)
     if table is not None:
+        _check_average(optimizer, table)
         initializer = initial_part.PartInitializer(
             keras.initializers.get(initializer),
             table.placement,
@@ -38,6 +39,16 @@ def _make_part(
     if table is not None and part is not None and name == table_accumulation.NAME:
         return table_accumulation.accumulator(optimizer, table, part)
     return slot
+
+
+def _check_average(optimizer: keras.optimizers.Optimizer, table: ShardedVariable) -> None:
+    # An average begins with the values of the first step, and moves while its row stays.
+    if optimizer.use_ema and table.placement.touched_only:
+        raise ValueError(
+            f'`use_ema` does not work with `updates="touched"` for {table.placement.label}: an '
+            "average moves in every step, whether the step touches its row or not. Use "
+            '`updates="exact"`, or keras.layers.Embedding.'
+        )
 
 
 @SEAMS.wrap(_keras_private.UPDATE_MOVING_AVERAGES)
