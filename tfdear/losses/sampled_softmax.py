@@ -106,6 +106,7 @@ class SampledSoftmax(keras.losses.Loss):
             if layer is not None and not layer.built:
                 layer.build((None,))
         self._table, self._bias = table, bias
+        self._optimizer: keras.optimizers.Optimizer | None = None
         self._classes, self._samples, self._block_rows = classes, samples, block_rows
         seed = tf.constant(random.randrange(1 << 31) if seed is None else seed, tf.int64)
         extended = tf.distribute.get_strategy().extended
@@ -113,6 +114,7 @@ class SampledSoftmax(keras.losses.Loss):
             extended.broadcast_value(seed) if getattr(extended, "is_dear", False) else seed
         )
         with variable_module.identical_writes():
+            # Of calls outside of Keras's steps.
             self.sampled_step = tf.Variable(
                 0,
                 dtype=tf.int64,
@@ -121,21 +123,31 @@ class SampledSoftmax(keras.losses.Loss):
                 aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
             )
 
+    def follow(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Makes `call` draw by an optimizer's steps, which are in checkpoints; `fit` calls it."""
+        self._optimizer = optimizer
+
     def call(self, y_true: Any, y_pred: Any) -> tf.Tensor:
-        if _tf_private.record.could_possibly_record():
+        if not _tf_private.record.could_possibly_record():
+            return self.full(y_true, y_pred)
+        if self._optimizer is None:
             return self.sampled(y_true, y_pred)
-        return self.full(y_true, y_pred)
+        step = tf.cast(tf.convert_to_tensor(self._optimizer.iterations), tf.int64)
+        return self._against_drawn(y_true, y_pred, step)
 
     def sampled(self, labels: Any, features: Any) -> tf.Tensor:
         """The losses of examples against new candidates, in the shape of the labels.
 
         Use it in a loop of your own. It draws anew in each call, so call it on all ranks equally
-        often.
+        often. What it draws next is in the variable `sampled_step`: put it into your checkpoints.
         """
-        flat_labels, flat_features, shape = self._flatten(labels, features)
         with step_data.required():
             step = self.sampled_step.read_value()
             self.sampled_step.assign_add(1)
+        return self._against_drawn(labels, features, step)
+
+    def _against_drawn(self, labels: Any, features: Any, step: tf.Tensor) -> tf.Tensor:
+        flat_labels, flat_features, shape = self._flatten(labels, features)
         drawn, tries = candidates_module.draw(self._seed, step, self._samples, self._classes)
         ids = tf.concat([drawn, flat_labels], 0)
         rows, biases = self._rows(ids, common=self._samples)

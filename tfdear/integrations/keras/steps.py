@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdear import losses
 from tfdear._private import keras as _keras_private
 from tfdear._private import seams
 from tfdear.gradients import own_value
@@ -51,6 +52,17 @@ def _make_step(original: seams.Original, model: keras.Model, *args: Any, **kwarg
         )
         setattr(model, attribute, loss_contract.KerasStep(function, is_own))
     return result
+
+
+@SEAMS.wrap(_keras_private.MAKE_TRAIN_FUNCTION)
+def _draw_by_steps(
+    original: seams.Original, model: keras.Model, *args: Any, **kwargs: Any
+) -> object:
+    # A training that goes on from a backup draws what it would have drawn.
+    for loss in tf.nest.flatten(model.loss):
+        if isinstance(loss, losses.SampledSoftmax):
+            loss.follow(model.optimizer)
+    return original(model, *args, **kwargs)
 
 
 @SEAMS.wrap(
