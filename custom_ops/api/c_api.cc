@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -275,6 +276,17 @@ int tfdear_in_flight(int lane, uint64_t* sequence, double* seconds, int* waiting
   *waiting_for = current->waiting_for;
   CopyText(current->signature + "\n" + current->details, signature, capacity);
   return 1;
+}
+
+int64_t tfdear_waits(char* ops, int capacity) {
+  std::vector<std::string> names;
+  const int64_t changes = Engine::Get()->waits()->Read(&names);
+  uint64_t events = std::numeric_limits<uint64_t>::max();
+  Engine::Get()->events()->Read(&events, 0);
+  std::string text;
+  for (const std::string& name : names) text += name + "\n";
+  CopyText(text, ops, capacity);
+  return changes + static_cast<int64_t>(events);
 }
 
 int tfdear_transport_failure(int* peer, char* message, int capacity) {

@@ -95,6 +95,9 @@ TFDEAR_EXPORT int tfdear_synchronize(double timeout_seconds, char* error, int er
 // `signature`: its text, and below it the lines of its details.
 TFDEAR_EXPORT int tfdear_in_flight(int lane, uint64_t* sequence, double* seconds, int* waiting_for,
                                    char* signature, int capacity);
+// The ops that wait, for other ranks or for something of this one, a line for each. Returns a
+// number that changes whenever a wait begins or ends, and with every event.
+TFDEAR_EXPORT int64_t tfdear_waits(char* ops, int capacity);
 // A transport error that waits for its cause. Returns 0 if there is none, else 1 + StatusCode.
 TFDEAR_EXPORT int tfdear_transport_failure(int* peer, char* message, int capacity);
 // Ends all collectives, and groups that are being connected.

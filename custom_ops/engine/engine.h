@@ -14,6 +14,7 @@
 #include "custom_ops/engine/memory/fusion_buffer.h"
 #include "custom_ops/engine/queue/lane.h"
 #include "custom_ops/engine/record/event_record.h"
+#include "custom_ops/engine/record/waits.h"
 #include "custom_ops/engine/schedule/compression_state.h"
 #include "custom_ops/engine/schedule/held_back.h"
 #include "custom_ops/engine/schedule/reduction.h"
@@ -124,6 +125,7 @@ class Engine {
     return pending_.WaitAll(timeout);
   }
   EventRecord* events() { return &events_; }
+  Waits* waits() { return &waits_; }
   Lane* lane(LaneKind kind) { return lanes_[static_cast<int>(kind)].get(); }
   int max_delay_ms() const { return options_.max_delay_ms; }
 
@@ -182,6 +184,7 @@ class Engine {
 
   EventRecord events_;
   HeldBack held_back_;
+  Waits waits_;
   PendingUpdates pending_;
   std::shared_ptr<FusionBufferPool> pool_;
   std::shared_ptr<FusionBufferPool> group_pool_;  // Of the memory that the group wants; or null.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "custom_ops/engine/engine.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -39,16 +40,21 @@ class Cancellable : public std::enable_shared_from_this<Cancellable> {
     // Before `done`, which may end the step and with it the manager. False if the callback runs
     // now: it will find the op ended.
     if (manager_ != nullptr) manager_->TryDeregisterCallback(token_);
+    Engine::Get()->waits()->End(wait_);
     finish(context_);
     done_();
   }
 
  private:
   Cancellable(tensorflow::OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallback done)
-      : context_(context), done_(std::move(done)), manager_(context->cancellation_manager()) {}
+      : context_(context),
+        done_(std::move(done)),
+        wait_(Engine::Get()->waits()->Begin(context->op_kernel().name())),
+        manager_(context->cancellation_manager()) {}
 
   tensorflow::OpKernelContext* const context_;
   const tensorflow::AsyncOpKernel::DoneCallback done_;
+  const int64_t wait_;
   tensorflow::CancellationManager* manager_;
   tensorflow::CancellationToken token_ = 0;
   std::atomic<bool> ended_{false};

@@ -55,6 +55,9 @@ class ByteEngine:
         running["seconds"] = time.monotonic() - running.pop("since")
         return [running]
 
+    def waits(self) -> tuple[int, list[str]]:
+        return 0, []
+
     def failure(self) -> dict | None:
         return self._failure
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Lookups that follow a write to their table do not wait for it in a circle."""
+"""Which lookups travel together, and which do not wait for each other in a circle."""
 
 import pytest
 import ranks as ranks_module
@@ -30,8 +30,89 @@ _SCRIPT = """
 
 @pytest.mark.multi_process
 @pytest.mark.newest_only
-@pytest.mark.timeout(100)
+@pytest.mark.timeout(150)
 def test_a_lookup_after_a_write_that_an_earlier_one_decides():
-    for code, output in ranks_module.run_ranks(2, _SCRIPT, timeout=60):
+    for code, output in ranks_module.run_ranks(2, _SCRIPT, timeout=120):
         assert code == 0, output[-3000:]
         assert "read what was written" in output
+
+
+_TABLES = """
+    import collections
+
+    import keras
+    import numpy as np
+
+    import tfdear
+
+    TABLES, STEPS, BATCH = 20, 4, 9
+
+    strategy = tfdear.DearStrategy()
+    with strategy.scope():
+        inputs = keras.Input((TABLES,), dtype="int32")
+        vectors = [
+            tfdear.layers.ShardedEmbedding(
+                10 + number, 1 + number, partition=("row", "column")[number % 2]
+            )(inputs[:, number])
+            for number in range(TABLES)
+        ]
+        outputs = keras.layers.Dense(1)(keras.layers.Concatenate()(vectors))
+        model = keras.Model(inputs, outputs)
+        model.compile("adam", "mse")
+    ids = np.random.default_rng(0).integers(0, 10, (STEPS * BATCH, TABLES))
+    model.fit(ids, ids[:, :1] / 10.0, BATCH, verbose=0)
+    strategy.synchronize()
+    kinds = collections.Counter(event.kind for event in strategy.events())
+    parts = ("embedding_ids", "embedding_vectors", "embedding_prior")
+    assert [kinds[kind] for kind in parts] == [STEPS] * 3, kinds
+    assert kinds["row_update"] == STEPS * TABLES, kinds
+    print("one exchange of each kind in a step")
+    strategy.barrier()
+"""
+
+
+@pytest.mark.multi_process
+@pytest.mark.newest_only
+@pytest.mark.timeout(150)
+def test_twenty_tables_are_in_one_exchange():
+    for code, output in ranks_module.run_ranks(3, _TABLES, timeout=120):
+        assert code == 0, output[-3000:]
+        assert "one exchange of each kind in a step" in output
+
+
+_CIRCLE = """
+    import tensorflow as tf
+
+    import tfdear
+    from tfdear.engine import library
+
+    strategy = tfdear.DearStrategy(timeout=4.0)
+    with strategy.scope():
+        layers = [tfdear.layers.ShardedEmbedding(10, 4, name=name) for name in ("first", "second")]
+        for layer in layers:
+            layer.build(None)
+
+    @tf.function
+    def step(ids):
+        extended = strategy.extended
+        group = extended.lookup_groups.group_for(ids, extended.reducer.order)
+        first, second = (group.add(layer.table.placement, layer.name) for layer in layers)
+        library.load().dear_contribute_ids(group.ticket, ids, index=first)
+        found, _ = library.load().dear_gathered_ids(group.ticket, index=first, name="first_ids")
+        # The ids of all tables are gathered at once; these wait for those.
+        library.load().dear_contribute_ids(group.ticket, found, index=second)
+        return found
+
+    strategy.barrier()
+    step(tf.constant([1, 2]))
+"""
+
+
+@pytest.mark.multi_process
+@pytest.mark.newest_only
+@pytest.mark.timeout(150)
+def test_ops_that_wait_for_each_other_end_with_an_error():
+    for code, output in ranks_module.run_ranks(2, _CIRCLE, timeout=120):
+        assert code != 0
+        assert "has had operations that wait" in output, output[-3000:]
+        assert "4 s (DearStrategy's timeout): first_ids." in output, output[-3000:]

@@ -68,6 +68,7 @@ SIGNATURES: dict[str, tuple] = {
     "tfdear_compression_load": (_INT, _TEXT, _INT64, *_ERROR),
     "tfdear_synchronize": (_INT, _DOUBLE, *_ERROR),
     "tfdear_in_flight": (_INT, _INT, _UINT64S, _DOUBLES, _INTS, _TEXT, _INT),
+    "tfdear_waits": (_INT64, _TEXT, _INT),
     "tfdear_transport_failure": (_INT, _INTS, _TEXT, _INT),
     "tfdear_abort": (None, _INT, _TEXT),
     "tfdear_aborted": (_INT, _TEXT, _INT),

@@ -260,6 +260,12 @@ class Engine:
         """Waits until no update is in flight."""
         call("synchronize", timeout)
 
+    def waits(self) -> tuple[int, list[str]]:
+        """The ops that wait, and a number that is another one as soon as anything happens."""
+        ops = ctypes.create_string_buffer(_SIGNATURE_BYTES)
+        state = load().tfdear_waits(ops, _SIGNATURE_BYTES)
+        return state, ops.value.decode(errors="replace").splitlines()
+
     def in_flight(self) -> list[dict]:
         """The collectives that run now, one per busy lane."""
         running = []

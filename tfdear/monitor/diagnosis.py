@@ -23,6 +23,7 @@ _CALLS_FOR_ALL = (
     "`fit`, `evaluate` and `predict` are calls for all ranks: call them on every rank, not only on "
     "the chief."
 )
+_MOST_OPS = 5  # Named in a message.
 # Errors of the engine that are not caused by another rank.
 _OWN_FAILURES = ("internal", "resource_exhausted")
 
@@ -54,6 +55,9 @@ class Snapshot:
     members: Callable[[str], list[int]]  # The ranks of a process group.
     # Collectives that run on this rank now, as `WatchedEngine.in_flight` tells them.
     in_flight: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    # Ops of this rank that wait, and for how long nothing has happened meanwhile.
+    waiting_ops: list[str] = dataclasses.field(default_factory=list)
+    waiting_seconds: float = 0.0
     # Transport error of this rank's engine ("message", "peer", "kind"), and for how long.
     failure: Mapping[str, Any] | None = None
     failure_seconds: float = 0.0
@@ -70,7 +74,7 @@ class Snapshot:
 
 def find_cause(snapshot: Snapshot) -> Cause | None:
     """The reason why the job must end, None while there is none. The root cause comes first."""
-    for find in (_failed, _different, _left, _dead, _lost, _overdue):
+    for find in (_failed, _different, _left, _dead, _lost, _overdue, _stuck):
         cause = find(snapshot)
         if cause is not None:
             return cause
@@ -289,6 +293,22 @@ def _overdue(snapshot: Snapshot) -> Cause | None:
         "(DearStrategy's timeout). "
         f"{who[0].upper()}{who[1:]}. {f'{_CALLS_FOR_ALL} ' if missing else ''}"
         "Raise the timeout if a rank may be that much slower.",
+    )
+
+
+def _stuck(snapshot: Snapshot) -> Cause | None:
+    if not snapshot.waiting_ops or snapshot.waiting_seconds <= snapshot.timeout:
+        return None
+    shown = snapshot.waiting_ops[:_MOST_OPS]
+    more = len(snapshot.waiting_ops) - len(shown)
+    return Cause(
+        "deadline_exceeded",
+        f"{snapshot.describe(snapshot.rank)} has had operations that wait, and nothing else of "
+        f"tfdear's, for {snapshot.timeout:g} s (DearStrategy's timeout): {', '.join(shown)}"
+        f"{f' and {more} more' if more else ''}. No collective is under way, so they wait for "
+        "updates or data of this rank: for each other, if nothing of the step is computing. Take "
+        "what they look up and update apart into several steps, and report it to tfdear. Raise the "
+        "timeout if a single operation of the step may take that long.",
     )
 
 

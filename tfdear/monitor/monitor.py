@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from absl import logging
 
 from tfdear import errors
-from tfdear.monitor import diagnosis, stuck_script
+from tfdear.monitor import diagnosis, stuck_script, stuck_step
 from tfdear.rendezvous import process_exit, store_records
 from tfdear.rendezvous.rendezvous import Rendezvous
 
@@ -44,6 +44,9 @@ class WatchedEngine(Protocol):
         Where gradients are summed, also "tensors": a text for each, "IDENTITY NAME TYPE(SHAPE)".
         """
 
+    def waits(self) -> tuple[int, list[str]]:
+        """The ops that wait, and a number that is another one as soon as anything happens."""
+
     def failure(self) -> dict[str, Any] | None:
         """A transport error that is held back: message, peer (-1: unknown) and kind."""
 
@@ -60,7 +63,7 @@ class Monitor:
         group_members: The ranks of the process groups that do not hold all, by name. Groups within
             and across nodes have the same name but other members on every rank.
         heartbeat: Seconds of silence after which a rank is given up; None: as in the rendezvous.
-        timeout: Seconds any collective may take.
+        timeout: Seconds any collective may take, and ops of a step may wait while nothing happens.
         stall_seconds: A collective that runs longer is compared with those of the other ranks.
         cleanup_timeout: Seconds for which the script may clean up after an abort; see
             `stuck_script`.
@@ -90,6 +93,7 @@ class Monitor:
         self._group_members = dict(group_members or {})
         local = rendezvous.on_one_machine
         self._poll_seconds = _POLL_ON_ONE_MACHINE_SECONDS if local else _POLL_SECONDS
+        self._stuck_step = stuck_step.StuckStep(engine.waits)
         self._thread = threading.Thread(target=self._run, name="tfdear-monitor", daemon=True)
         self._wake = threading.Event()
         self._lock = threading.Lock()
@@ -226,11 +230,14 @@ class Monitor:
             self._abort(diagnosis.Cause.from_json(reports["cause"]))
             return
         left = store_records.reports(reports, "left")
+        waiting_seconds, waiting_ops = self._stuck_step.look(now, in_flight)
         snapshot = diagnosis.Snapshot(
             rank=self._rank,
             describe=self._rendezvous.describe,
             members=self._members,
             in_flight=in_flight,
+            waiting_ops=waiting_ops,
+            waiting_seconds=waiting_seconds,
             failure=failure,
             failure_seconds=now - (self._failure_since or now),
             failed=store_records.reports(reports, "failed"),

@@ -70,7 +70,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             same bit for bit. Defaults to "auto".
         embedding_schedule: The order in which the parts of tables travel. Defaults to "none": as
             they come.
-        timeout: Seconds any collective may take before every rank raises. Defaults to 300.
+        timeout: Seconds any collective may take before every rank raises, and operations of a step
+            may wait while nothing happens. Defaults to 300.
         init_timeout: Seconds within which all ranks must have started. Defaults to 300.
         heartbeat: Seconds of silence after which a rank counts as lost. Defaults to 10.
         cleanup_timeout: Seconds for which the script may clean up after the job was aborted: a rank

@@ -187,3 +187,13 @@ def test_deadline_that_the_engine_noticed():
 def test_cause_travels_as_text():
     found = cause(dead={2: "x"})
     assert diagnosis.Cause.from_json(found.to_json()) == found
+
+
+def test_ops_that_wait_for_each_other_are_named():
+    ops = [f"layer_{number}/vectors" for number in range(7)]
+    assert cause(in_flight=[], waiting_ops=ops, waiting_seconds=299.0) is None
+    assert cause(in_flight=[], waiting_ops=[], waiting_seconds=301.0) is None
+    found = cause(in_flight=[], waiting_ops=ops, waiting_seconds=301.0)
+    assert found.kind == "deadline_exceeded"
+    assert "rank 0 (host h0, pid 100)" in found.message and "300 s" in found.message
+    assert "layer_4/vectors and 2 more." in found.message

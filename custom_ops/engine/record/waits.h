@@ -1,0 +1,31 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "custom_ops/engine/base/thread_annotations.h"
+
+namespace tfdear {
+
+// The ops that wait, for other ranks or for something of this one. A collective has a deadline; ops
+// of a step that waited for each other would have none, so somebody looks here whether all of a
+// step waits and nothing happens any more. Thread safe.
+class Waits {
+ public:
+  // Returns the number of the wait.
+  int64_t Begin(const std::string& op);
+  void End(int64_t wait);
+  // The ops that wait now, those first that began first. Returns how often something here changed.
+  int64_t Read(std::vector<std::string>* ops) const;
+
+ private:
+  mutable Mutex mutex_;
+  int64_t changes_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  int64_t next_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  std::map<int64_t, std::string> ops_ TFDEAR_GUARDED_BY(mutex_);
+};
+
+}  // namespace tfdear
