@@ -302,6 +302,34 @@ def between(context):
     return stored
 
 
+def second_model(context):
+    """Two models, each with an optimizer of its own, take turns on one table."""
+    ids = words()
+    with context.scope():
+        layer = table(context)
+        models = [sequential(context, layer), sequential(context, layer)]
+        for model, make in zip(models, (_optimizers.Adam, _optimizers.SGD), strict=True):
+            model.compile(make(0.05), "mse")
+            model.optimizer.build(model.trainable_variables)
+    stored = {}
+    for step in range(4):
+        part = ids[step * BATCH : (step + 1) * BATCH]
+        models[step % 2].fit(part, labels(part), BATCH, verbose=0)
+        for number, model in enumerate(models):
+            stored[f"seen/{step}/{number}"] = model.evaluate(ids, labels(ids), BATCH, verbose=0)
+    return {**stored, **results(context, models[0])}
+
+
+def several_optimizers():
+    """Adafactor, which cannot update a table by rows, for the other variables."""
+    adam, other = _optimizers.Adam(0.05), _optimizers.Adafactor(0.05)
+
+    def choose(variable):
+        return adam if variable.shape == (ROWS, WIDTH) else other
+
+    return _optimizers.MultiOptimizer(choose)
+
+
 def built_by_fit(context):
     """A subclassed model, whose tables are made when it gets its first batch."""
     ids = words()
@@ -394,9 +422,16 @@ CASES = {
         )
     ),
     "built_by_fit": built_by_fit,
+    "second_model": second_model,
+    "float_ids": functools.partial(
+        fit, data=words() + np.float32(0.25), build=functools.partial(sequential, dtype="float32")
+    ),
     "between": between,
     "chief_reads": chief_reads,
 }
+
+if hasattr(_optimizers, "MultiOptimizer"):  # Not in older versions of Keras.
+    CASES["several_optimizers"] = functools.partial(fit, make=several_optimizers)
 
 # What a rank does with its own gradient before it is summed, or in half precision: here the
 # reference is a table of which every rank has the whole.
