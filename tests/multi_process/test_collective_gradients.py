@@ -91,7 +91,14 @@ SCRIPT = """
 
 @pytest.mark.multi_process
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "world_size",
+    [
+        1,
+        pytest.param(2, marks=pytest.mark.long),
+        *(pytest.param(size, marks=pytest.mark.newest_only) for size in (3, 4)),
+    ],
+)
 def test_gradients_are_those_of_finite_differences(world_size):
     nodes = [0, 0, 1, 1] if world_size == 4 else [0] * world_size
     outcomes = ranks.run_ranks(

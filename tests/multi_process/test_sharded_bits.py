@@ -7,13 +7,16 @@ import pytest
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
+LONG = pytest.mark.long  # Three ranks divide nothing evenly.
 _HELD = ("column", "row", "gathered")
 _OPTIMIZERS = ("nesterov", "adamw")
 _CASES = ",".join(f"{name}:{held}" for name in _OPTIMIZERS for held in _HELD)
 _DELAYS = {"TFDEAR_MAX_DELAY_MS": "3"}
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize(
+    "world_size", [pytest.param(2, marks=LONG), 3, pytest.param(4, marks=LONG)]
+)
 def test_partitions_exchanges_and_delays_change_no_bit(tmp_path, world_size):
     (expected, *_), (delayed, *_) = (
         case_reports.run_job(
@@ -38,7 +41,9 @@ def test_partitions_exchanges_and_delays_change_no_bit(tmp_path, world_size):
                     np.testing.assert_array_equal(value, first[key], f"{name}:{held} {key}")
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize(
+    "world_size", [pytest.param(1, marks=LONG), pytest.param(2, marks=LONG), 3]
+)
 def test_touched_rows_only_as_in_numpy(tmp_path, world_size):
     cases = "momentum:touched,adamw:touched"
     (expected,) = case_reports.run_job("sharded_parity_job.py", None, tmp_path, cases=cases)

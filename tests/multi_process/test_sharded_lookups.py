@@ -16,10 +16,8 @@ _TOLERANCE = 1e-6
 @pytest.mark.parametrize(
     ("world_size", "first", "count"),
     [
-        (1, 0, 75),
-        (2, 75, 75),
-        (3, 150, 75),
-        pytest.param(4, 225, 75, marks=pytest.mark.newest_only),
+        (3, 300, 30),
+        *(pytest.param(size, 75 * (size - 1), 75, marks=pytest.mark.long) for size in (1, 2, 3, 4)),
     ],
 )
 def test_random_lookups(world_size, first, count):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import sharded_parity_job as job
 
-pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+pytestmark = [pytest.mark.multi_process, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 _TOLERANCE = 1e-6  # Of the largest element.
 # Adadelta has squares of updates, each computed from those before, and schedule-free AdamW
@@ -29,13 +29,11 @@ _DIFFERENT = (
 )
 _OTHERS = tuple(name for name in job.OPTIMIZERS if name not in _DIFFERENT)
 _OF_PLAIN = ("nesterov", "amsgrad", "nadam_decay", "adagrad", "rmsprop_centered", "ftrl", "lion")
-# A step takes the longer the more ranks share a core.
-CASES = {
-    1: _DIFFERENT,
-    2: _OTHERS[::2] + ("average_overwrite",),
-    3: _OTHERS[1::2] + ("nesterov",),
-    4: _DIFFERENT[::2],
-}
+# Each optimizer once; a step takes the longer the more ranks share a core.
+CASES = {1: _OTHERS[::4], 2: tuple(n for n in _OTHERS if n not in _OTHERS[::4]), 3: _DIFFERENT}
+# What `make test-long` adds.
+MORE = {1: _DIFFERENT, 2: _DIFFERENT, 3: _OTHERS, 4: _DIFFERENT}
+_FEW_OF_PLAIN = ("nesterov", "amsgrad", "rmsprop_centered", "ftrl")
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +45,10 @@ def train(tmp_path_factory):
         directory = tmp_path_factory.mktemp("tables")
         cases = ",".join(f"{name}:{tables}" for name in names)
         (expected,) = case_reports.run_job(
-            "sharded_parity_job.py", None, directory, cases=cases, timeout=280
+            "sharded_parity_job.py", None, directory, cases=cases, timeout=500
         )
         reports = case_reports.run_job(
-            "sharded_parity_job.py", world_size, directory, cases=cases, timeout=280
+            "sharded_parity_job.py", world_size, directory, cases=cases, timeout=500
         )
         return expected, reports
 
@@ -73,23 +71,34 @@ def check(reports, expected, name, tables):
 
 
 @pytest.mark.parametrize(
-    ("world_size", "name"),
+    ("world_size", "name", "names"),
     [
-        pytest.param(size, name, marks=[pytest.mark.newest_only] if size == 4 else [])
-        for size, names in CASES.items()
+        pytest.param(size, name, names, marks=marks, id=f"{size}-{name}")
+        for cases, marks in ((CASES, ()), (MORE, (pytest.mark.long, pytest.mark.newest_only)))
+        for size, names in cases.items()
         for name in names
     ],
 )
-def test_parity(train, world_size, name):
-    expected, reports = train(world_size, CASES[world_size], "few")
+def test_parity(train, world_size, name, names):
+    expected, reports = train(world_size, names, "few")
     check(reports, expected, name, "few")
 
 
-@pytest.mark.parametrize("name", _OF_PLAIN)
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_parity_of_plain_embeddings(train, world_size, name):
+@pytest.mark.parametrize(
+    ("world_size", "name", "names"),
+    [
+        pytest.param(size, name, names, marks=marks, id=f"{size}-{name}")
+        for size, names, marks in (
+            (2, _FEW_OF_PLAIN, ()),
+            (1, _OF_PLAIN, pytest.mark.long),
+            (2, tuple(name for name in _OF_PLAIN if name not in _FEW_OF_PLAIN), pytest.mark.long),
+        )
+        for name in names
+    ],
+)
+def test_parity_of_plain_embeddings(train, world_size, name, names):
     """A word that occurs several times has several rows in their gradients."""
-    expected, reports = train(world_size, _OF_PLAIN, "plain")
+    expected, reports = train(world_size, names, "plain")
     check(reports, expected, name, "plain")
 
 

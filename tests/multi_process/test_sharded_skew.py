@@ -14,7 +14,9 @@ _ORDERS = ("by frequency", "alphabetical", "distinct", "one")
 @pytest.mark.multi_process
 @pytest.mark.newest_only
 @pytest.mark.slow
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize(
+    "world_size", [3, *(pytest.param(size, marks=pytest.mark.long) for size in (2, 4))]
+)
 def test_the_largest_share_is_hardly_more_than_the_mean(tmp_path, world_size):
     out = tmp_path / "sent"
     results = ranks_module.run_ranks(world_size, _JOB, timeout=200, arguments=(str(out),))

@@ -25,9 +25,8 @@ def reference(tmp_path_factory):
 @pytest.fixture(scope="module")
 def train(tmp_path_factory):
     @functools.cache
-    def train_once(world_size):
+    def train_once(world_size, names):
         directory = tmp_path_factory.mktemp(f"sharded_{world_size}")
-        names = FEW if world_size == 4 else CASES
         cases = [name for name in job.CASES if name.removesuffix("_whole") in names]
         return case_reports.run_job(
             "sharded_edges_job.py", world_size, directory, cases=",".join(cases), timeout=400
@@ -37,14 +36,20 @@ def train(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("world_size", "case"),
+    ("world_size", "case", "names"),
     [
-        *((size, case) for size in (1, 3) for case in CASES),
-        *(pytest.param(4, case, marks=pytest.mark.newest_only) for case in FEW),
+        pytest.param(size, case, names, marks=marks, id=f"{size}-{case}")
+        for size, names, marks in (
+            (1, FEW, ()),
+            (3, CASES, ()),
+            (1, tuple(case for case in CASES if case not in FEW), pytest.mark.long),
+            (4, FEW, (pytest.mark.long, pytest.mark.newest_only)),
+        )
+        for case in names
     ],
 )
-def test_as_whole_tables(train, reference, world_size, case):
-    reports = train(world_size)
+def test_as_whole_tables(train, reference, world_size, case, names):
+    reports = train(world_size, names)
     expected = reference[case]
     if case in job.OF_EACH_RANK:
         expected = reports[0][f"{case}_whole"]

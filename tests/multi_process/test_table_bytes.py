@@ -20,10 +20,10 @@ _JOB = pathlib.Path(__file__).parent / "jobs" / "table_bytes.py"
 @pytest.mark.parametrize(
     ("world_size", "columns", "partition", "policy"),
     [
-        (2, 512, "column", "float32"),
+        pytest.param(2, 512, "column", "float32", marks=pytest.mark.long),
         (3, 500, "column", "float32"),
-        (4, 100, "column", "float32"),
-        (4, 512, "column", "mixed_bfloat16"),
+        pytest.param(4, 100, "column", "float32", marks=pytest.mark.long),
+        pytest.param(4, 512, "column", "mixed_bfloat16", marks=pytest.mark.long),
         (3, 100, "row", "float32"),
     ],
 )
