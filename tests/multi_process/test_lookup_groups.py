@@ -96,11 +96,13 @@ _CIRCLE = """
     def step(ids):
         extended = strategy.extended
         group = extended.lookup_groups.group_for(ids, extended.reducer.order)
-        first, second = (group.add(layer.table.placement, layer.name) for layer in layers)
-        library.load().dear_contribute_ids(group.ticket, ids, index=first)
-        found, _ = library.load().dear_gathered_ids(group.ticket, index=first, name="first_ids")
+        tables = [layer.table for layer in layers]
+        first, second = (group.add(t.placement, t.number, t.name, None) for t in tables)
+        ops = library.load()
+        ops.dear_contribute_ids(group.ticket, ids, index=first, number=tables[0].number)
+        found, *_ = ops.dear_gathered_ids(group.ticket, index=first, name="first_ids")
         # The ids of all tables are gathered at once; these wait for those.
-        library.load().dear_contribute_ids(group.ticket, found, index=second)
+        ops.dear_contribute_ids(group.ticket, found, index=second, number=tables[1].number)
         return found
 
     strategy.barrier()
