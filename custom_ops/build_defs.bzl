@@ -3,13 +3,13 @@
 
 load("//custom_ops/bazel:flags.bzl", "COMPILE_FLAGS")
 
-def tfdear_cc_library(name, visibility = ["//:__subpackages__"], **kwargs):
+def tfdear_cc_library(name, visibility = ["//:__subpackages__"], copts = [], **kwargs):
     """A folder's C++ files. They may include what `deps` may; the build refuses the rest."""
     native.cc_library(
         name = name,
         srcs = native.glob(["*.cc"]),
         hdrs = native.glob(["*.h"]),
-        copts = COMPILE_FLAGS,
+        copts = COMPILE_FLAGS + copts,
         linkstatic = True,
         visibility = visibility,
         **kwargs
