@@ -10,7 +10,8 @@ namespace tfdear {
 
 using tensorflow::Tensor;
 
-absl::Status ProgramOfOp::Read(tensorflow::OpKernelConstruction* context, bool some_only_read) {
+absl::Status ProgramOfOp::Read(tensorflow::OpKernelConstruction* context, bool some_only_read,
+                               int outputs) {
   std::vector<int64_t> code;
   TF_RETURN_IF_ERROR(context->GetAttr("program", &code));
   TF_RETURN_IF_ERROR(context->GetAttr("program_variables", &variables_));
@@ -18,8 +19,9 @@ absl::Status ProgramOfOp::Read(tensorflow::OpKernelConstruction* context, bool s
   int scalars = 0;
   TF_RETURN_IF_ERROR(context->GetAttr("num_scalars", &scalars));
   auto program = std::make_shared<ElementwiseProgram>();
-  TF_RETURN_IF_ERROR(ToAbsl(ElementwiseProgram::Parse(code, static_cast<int>(variables_.size()),
-                                                      scalars, program.get(), some_only_read)));
+  TF_RETURN_IF_ERROR(
+      ToAbsl(ElementwiseProgram::Parse(code, static_cast<int>(variables_.size()) + outputs, scalars,
+                                       program.get(), some_only_read)));
   program_ = std::move(program);
   return absl::OkStatus();
 }

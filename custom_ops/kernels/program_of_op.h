@@ -14,8 +14,10 @@ namespace tfdear {
 // The program that the attributes of an op hold, and its operands among the op's inputs.
 class ProgramOfOp {
  public:
-  // `some_only_read`: whether variables may be that the program does not write.
-  absl::Status Read(tensorflow::OpKernelConstruction* context, bool some_only_read);
+  // `some_only_read`: whether variables may be that the program does not write. `outputs`: how many
+  // more than the captured ones it has, which it writes for the caller.
+  absl::Status Read(tensorflow::OpKernelConstruction* context, bool some_only_read,
+                    int outputs = 0);
   // Null: the op has none.
   const std::shared_ptr<const ElementwiseProgram>& program() const { return program_; }
   absl::Status Operands(tensorflow::OpKernelContext* context,

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "custom_ops/engine/updates/row_sums.h"
 #include "custom_ops/kernels/conversions.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 
@@ -21,6 +22,35 @@ namespace {
 VariablePtr Share(Var* variable) {
   variable->Ref();
   return VariablePtr(variable);
+}
+
+// What concerns this rank of a gradient: its rows and columns, one row of every index.
+struct HeldGradient {
+  std::vector<int64_t> rows;
+  std::vector<float> values;
+};
+
+HeldGradient SumRows(const GradientRows& rows, HeldRows held, int64_t width) {
+  // Rows that were exchanged have only the columns that are here.
+  const int64_t first_column = rows.columns == width ? 0 : rows.first_column;
+  // The sum of the rows of one index, in the order of the ranks.
+  std::unordered_map<int64_t, size_t> places;
+  HeldGradient sum;
+  places.reserve(rows.count);
+  sum.values.reserve(rows.count * width);
+  for (int64_t i = 0; i < rows.count; ++i) {
+    if (rows.indices[i] % held.stride != held.offset) continue;
+    const float* const row = rows.values + i * rows.columns + first_column;
+    const auto [place, is_new] = places.try_emplace(rows.indices[i], sum.rows.size());
+    if (is_new) {
+      sum.rows.push_back(rows.indices[i] / held.stride);
+      sum.values.insert(sum.values.end(), row, row + width);
+    } else {
+      float* const values = sum.values.data() + place->second * width;
+      for (int64_t column = 0; column < width; ++column) values[column] += row[column];
+    }
+  }
+  return sum;
 }
 
 }  // namespace
@@ -188,30 +218,31 @@ absl::Status Table::Complete(int64_t change) {
 }
 
 absl::Status Table::Apply(int64_t change, const GradientRows& rows, HeldRows held) {
-  // Rows that were exchanged have only the columns that are here.
-  const int64_t first_column = rows.columns == width_ ? 0 : rows.first_column;
-  // The sum of the rows of one index, in the order of the ranks.
-  std::unordered_map<int64_t, size_t> places;
-  std::vector<int64_t> local;
-  std::vector<float> sums;
-  places.reserve(rows.count);
-  sums.reserve(rows.count * width_);
-  for (int64_t i = 0; i < rows.count; ++i) {
-    if (rows.indices[i] % held.stride != held.offset) continue;
-    const float* const row = rows.values + i * rows.columns + first_column;
-    const auto [place, is_new] = places.try_emplace(rows.indices[i], local.size());
-    if (is_new) {
-      local.push_back(rows.indices[i] / held.stride);
-      sums.insert(sums.end(), row, row + width_);
-    } else {
-      float* const sum = sums.data() + place->second * width_;
-      for (int64_t column = 0; column < width_; ++column) sum[column] += row[column];
-    }
-  }
+  const HeldGradient gradient = SumRows(rows, held, width_);
   tensorflow::mutex_lock lock(mutex_);
   Locked locked;
   TF_RETURN_IF_ERROR(locked.Lock(variable_.GetNewRef(), slots_, rows_, width_));
-  return ToAbsl(journal_.Apply(change, local.data(), local.size(), sums.data(), locked.arrays()));
+  return ToAbsl(journal_.Apply(change, gradient.rows.data(), gradient.rows.size(),
+                               gradient.values.data(), locked.arrays()));
+}
+
+absl::Status Table::Sum(const Change& change, const GradientRows& rows, HeldRows held,
+                        std::vector<double>* sums) {
+  const HeldGradient gradient = SumRows(rows, held, width_);
+  tensorflow::mutex_lock lock(mutex_);
+  if (journal_.complete() < journal_.size()) {
+    return absl::FailedPreconditionError("a table was summed while an update of it was in flight");
+  }
+  std::vector<int> numbers;
+  for (const VariablePtr& variable : change.variables) numbers.push_back(ArrayOf(variable.get()));
+  Locked locked;
+  TF_RETURN_IF_ERROR(locked.Lock(variable_.GetNewRef(), slots_, rows_, width_));
+  TF_RETURN_IF_ERROR(ToAbsl(journal_.BringAllUpToDate(locked.arrays())));
+  std::vector<const float*> arrays;
+  for (int number : numbers) arrays.push_back(locked.arrays()[number]);
+  SumOverRows(*change.program, arrays, change.scalars, rows_, width_,
+              {gradient.rows.data(), gradient.rows.size(), gradient.values.data()}, sums);
+  return absl::OkStatus();
 }
 
 absl::Status Table::Read(const int32_t* ids, int64_t count, HeldRows held, const MakeRows& make,

@@ -87,6 +87,10 @@ class Table {
                     int64_t* version);
   // Another one after everything that might change what a read finds.
   int64_t version();
+  // This rank's shares of sums of what a program yields for the elements of the table, each of
+  // which is up to date then (`row_sums.h`). `change`: of which that is; it is not made.
+  absl::Status Sum(const Change& change, const GradientRows& rows, HeldRows held,
+                   std::vector<double>* sums);
   // Copies rows [begin, end) of the table or one of its slots, after so many changes, or all (-1);
   // end is cut to what there is.
   absl::Status ReadRange(tensorflow::Var* variable, int64_t begin, int64_t end, int64_t changes,

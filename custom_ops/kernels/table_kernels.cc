@@ -210,6 +210,20 @@ class TableChangesOp : public OfTable<tensorflow::OpKernel> {
   }
 };
 
+// The gradient that an op of a table has, if any.
+absl::Status ReadGradient(OpKernelContext* context, int64_t first_column, bool* has_gradient,
+                          GradientRows* rows) {
+  tensorflow::OpInputList gradients, indices;
+  TF_RETURN_IF_ERROR(context->input_list("gradients", &gradients));
+  TF_RETURN_IF_ERROR(context->input_list("indices", &indices));
+  *has_gradient = gradients.size() > 0;
+  if (!*has_gradient) return absl::OkStatus();
+  const Tensor& values = gradients[0];
+  *rows = {values.flat<float>().data(), indices[0].flat<int64_t>().data(), indices[0].NumElements(),
+           values.dims() == 2 ? values.dim_size(1) : 0, first_column};
+  return absl::OkStatus();
+}
+
 class ChangeTableOp : public OfTable<tensorflow::OpKernel> {
  public:
   explicit ChangeTableOp(OpKernelConstruction* context) : OfTable(context) {
@@ -219,26 +233,50 @@ class ChangeTableOp : public OfTable<tensorflow::OpKernel> {
   void Compute(OpKernelContext* context) override {
     auto table = TableOf(context);
     if (table == nullptr) return;
-    tensorflow::OpInputList gradients, indices;
-    OP_REQUIRES_OK(context, context->input_list("gradients", &gradients));
-    OP_REQUIRES_OK(context, context->input_list("indices", &indices));
+    GradientRows rows;
     Table::Change change;
+    OP_REQUIRES_OK(context,
+                   ReadGradient(context, place_.first_column, &change.has_gradient, &rows));
     change.program = program_.program();
-    change.has_gradient = gradients.size() > 0;
     OP_REQUIRES_OK(context, program_.Operands(context, &change.variables, &change.scalars));
+    const bool has_gradient = change.has_gradient;
     int64_t number = 0;
     OP_REQUIRES_OK(context, table->Append(std::move(change), &number));
-    if (gradients.size() == 0) return;
-    const Tensor& values = gradients[0];
-    const GradientRows rows{values.flat<float>().data(), indices[0].flat<int64_t>().data(),
-                            indices[0].NumElements(), values.dims() == 2 ? values.dim_size(1) : 0,
-                            place_.first_column};
+    if (!has_gradient) return;
     OP_REQUIRES_OK(context, table->Apply(number, rows, place_.held));
     OP_REQUIRES_OK(context, table->Complete(number));
     table->Finish(number, 0);
   }
 
  private:
+  ProgramOfOp program_;
+};
+
+class TableSumsOp : public OfTable<tensorflow::OpKernel> {
+ public:
+  explicit TableSumsOp(OpKernelConstruction* context) : OfTable(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("sums", &sums_));
+    OP_REQUIRES_OK(context, program_.Read(context, /*some_only_read=*/true, sums_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    auto table = TableOf(context);
+    if (table == nullptr) return;
+    GradientRows rows;
+    Table::Change change;
+    OP_REQUIRES_OK(context,
+                   ReadGradient(context, place_.first_column, &change.has_gradient, &rows));
+    change.program = program_.program();
+    OP_REQUIRES_OK(context, program_.Operands(context, &change.variables, &change.scalars));
+    std::vector<double> sums;
+    OP_REQUIRES_OK(context, table->Sum(change, rows, place_.held, &sums));
+    Tensor* result = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({sums_}), &result));
+    std::copy(sums.begin(), sums.end(), result->vec<double>().data());
+  }
+
+ private:
+  int sums_;
   ProgramOfOp program_;
 };
 
@@ -260,6 +298,7 @@ REGISTER_KERNEL_BUILDER(Name("DearTableValue").Device(DEVICE_CPU), TableValueOp)
 REGISTER_KERNEL_BUILDER(Name("DearSettleTable").Device(DEVICE_CPU), SettleTableOp);
 REGISTER_KERNEL_BUILDER(Name("DearTableChanges").Device(DEVICE_CPU), TableChangesOp);
 REGISTER_KERNEL_BUILDER(Name("DearReadShard").Device(DEVICE_CPU), ReadShardOp);
+REGISTER_KERNEL_BUILDER(Name("DearTableSums").Device(DEVICE_CPU), TableSumsOp);
 REGISTER_KERNEL_BUILDER(Name("DearChangeTable").Device(DEVICE_CPU), ChangeTableOp);
 
 }  // namespace

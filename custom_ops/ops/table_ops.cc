@@ -250,4 +250,37 @@ gradients: None, or rows whose columns from `first_column` on concern this rank.
 touched_only: Whether only rows with a gradient are changed.
 )doc");
 
+REGISTER_OP("DearTableSums")
+    .Input("table: resource")
+    .Input("captured: Tcaptured")
+    .Input("scalars: num_scalars * float")
+    .Input("gradients: num_gradients * float")
+    .Input("indices: num_gradients * int64")
+    .Output("totals: double")
+    .Attr("Tcaptured: list(type) >= 0")
+    .Attr("num_scalars: int >= 0")
+    .Attr("num_gradients: int >= 0")
+    .Attr("sums: int >= 1")
+    .Attr("program: list(int)")
+    .Attr("program_variables: list(int)")
+    .Attr("number: int")
+    .Attr("touched_only: bool")
+    .Attr("stride: int >= 1")
+    .Attr("offset: int >= 0")
+    .Attr("first_column: int >= 0")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      int64_t sums;
+      TF_RETURN_IF_ERROR(c->GetAttr("sums", &sums));
+      c->set_output(0, c->Vector(sums));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+This rank's shares of sums over a table of what a program yields for every element, with every update
+made up for and the gradient given.
+
+gradients: None, or rows whose columns from `first_column` on concern this rank; others are zero.
+sums: How many. They are of the program's last variables, which it only writes; it changes no other.
+)doc");
+
 }  // namespace tensorflow
