@@ -26,6 +26,7 @@ _DIFFERENT = (
     "ftrl_shrinkage",
     "lion_decay",
     "average_overwrite",
+    "tfdear_lamb",
 )
 _OTHERS = tuple(name for name in job.OPTIMIZERS if name not in _DIFFERENT)
 _OF_PLAIN = ("nesterov", "amsgrad", "nadam_decay", "adagrad", "rmsprop_centered", "ftrl", "lion")

@@ -56,6 +56,7 @@ class UpdateTrace:
         # The sum that the update gets, if it is dense, and the norms it wants with it.
         self.gradient: tf.Tensor | None = None
         self.request: Request | None = None
+        self.is_of_table = False  # It is of what a rank holds of a sharded table.
 
     def owns(self, variable: DearVariable) -> bool:
         return id(variable) in self._owned or id(variable.owner) in self._owned
@@ -144,6 +145,7 @@ def trace_table_update(
     """
 
     def body(trace: UpdateTrace, gradient: tf.Tensor | None = None) -> None:
+        trace.is_of_table = True
         with _traced(trace):
             update(variable, gradient)
 

@@ -12,82 +12,32 @@ be compared with: for it, powers are taken too.
 
 What an update computes from scalars alone, as Adam does from the step, is computed in the calling
 graph.
+
+[Note: Updates that need sums]
+Some updates need numbers of the whole variable: LAMB divides by norms. In a graph a norm is a sum
+over all elements of an array, and what follows from it is computed from scalars. So an update is
+cut where the first of these is used: a program of its own yields the arrays whose sums are known to
+be needed by then, changes nothing, and runs beforehand; the sums are scalars of the calling graph;
+and the update is element-wise again. What needs sums of what sums were needed for is cut again.
 """
 
 import dataclasses
-import enum
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
+from tfdear.gradients import elementwise_program
+from tfdear.gradients.elementwise_program import Number, Program
 
-
-# Numbers of the operations, the same as in `elementwise_operation.h`.
-class _Number(enum.IntEnum):
-    COPY = 0
-    NEGATE = 1
-    SQUARE_ROOT = 2
-    ADD = 3
-    SUBTRACT = 4
-    MULTIPLY = 5
-    DIVIDE = 6
-    MAXIMUM = 7
-    MINIMUM = 8
-    ABSOLUTE = 9
-    SIGN = 10
-    POWER = 11
-    GREATER = 12
-    GREATER_EQUAL = 13
-    EQUAL = 14
-    NOT = 15
-    WHERE = 16
-    UNLESS = 17
-    UNITE = 18
-
-
-_UNARY = {
-    "Neg": _Number.NEGATE,
-    "Sqrt": _Number.SQUARE_ROOT,
-    "Abs": _Number.ABSOLUTE,
-    "Sign": _Number.SIGN,
-    "LogicalNot": _Number.NOT,
-}
-_BINARY = {
-    "Add": _Number.ADD,
-    "AddV2": _Number.ADD,
-    "Sub": _Number.SUBTRACT,
-    "Mul": _Number.MULTIPLY,
-    "RealDiv": _Number.DIVIDE,
-    "Maximum": _Number.MAXIMUM,
-    "Minimum": _Number.MINIMUM,
-    "Pow": _Number.POWER,
-    "Greater": _Number.GREATER,
-    "GreaterEqual": _Number.GREATER_EQUAL,
-    "Equal": _Number.EQUAL,
-    # Conditions are 0 or 1.
-    "LogicalAnd": _Number.MULTIPLY,
-    "LogicalOr": _Number.MAXIMUM,
-}
-# The same of the operands the other way round, and what is turned round.
-_SWAPPED = {"Less": _Number.GREATER, "LessEqual": _Number.GREATER_EQUAL}
 _INEXACT = {"Pow", "Rsqrt", "Reciprocal", "Inv"}
-_ASSIGN = {
-    "AssignVariableOp": None,
-    "AssignAddVariableOp": _Number.ADD,
-    "AssignSubVariableOp": _Number.SUBTRACT,
-}
-_GRADIENT = 0
+_GRADIENT = elementwise_program.GRADIENT
 
-
-@dataclasses.dataclass(frozen=True)
-class Program:
-    """An update for the engine."""
-
-    code: list[int]  # Four numbers per instruction: operation, target, left, right.
-    variables: list[int]  # Which captured tensors of the update are the handles of the variables.
-    scalars: list[tf.Tensor]  # Tensors of the calling graph.
+# Yields the sums of this many outputs of a program over all elements of a variable, which the
+# calling graph has as scalars.
+TakeSums: TypeAlias = Callable[[Program, int], Sequence[tf.Tensor]]
 
 
 class _Untranslatable(Exception):
@@ -113,6 +63,7 @@ def translate(
     exact_bits: bool = True,
     may_only_read: bool = False,
     foreign: Collection[int] = (),
+    take_sums: TakeSums | None = None,
 ) -> Program | None:
     """Translates an update of a dense gradient; None where an operation cannot be translated.
 
@@ -125,11 +76,15 @@ def translate(
       may_only_read: Take an update that does not write all of its variables. Who runs the program
         then makes sure that earlier updates of these were made.
       foreign: Which captured tensors are variables that are read in the calling graph.
+      take_sums: Runs programs whose outputs' sums the update needs, before it. None: an update that
+        needs sums is not translated.
     """
     if not shape.is_fully_defined():
         return None
     try:
-        return _Translation(function, shape, exact_bits, may_only_read, foreign).program()
+        return _Translation(
+            function, shape, exact_bits, may_only_read, foreign, take_sums
+        ).program()
     except _Untranslatable:
         return None
 
@@ -142,11 +97,13 @@ class _Translation:
         exact_bits: bool,
         may_only_read: bool,
         foreign: Collection[int],
+        take_sums: TakeSums | None,
     ):
         self._shape = shape
         self._exact_bits = exact_bits
         self._may_only_read = may_only_read
         self._foreign = foreign
+        self._take_sums = take_sums
         graph = function.graph
         self._operations = graph.get_operations()
         inner = [tensor for _, tensor in graph.captures]
@@ -171,29 +128,29 @@ class _Translation:
         self._instructions: list[list[int]] = []
         self._first_result = 1 + len(handles)
         self._results = 0
+        # Sums that were not taken yet: what the graph has, after which instruction, of which
+        # register. And those that were, by id.
+        self._wanted: list[tuple[tf.Tensor, int, int]] = []
+        self._sums: dict[int, tf.Tensor] = {}
 
     def program(self) -> Program:
         for operation in self._operations:
             self._visit(operation)
         if 0 in self._versions and not self._may_only_read:
             raise _Untranslatable  # A variable that is only read: updates of it are not awaited.
-        code = [
-            number
-            for operation, *registers in self._instructions
-            for number in (operation, *map(self._final, registers))
-        ]
-        return Program(code, list(self._variables), self._scalars)
+        return self._program(self._instructions)
 
-    def _final(self, register: int) -> int:
-        if register < 0:
-            return self._first_result - register - 1
-        return register + len(self._scalars) if register >= self._first_result else register
+    def _program(self, instructions: Sequence[Sequence[int]], outputs: int = 0) -> Program:
+        code = elementwise_program.encode(
+            instructions, len(self._variables), len(self._scalars), outputs
+        )
+        return Program(code, list(self._variables), list(self._scalars))
 
     def _visit(self, operation: tf.Operation) -> None:
         kind = operation.type
         if kind in ("Placeholder", "NoOp", "Const"):
             return
-        if kind in _ASSIGN:
+        if kind in elementwise_program.ASSIGN:
             self._assign(operation)
             return
         if kind == "ReadVariableOp":
@@ -207,6 +164,9 @@ class _Translation:
             return  # Of scalars: lifted when an array meets it.
         elif self._exact_bits and kind in _INEXACT:
             raise _Untranslatable
+        elif kind == "Sum":
+            self._want_sum(operation)
+            return
         else:
             array = self._translate(operation)
         self._define(operation.outputs[0], array)
@@ -219,37 +179,40 @@ class _Translation:
             return self._arrays[id(operation.inputs[0])]
         if kind in ("ZerosLike", "OnesLike"):
             return _Array(self._constant(0.0 if kind == "ZerosLike" else 1.0))
+        if kind == "Pow" and tf.get_static_value(operation.inputs[1]) == 2:
+            base = self._operand(operation.inputs[0])
+            return self._emit(Number.MULTIPLY, base, base)
         operands = [self._operand(value) for value in operation.inputs]
-        if kind in _UNARY:
-            return self._emit(_UNARY[kind], *operands)
-        if kind in _BINARY:
-            return self._emit(_BINARY[kind], *operands)
-        if kind in _SWAPPED:
-            return self._emit(_SWAPPED[kind], *reversed(operands))
+        if kind in elementwise_program.UNARY:
+            return self._emit(elementwise_program.UNARY[kind], *operands)
+        if kind in elementwise_program.BINARY:
+            return self._emit(elementwise_program.BINARY[kind], *operands)
+        if kind in elementwise_program.SWAPPED:
+            return self._emit(elementwise_program.SWAPPED[kind], *reversed(operands))
         return self._translate_compound(kind, operands)
 
     def _translate_compound(self, kind: str, operands: list[int]) -> _Array:
         emit = self._emit
         if kind == "Square":
-            return emit(_Number.MULTIPLY, operands[0], operands[0])
+            return emit(Number.MULTIPLY, operands[0], operands[0])
         if kind == "SquaredDifference":
-            difference = emit(_Number.SUBTRACT, *operands).register
-            return emit(_Number.MULTIPLY, difference, difference)
+            difference = emit(Number.SUBTRACT, *operands).register
+            return emit(Number.MULTIPLY, difference, difference)
         if kind in ("Rsqrt", "Reciprocal", "Inv"):
             divisor = operands[0]
             if kind == "Rsqrt":
-                divisor = emit(_Number.SQUARE_ROOT, divisor).register
-            return emit(_Number.DIVIDE, self._constant(1.0), divisor)
+                divisor = emit(Number.SQUARE_ROOT, divisor).register
+            return emit(Number.DIVIDE, self._constant(1.0), divisor)
         if kind == "NotEqual":
-            return emit(_Number.NOT, emit(_Number.EQUAL, *operands).register)
+            return emit(Number.NOT, emit(Number.EQUAL, *operands).register)
         if kind == "DivNoNan":
-            quotient = emit(_Number.DIVIDE, *operands).register
-            return emit(_Number.WHERE, operands[1], quotient)
+            quotient = emit(Number.DIVIDE, *operands).register
+            return emit(Number.WHERE, operands[1], quotient)
         if kind in ("Select", "SelectV2"):
             condition, where, unless = operands
-            chosen = emit(_Number.WHERE, condition, where).register
-            others = emit(_Number.UNLESS, condition, unless).register
-            return emit(_Number.UNITE, chosen, others)
+            chosen = emit(Number.WHERE, condition, where).register
+            others = emit(Number.UNLESS, condition, unless).register
+            return emit(Number.UNITE, chosen, others)
         raise _Untranslatable
 
     def _define(self, value: tf.Tensor, array: _Array) -> None:
@@ -264,7 +227,7 @@ class _Translation:
         if value.shape != self._shape:
             raise _Untranslatable
         register = self._operand(value)
-        combine = _ASSIGN[operation.type]
+        combine = elementwise_program.ASSIGN[operation.type]
         if combine is not None:
             self._instructions.append([combine, target, target, register])
         elif self._is_last_result(register) and len(value.consumers()) == 1:
@@ -272,11 +235,13 @@ class _Translation:
             self._instructions[-1][1] = target
             self._results -= 1
         else:
-            self._instructions.append([_Number.COPY, target, register, _GRADIENT])
+            self._instructions.append([Number.COPY, target, register, _GRADIENT])
         self._versions[variable] += 1
 
     def _is_last_result(self, register: int) -> bool:
         newest = self._first_result + self._results - 1
+        if any(register == summed for _, _, summed in self._wanted):
+            return False  # It is read before the variable is written.
         return self._results > 0 and register == newest == self._instructions[-1][1]
 
     def _emit(self, operation: int, left: int, right: int = _GRADIENT) -> _Array:
@@ -284,6 +249,31 @@ class _Translation:
         self._results += 1
         self._instructions.append([operation, target, left, right])
         return _Array(target)
+
+    def _want_sum(self, operation: tf.Operation) -> None:
+        array, axes = operation.inputs
+        axes = tf.get_static_value(axes)
+        rank = self._shape.rank
+        if self._take_sums is None or axes is None or array.dtype != tf.float32:
+            raise _Untranslatable
+        if {int(axis) % rank for axis in np.ravel(axes)} != set(range(rank)):
+            raise _Untranslatable  # Of rows or columns alone: an array of another shape.
+        place = len(self._instructions)
+        self._wanted.append((operation.outputs[0], place, self._operand(array)))
+
+    def _take_wanted_sums(self) -> None:
+        wanted, self._wanted = self._wanted, []
+        instructions: list[list[int]] = []
+        begin = 0
+        for number, (_, end, register) in enumerate(wanted):
+            output = elementwise_program.output(number)
+            instructions += self._instructions[begin:end]
+            instructions.append([Number.COPY, output, register, _GRADIENT])
+            begin = end
+        program = self._program(instructions, len(wanted))
+        sums = self._take_sums(program, len(wanted))
+        for (value, _, _), total in zip(wanted, sums, strict=True):
+            self._sums[id(value)] = tf.reshape(total, value.shape)
 
     def _variable(self, handle: tf.Tensor) -> int:
         index = self._captured.get(id(handle))
@@ -305,7 +295,7 @@ class _Translation:
         number = self._number_of(value)
         if isinstance(number, float):
             return self._constant(number)
-        return self._register_of(self._lift(number))
+        return self._register_of(self._lift_number(number))
 
     def _register_of(self, lifted: tf.Tensor) -> int:
         for number, known in enumerate(self._scalars):
@@ -337,7 +327,15 @@ class _Translation:
             return operation.inputs[1]
         elif operation.type in ("ZerosLike", "OnesLike"):
             return 0.0 if operation.type == "ZerosLike" else 1.0
+        if value.shape.num_elements() == 1:
+            return value  # Such as a sum that keeps its dimensions.
         raise _Untranslatable
+
+    def _lift_number(self, value: tf.Tensor) -> tf.Tensor:
+        lifted = self._lift(value)
+        if lifted.shape.rank != 0:
+            lifted = self._lifted[id(value)] = tf.reshape(lifted, [])
+        return lifted
 
     def _lift(self, value: tf.Tensor) -> tf.Tensor:
         """The same value, computed in the calling graph."""
@@ -348,6 +346,10 @@ class _Translation:
     def _lift_new(self, value: tf.Tensor) -> tf.Tensor:
         if id(value) in self._captured:
             return tf.convert_to_tensor(self._outer[self._captured[id(value)]])
+        if any(value is wanted for wanted, _, _ in self._wanted):
+            self._take_wanted_sums()
+        if id(value) in self._sums:
+            return self._sums[id(value)]
         operation = value.op
         attributes = operation.node_def.attr
         if (

@@ -42,7 +42,8 @@ def take(
         make_step: For LAMB, returns the six numbers of `AdamStep`, `sum_of_squares.h`, as float32.
 
     Returns:
-        The two norms, scalars of float32; None where there is no op for them.
+        The two norms, scalars of float32; None where there is no op for them. Of a sharded table
+        they are sums that the optimizer takes itself ([Note: Updates that need sums]).
     """
     if (
         any(value.dtype != tf.float32 for value in (gradient, weight, *moments))
@@ -51,6 +52,8 @@ def take(
     ):
         return None
     trace = deferred_update.current_trace()
+    if trace is not None and trace.is_of_table:
+        return None
     if trace is not None and trace.gradient is gradient and trace.request is None:
         step = () if make_step is None else (trace.read_by_value(make_step),)
         result = trace.read_by_value(lambda: tf.zeros([2]))

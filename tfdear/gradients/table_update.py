@@ -7,18 +7,29 @@ An optimizer's update is traced with the shape of what this rank holds and trans
 that a step touches are updated when their gradients are there. The others have a gradient of zero,
 with which many optimizers still move them; that is made up for when a row is next read
 (`custom_ops/engine/updates/row_journal.h`). So the result is that of the dense gradient.
+
+What needs norms of the table ([Note: Updates that need sums] in `elementwise_update`) needs all rows
+up to date, and the gradients of all ranks, for every rank's share of the sums; these are added up
+in the order of the ranks. Such an update runs in program order.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from tfdear.engine import library
-from tfdear.gradients import deferred_update, elementwise_update, whole_table
+from tfdear.gradients import (
+    deferred_update,
+    elementwise_program,
+    elementwise_update,
+    whole_table,
+)
 from tfdear.gradients.placement import Placement
 from tfdear.gradients.sharded_variable import ShardedVariable
+from tfdear.gradients.sparse_rows import Gradient
 
 Update: TypeAlias = Callable[[ShardedVariable, tf.Tensor | None], None]
 
@@ -33,7 +44,8 @@ class RowUpdate:
 
     table: ShardedVariable  # Not a slot of it, even if it is only that which changes.
     traced: deferred_update.DeferredUpdate
-    program: elementwise_update.Program
+    program: elementwise_program.Program
+    needs_sums: bool = False  # Of the table: it can run in program order only, and at once.
 
     def attributes(self) -> dict[str, Any]:
         """What an op that runs it has to know."""
@@ -50,30 +62,43 @@ class RowUpdate:
 
 
 def translate(
-    table: ShardedVariable, variable: ShardedVariable, update: Update, has_gradient: bool
+    table: ShardedVariable,
+    variable: ShardedVariable,
+    update: Update,
+    gradient: Gradient | None,
 ) -> RowUpdate:
     """Translates an update of a table or one of its slots.
 
     Raises a NotByRowsError if rows cannot be updated one by one.
     """
     shape = tf.TensorShape(table.placement.shard_shape)
-    spec = tf.TensorSpec(shape, table.dtype) if has_gradient else None
+    spec = None if gradient is None else tf.TensorSpec(shape, table.dtype)
     try:
         traced = deferred_update.trace_table_update(variable, update, spec)
     except (ValueError, TypeError) as error:  # As where a slot has another shape than the table.
         raise NotByRowsError(_refusal(table.placement)) from error
     program = None
-    if traced is not None and traced.norms is None:
+    needs_sums = False
+
+    def take_sums(summed: elementwise_program.Program, count: int) -> list[tf.Tensor]:
+        nonlocal needs_sums
+        needs_sums = True
+        if table.placement.touched_only:
+            raise NotByRowsError(_refusal_of_touched(table.placement))
+        return _sums_over_ranks(RowUpdate(table, traced, summed), gradient, count)
+
+    if traced is not None:
         program = elementwise_update.translate(
             traced.function,
             shape,
             exact_bits=False,
             may_only_read=True,
             foreign=traced.foreign,
+            take_sums=take_sums,
         )
     if traced is None or program is None:
         raise NotByRowsError(_refusal(table.placement))
-    return RowUpdate(table, traced, program)
+    return RowUpdate(table, traced, program, needs_sums)
 
 
 def with_what_belongs_to_it(table: ShardedVariable, update: Update) -> Update:
@@ -105,9 +130,43 @@ def _refusal(placement: Placement) -> str:
     )
 
 
-def run_now(
-    row_update: RowUpdate, gradient: tf.Tensor | tf.IndexedSlices | None
-) -> tf.Operation | None:
+def _refusal_of_touched(placement: Placement) -> str:
+    return (
+        f"The optimizer needs norms of all of {placement.label}, which change every row of it: "
+        '`updates="touched"` does not work with that. Use `updates="exact"`, or give the table an '
+        "optimizer of its own, such as keras.optimizers.Adam, with keras.optimizers.MultiOptimizer "
+        "where your Keras has it."
+    )
+
+
+def _sums_over_ranks(
+    row_update: RowUpdate, gradient: Gradient | None, count: int
+) -> list[tf.Tensor]:
+    """The sums of what a program yields for all elements of a table, as scalars of float32."""
+    table = row_update.table
+    values, indices = _rows(table.placement, gradient)
+    for variable in (table, *row_update.traced.written):
+        variable.await_updates()
+    with tf.device(table.device):
+        sums = library.load().dear_table_sums(
+            table.raw_handle,
+            row_update.traced.function.captured_inputs,
+            row_update.program.scalars,
+            values,
+            indices,
+            sums=count,
+            **row_update.attributes(),
+        )
+        ranks = table.placement.partition.ranks
+        if ranks > 1:
+            gathered = table.strategy.extended.collectives.all_gather(sums)
+            of_ranks = tf.unstack(tf.reshape(gathered, [ranks, count]))
+            # One after another, so that all ranks have the same bits.
+            sums = functools.reduce(tf.add, of_ranks)
+        return tf.unstack(tf.cast(sums, tf.float32), count)
+
+
+def run_now(row_update: RowUpdate, gradient: Gradient | None) -> tf.Operation | None:
     """Runs an update in program order, on a gradient of the whole table that all ranks have."""
     table = row_update.table
     values, indices = _rows(table.placement, gradient)
@@ -126,7 +185,7 @@ def run_now(
 
 
 def _rows(
-    placement: Placement, gradient: tf.Tensor | tf.IndexedSlices | None
+    placement: Placement, gradient: Gradient | None
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     if gradient is None:
         return [], []

@@ -30,7 +30,8 @@ def update(
     whole = table_update.with_what_belongs_to_it(table, of_part) if has_gradient else of_part
 
     def run(can_defer: bool) -> None:
-        row_update = table_update.translate(table.table, table, whole, has_gradient)
+        row_update = table_update.translate(table.table, table, whole, gradient)
+        can_defer = can_defer and not row_update.needs_sums
         if not (can_defer and extended.reducer.defer_rows(row_update, gradient)):
             table_update.run_now(row_update, gradient)
 

@@ -74,9 +74,8 @@ def refusals():
     """What cannot be done row by row; prints why, and that the next model trains."""
     optimizers = {
         "Adafactor": keras.optimizers.Adafactor,
+        "Muon": lambda: keras.optimizers.Muon(exclude_embeddings=False),
         "Lamb": keras.optimizers.Lamb,
-        "LARS": lambda: tfdear.optimizers.LARS(0.1),
-        "LAMB": lambda: tfdear.optimizers.LAMB(0.1),
         "clipping": lambda: keras.optimizers.Adam(clipnorm=1.0, gradient_accumulation_steps=2),
         "touched": lambda: keras.optimizers.Adam(gradient_accumulation_steps=2),
         "average": lambda: keras.optimizers.Adam(use_ema=True),
@@ -86,6 +85,7 @@ def refusals():
         # By default it leaves embeddings to Adam.
         optimizers["Muon"] = lambda: keras.optimizers.Muon(exclude_embeddings=False)
     arguments = {
+        "Lamb": {"updates": "touched"},
         "touched": {"updates": "touched"},
         "average": {"updates": "touched"},
         "UnitNorm": {"embeddings_constraint": keras.constraints.UnitNorm(axis=1)},

@@ -87,6 +87,19 @@ OPTIMIZERS = {
         0.05, momentum=0.9, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=7
     ),
 }
+# Those that need norms of the whole table.
+OPTIMIZERS.update(
+    {
+        "lamb": lambda: _optimizers.Lamb(0.01),
+        "lamb_decay": lambda: _optimizers.Lamb(
+            _schedules.ExponentialDecay(0.02, 10, 0.9), weight_decay=0.02
+        ),
+        "tfdear_lamb": lambda: tfdear.optimizers.LAMB(0.01, weight_decay=0.02, parallel=False),
+        "tfdear_lars": lambda: tfdear.optimizers.LARS(
+            0.5, trust_coefficient=0.1, weight_decay=0.02, nesterov=True
+        ),
+    }
+)
 if hasattr(_optimizers, "ScheduleFreeAdamW"):  # Not in older versions of Keras.
     OPTIMIZERS["schedule_free"] = lambda: _optimizers.ScheduleFreeAdamW(0.01, warmup_steps=10)
     OPTIMIZERS["schedule_free_decay"] = lambda: _optimizers.ScheduleFreeAdamW(

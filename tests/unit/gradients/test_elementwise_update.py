@@ -299,3 +299,79 @@ def test_a_scalar_variable_is_an_array_of_one():
     run = _translate(lambda gradient, rate: weight.assign_sub(gradient * rate), [weight], ())
     assert run is not None
     run()
+
+
+def _with_sums(update, variables):
+    """As `_translate`, of an update that needs sums; the programs that sums were taken of, too."""
+    summed = []
+
+    def take_sums(program, count):
+        summed.append((len(program.code) // 4, count))
+        # Scalars of the calling graph, as many as there are outputs.
+        return [tf.constant(float(number + 2)) for number in range(count)]
+
+    return _translate(update, variables, take_sums=take_sums, exact_bits=False), summed
+
+
+def test_sums_that_are_needed_together_are_taken_by_one_program():
+    weight, mean = _variables(2)
+
+    def update(gradient, rate):
+        mean.assign_add((gradient - mean) * 0.1)
+        step = mean * rate
+        norms = [tf.sqrt(tf.reduce_sum(tf.pow(value, 2))) for value in (weight, step)]
+        weight.assign_sub(step * (norms[0] / norms[1]))
+
+    run, summed = _with_sums(update, [weight, mean])
+    # The program that yields both squares: three of the mean, the step, two squares, two outputs.
+    assert run is not None and summed == [(8, 2)]
+
+
+def test_the_program_after_sums_does_not_repeat_what_only_they_needed():
+    (weight,) = _variables(1)
+    programs = []
+
+    def take_sums(program, count):
+        programs.append(program)
+        return [tf.constant(1.0)] * count
+
+    def update(gradient, rate):
+        norm = tf.reduce_sum(tf.square(weight * 2.0), keepdims=True)
+        weight.assign_sub(gradient / norm)
+
+    function = tf.function(lambda gradient: update(gradient, None), autograph=False)
+    traced = function.get_concrete_function(tf.TensorSpec(_SHAPE, tf.float32))
+    with tf.Graph().as_default():
+        program = elementwise_update.translate(
+            traced, tf.TensorShape(_SHAPE), exact_bits=False, take_sums=take_sums
+        )
+    assert len(program.code) == 2 * 4 and len(programs) == 1
+
+
+def test_a_sum_that_depends_on_another_is_taken_after_it():
+    (weight,) = _variables(1)
+
+    def update(gradient, rate):
+        norm = tf.reduce_sum(tf.abs(weight))
+        share = tf.reduce_sum(tf.abs(gradient / norm))
+        weight.assign_sub(gradient * share)
+
+    run, summed = _with_sums(update, [weight])
+    assert run is not None and [count for _, count in summed] == [1, 1]
+
+
+def test_sums_of_rows_and_of_overwritten_values():
+    weight, mean = _variables(2)
+
+    def of_rows(gradient, rate):
+        weight.assign_sub(gradient / tf.reduce_sum(weight, 1, keepdims=True))
+
+    def of_old_values(gradient, rate):
+        norm = tf.reduce_sum(mean)  # Before the mean is another.
+        mean.assign(gradient)
+        weight.assign_sub(mean / norm)
+
+    assert _with_sums(of_rows, [weight, mean])[0] is None
+    run, summed = _with_sums(of_old_values, [weight, mean])
+    assert run is not None and summed == [(1, 1)]
+    assert _translate(of_old_values, [weight, mean]) is None  # Nobody takes sums.
