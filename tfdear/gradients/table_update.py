@@ -8,9 +8,9 @@ that a step touches are updated when their gradients are there. The others have 
 with which many optimizers still move them; that is made up for when a row is next read
 (`custom_ops/engine/updates/row_journal.h`). So the result is that of the dense gradient.
 
-What needs norms of the table ([Note: Updates that need sums] in `elementwise_update`) needs all rows
-up to date, and the gradients of all ranks, for every rank's share of the sums; these are added up
-in the order of the ranks. Such an update runs in program order.
+What needs norms of the table ([Note: Updates that need sums] in `elementwise_update`) needs all
+rows up to date, and the gradients of all ranks, for every rank's share of the sums; these are added
+up in the order of the ranks. Such an update runs in program order.
 """
 
 import dataclasses
@@ -135,7 +135,7 @@ def _refusal_of_touched(placement: Placement) -> str:
         f"The optimizer needs norms of all of {placement.label}, which change every row of it: "
         '`updates="touched"` does not work with that. Use `updates="exact"`, or give the table an '
         "optimizer of its own, such as keras.optimizers.Adam, with keras.optimizers.MultiOptimizer "
-        "where your Keras has it."
+        "where your Keras has it, or use keras.layers.Embedding."
     )
 
 

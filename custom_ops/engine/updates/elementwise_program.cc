@@ -10,6 +10,20 @@ namespace {
 constexpr size_t kTile = 1024;
 constexpr int kMembers = 4;
 
+std::vector<ElementwiseProgram::Sources> SourcesOf(const ElementwiseProgram& program) {
+  const int variables = program.variables(), scalars = program.scalars();
+  if (variables > 64 || scalars > 64) return {};
+  std::vector<ElementwiseProgram::Sources> sources(program.registers());
+  for (int i = 0; i < variables; ++i) sources[1 + i].variables = uint64_t{1} << i;
+  for (int i = 0; i < scalars; ++i) sources[1 + variables + i].scalars = uint64_t{1} << i;
+  for (const auto& step : program.instructions()) {
+    const auto& left = sources[step.left];
+    const auto& right = IsUnary(step.operation) ? left : sources[step.right];
+    sources[step.target] = {left.variables | right.variables, left.scalars | right.scalars};
+  }
+  return {sources.begin() + 1, sources.begin() + 1 + variables};
+}
+
 }  // namespace
 
 Status ElementwiseProgram::Parse(const std::vector<int64_t>& code, int variables, int scalars,
@@ -50,6 +64,7 @@ Status ElementwiseProgram::Parse(const std::vector<int64_t>& code, int variables
     return invalid("does not write all of its ", variables, " variables");
   }
   parsed.registers_ = static_cast<int>(known);
+  parsed.sources_ = SourcesOf(parsed);
   *program = std::move(parsed);
   return Status();
 }

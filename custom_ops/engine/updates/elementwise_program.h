@@ -35,6 +35,12 @@ class ElementwiseProgram {
     float* target;
   };
 
+  // What a variable's new value is computed from, one bit for each; the gradient aside.
+  struct Sources {
+    uint64_t variables = 0;
+    uint64_t scalars = 0;
+  };
+
   // The memory of runs, for those that follow one another closely. Not for two threads at once.
   struct Scratch {
     std::vector<float> tiles;
@@ -60,6 +66,8 @@ class ElementwiseProgram {
   bool reads_gradient() const { return reads_gradient_; }
   // Whether it writes a variable, and does not only read it.
   bool Writes(int variable) const;
+  // Not there for programs of more than 64 variables or scalars.
+  const std::vector<Sources>& sources() const { return sources_; }
 
  private:
   int variables_ = 0;
@@ -68,6 +76,7 @@ class ElementwiseProgram {
   bool reads_gradient_ = false;
   std::vector<Instruction> instructions_;
   std::vector<ElementwiseFunction> functions_;  // Of the instructions.
+  std::vector<Sources> sources_;                // Of the variables.
 };
 
 }  // namespace tfdear

@@ -13,6 +13,8 @@ using IdleRun = JournalEntries::IdleRun;
 
 // Far above what optimizers have; a number of an array allocates memory.
 constexpr int kMaxArrays = 64;
+// Beyond it some are found anew, once for each change.
+constexpr size_t kMaxResidues = 64;
 
 std::vector<int> Union(const std::vector<int>& left, std::vector<int> right) {
   right.insert(right.end(), left.begin(), left.end());
@@ -44,6 +46,25 @@ bool SameProof(const RowChange& left, const Idleness& proof, const RowChange& ri
     if (matters && !SameBits(left.scalars[i], right.scalars[i])) return false;
   }
   return true;
+}
+
+// Which variables another change leaves as they are, if a change did so with those in `known`.
+uint64_t FixedBy(const RowChange& change, const RowChange& other, const KnownVariables& known) {
+  if (!SameProgram(change, other) || other.program->sources().empty()) return 0;
+  uint64_t same_scalars = 0, fixed = 0;
+  for (size_t i = 0; i < other.scalars.size(); ++i) {
+    const bool same = SameBits(change.scalars[i], other.scalars[i]);
+    same_scalars |= static_cast<uint64_t>(same) << i;
+  }
+  for (size_t i = 0; i < other.arrays.size(); ++i) {
+    const auto& sources = other.program->sources()[i];
+    // Not those that depend on others: what these hold may be another thing by then.
+    const uint64_t itself = uint64_t{1} << i;
+    if ((sources.variables & ~itself) == 0 && (sources.scalars & ~same_scalars) == 0) {
+      fixed |= known.fixed & itself;
+    }
+  }
+  return fixed;
 }
 
 // A run of its own, or the one before, which has one change more then.
@@ -144,7 +165,38 @@ Status JournalEntries::Abandon(int64_t number) {
   entry.change = {std::make_shared<ElementwiseProgram>(), {}, {}, true};
   entry.identical = std::make_shared<Run>(Run{number + 1, {}});
   entry.idle = entry.idle_at_zero = {};
+  entry.known.reset();
   return Complete(number);
+}
+
+const Residue* JournalEntries::ResidueOf(int64_t number, const KnownVariables& arrays,
+                                         int64_t fixed_by) {
+  Entry& entry = entries_[number - first_];
+  const RowChange& change = entry.change;
+  KnownVariables known;
+  for (size_t i = 0; i < change.arrays.size(); ++i) {
+    known.zero |= (arrays.zero >> change.arrays[i] & 1) << i;
+    known.tame |= (arrays.tame >> change.arrays[i] & 1) << i;
+    known.tiny |= (arrays.tiny >> change.arrays[i] & 1) << i;
+    known.fixed |= (arrays.fixed >> change.arrays[i] & 1) << i;
+  }
+  if (known.fixed != 0) known.fixed = FixedBy(at(fixed_by).change, change, known);
+  if (entry.known && *entry.known == known) return entry.residue.get();
+  entry.known = known;
+  entry.residue = nullptr;
+  std::optional<Residue> found = FindResidue(change.program, change.scalars, known);
+  if (!found) return nullptr;
+  for (const auto& residue : residues_) {
+    if (residue->of == found->of && residue->code == found->code &&
+        residue->variables == found->variables) {
+      entry.residue = residue;
+      return residue.get();
+    }
+  }
+  if (residues_.size() >= kMaxResidues) residues_.clear();
+  residues_.push_back(std::make_shared<const Residue>(*std::move(found)));
+  entry.residue = residues_.back();
+  return entry.residue.get();
 }
 
 int64_t JournalEntries::Awaited(int64_t row, int64_t from, int64_t to) const {
@@ -163,7 +215,10 @@ void JournalEntries::DropBefore(int64_t number) {
     entries_.pop_front();
     ++first_;
   }
-  if (entries_.empty()) arrays_.clear();
+  if (entries_.empty()) {
+    arrays_.clear();
+    residues_.clear();
+  }
 }
 
 }  // namespace tfdear

@@ -50,6 +50,9 @@ class JournalEntries {
     std::shared_ptr<Run> identical;
     IdleRun idle;          // whatever the slots are
     IdleRun idle_at_zero;  // while all slots are zero
+    // What was asked for last, and its answer.
+    std::optional<KnownVariables> known;
+    std::shared_ptr<const Residue> residue;
   };
 
   // The number is that of all changes before it. Call it under FlushDenormals.
@@ -64,6 +67,10 @@ class JournalEntries {
 
   // Of a change that is kept: those from first() to size().
   const Entry& at(int64_t number) const { return entries_[number - first_]; }
+  // What is left of a change that is kept, with a gradient of zero, where arrays hold what is known
+  // of them, one bit for each; null: all of it. `fixed_by`: the change that left those as they are
+  // that are fixed. Call it under FlushDenormals.
+  const Residue* ResidueOf(int64_t number, const KnownVariables& arrays, int64_t fixed_by);
   int64_t first() const { return first_; }
   int64_t size() const { return first_ + static_cast<int64_t>(entries_.size()); }
   // How many of the first are complete.
@@ -82,6 +89,8 @@ class JournalEntries {
   int64_t last_gradient_ = -1;
   std::vector<int> arrays_;
   std::deque<Entry> entries_;
+  // Those of changes that are kept, or were: few, as most changes have one of another.
+  std::vector<std::shared_ptr<const Residue>> residues_;
 };
 
 }  // namespace tfdear

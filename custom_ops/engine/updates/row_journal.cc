@@ -2,47 +2,66 @@
 #include "custom_ops/engine/updates/row_journal.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <utility>
 
 #include "custom_ops/engine/base/keep_denormals.h"
+#include "custom_ops/engine/base/vector_clones.h"
 
 namespace tfdear {
 namespace {
 
 // A row joins others and leaves them: not for less than this many changes.
 constexpr int64_t kWorthSkipping = 4;
-// How often the rows of a tile are looked at, in changes.
+// How often the rows of a tile are looked at, in changes: the longer nothing came of it, the less.
 constexpr int64_t kBetweenLooks = 16;
+constexpr int64_t kMostBetweenLooks = 128;
 
-uint32_t Magnitude(float value) {
+inline uint32_t Magnitude(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   return bits & 0x7fffffffu;
 }
 
-bool AreZero(const float* values, size_t count) {
+TFDEAR_VECTOR_CLONES bool AreZero(const float* values, size_t count) {
   uint32_t any = 0;
   for (size_t i = 0; i < count; ++i) any |= Magnitude(values[i]);
   return any == 0;
 }
 
 // Neither NaN nor denormal: what adds nothing and multiplies by one leaves their bits.
-bool AreOrdinary(const float* values, size_t count) {
-  bool others = false;
+TFDEAR_VECTOR_CLONES bool AreOrdinary(const float* values, size_t count) {
+  uint32_t others = 0;
   for (size_t i = 0; i < count; ++i) {
     const uint32_t magnitude = Magnitude(values[i]);
-    others |= magnitude - 1 < 0x007fffffu;
-    others |= magnitude > 0x7f800000u;
+    others |= static_cast<uint32_t>(magnitude - 1 < 0x007fffffu);
+    others |= static_cast<uint32_t>(magnitude > 0x7f800000u);
   }
-  return !others;
+  return others == 0;
 }
 
-bool AreNonnegative(const float* values, size_t count) {
-  bool others = false;
-  for (size_t i = 0; i < count; ++i) others |= !(values[i] >= 0);
-  return !others;
+TFDEAR_VECTOR_CLONES bool AreNonnegative(const float* values, size_t count) {
+  uint32_t others = 0;
+  for (size_t i = 0; i < count; ++i) others |= static_cast<uint32_t>(!(values[i] >= 0));
+  return others == 0;
+}
+
+TFDEAR_VECTOR_CLONES bool AreTame(const float* values, size_t count) {
+  uint32_t others = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const bool is_tame = values[i] >= 0 && values[i] <= std::numeric_limits<float>::max();
+    others |= static_cast<uint32_t>(!is_tame);
+  }
+  return others == 0;
+}
+
+TFDEAR_VECTOR_CLONES bool AreTiny(const float* values, size_t count) {
+  uint32_t most = 0;
+  for (size_t i = 0; i < count; ++i) most = std::max(most, Magnitude(values[i]));
+  return most <= Magnitude(kTiny);
 }
 
 bool IsWorthIt(int64_t number, int64_t end, int64_t changes) {
@@ -51,9 +70,9 @@ bool IsWorthIt(int64_t number, int64_t end, int64_t changes) {
 
 // Whether to look what a change does to rows of which some have joined `since_join` changes ago.
 bool IsWorthALook(const JournalEntries::Entry& entry, int64_t number, int64_t since_join,
-                  int64_t changes) {
+                  int64_t since_look, int64_t changes) {
   if (changes - number <= kWorthSkipping) return false;
-  if (since_join % kBetweenLooks == kBetweenLooks - 1) return true;
+  if (since_look >= std::clamp(since_join / 8, kBetweenLooks, kMostBetweenLooks)) return true;
   auto is_conditional = [&](const JournalEntries::IdleRun& idle) {
     return idle.run != nullptr && idle.proof->conditional &&
            IsWorthIt(number + 1, idle.run->end, changes);
@@ -316,7 +335,7 @@ void RowJournal::Replay(int64_t changes, const Arrays& arrays) {
 
 void RowJournal::ReplayTile(std::vector<Behind>* behind, int64_t changes, const Arrays& arrays) {
   int64_t next = 0;
-  int64_t since_join = 0;
+  int64_t since_join = 0, since_look = 0;
   while (true) {
     if (tile_.size() == 0) {
       if (behind->empty()) return;
@@ -332,22 +351,34 @@ void RowJournal::ReplayTile(std::vector<Behind>* behind, int64_t changes, const 
       if (end == next) {
         tile_.Add(row);
         since_join = 0;
+        since_look = 1;
       } else if (end < changes) {
         behind->push_back({end, row});
         std::push_heap(behind->begin(), behind->end(), std::greater<Behind>());
       }
     }
     if (tile_.size() == 0) continue;
-    const bool look = IsWorthALook(entry, next, since_join, changes);
+    const bool look = IsWorthALook(entry, next, since_join, since_look, changes);
     if (look) tile_.Remember();
-    RunOnTile(entry.change, zeros_.data());
+    if (since_join == 0) {
+      is_ordinary_ = false;
+      if (changes - next > kWorthSkipping) LookAtTile(-1);
+    }
+    if (look) {
+      RunOnTile(entry.change, zeros_.data());
+    } else {
+      MakeIdly(next);
+    }
     ++next;
     ++since_join;
+    since_look = look ? 1 : since_look + 1;
     if (next == changes) {
       tile_.Finish();
       return;
     }
-    if (look) Leave(next, changes, behind);
+    if (!look) continue;
+    LookAtTile(next - 1);
+    Leave(next, changes, behind);
   }
 }
 
@@ -389,6 +420,52 @@ void RowJournal::RunOnTile(const RowChange& change, const float* gradients) {
   variables_.clear();
   for (int array : change.arrays) variables_.push_back({tile_.data(array), tile_.data(array)});
   change.program->Run(gradients, variables_, change.scalars, tile_.elements(), &scratch_);
+}
+
+void RowJournal::MakeIdly(int64_t number) {
+  const RowChange& change = entries_.at(number).change;
+  const Residue* const residue =
+      is_ordinary_ ? entries_.ResidueOf(number, known_, fixed_by_) : nullptr;
+  if (residue == nullptr) {
+    for (int array : change.arrays) {
+      const uint64_t others = ~(uint64_t{1} << array);
+      for (uint64_t KnownVariables::*kind : {&KnownVariables::zero, &KnownVariables::tame,
+                                             &KnownVariables::tiny, &KnownVariables::fixed}) {
+        known_.*kind &= others;
+      }
+    }
+    return RunOnTile(change, zeros_.data());
+  }
+  made_ += static_cast<int64_t>(tile_.size());
+  if (residue->program == nullptr) return;
+  variables_.clear();
+  for (int variable : residue->variables) {
+    float* const values = tile_.data(change.arrays[variable]);
+    variables_.push_back({values, values});
+  }
+  residue->program->Run(zeros_.data(), variables_, change.scalars, tile_.elements(), &scratch_);
+}
+
+void RowJournal::LookAtTile(int64_t made) {
+  known_ = {};
+  fixed_by_ = made;
+  const size_t count = tile_.elements();
+  const std::vector<int>& arrays = entries_.arrays();
+  // What is left as it is must be what arithmetic would leave as it is.
+  is_ordinary_ = std::all_of(arrays.begin(), arrays.end(),
+                             [&](int array) { return AreOrdinary(tile_.data(array), count); });
+  for (int array : arrays) {
+    if (array == 0) continue;
+    const float* const values = tile_.data(array);
+    const uint64_t bit = uint64_t{1} << array;
+    if (AreZero(values, count)) {
+      known_.zero |= bit;
+      continue;
+    }
+    if (AreTame(values, count)) known_.tame |= bit;
+    if (AreTiny(values, count)) known_.tiny |= bit;
+    if (made >= 0 && tile_.IsAsRemembered(array)) known_.fixed |= bit;
+  }
 }
 
 void RowJournal::Sweep(const Arrays& arrays) {

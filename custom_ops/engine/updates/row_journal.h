@@ -108,6 +108,11 @@ class RowJournal {
   // the tile remembers what was before the last one.
   void Leave(int64_t next, int64_t changes, std::vector<Behind>* behind) TFDEAR_REQUIRES(mutex_);
   void RunOnTile(const RowChange& change, const float* gradients) TFDEAR_REQUIRES(mutex_);
+  // Makes a change with a gradient of zero, or what is left of it by what is known of the tile.
+  void MakeIdly(int64_t number) TFDEAR_REQUIRES(mutex_);
+  // Looks what is in the tile, and, if a change was made since they were remembered,
+  // which slots that has left as they were; -1: none was.
+  void LookAtTile(int64_t made) TFDEAR_REQUIRES(mutex_);
   // Brings further rows up to date, so that changes can be dropped.
   void Sweep(const Arrays& arrays) TFDEAR_REQUIRES(mutex_);
   void Drop() TFDEAR_REQUIRES(mutex_);
@@ -130,6 +135,9 @@ class RowJournal {
 
   // Memory of calls.
   RowTile tile_ TFDEAR_GUARDED_BY(mutex_);
+  KnownVariables known_ TFDEAR_GUARDED_BY(mutex_);  // Of the slots in the tile, by array.
+  int64_t fixed_by_ TFDEAR_GUARDED_BY(mutex_) = -1;
+  bool is_ordinary_ TFDEAR_GUARDED_BY(mutex_) = false;  // What is in the tile.
   ElementwiseProgram::Scratch scratch_ TFDEAR_GUARDED_BY(mutex_);
   std::vector<ElementwiseProgram::Array> variables_ TFDEAR_GUARDED_BY(mutex_);
   std::vector<float> zeros_ TFDEAR_GUARDED_BY(mutex_);

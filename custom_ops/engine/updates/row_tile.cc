@@ -73,10 +73,16 @@ void RowTile::Remember() {
 }
 
 bool RowTile::IsAsRemembered(int array, size_t place) const {
-  if (width_ == 0) return true;  // There is no memory to compare.
-  const size_t offset = array * stride() + place * width_;
-  return std::memcmp(values_.data() + offset, remembered_.data() + offset,
-                     width_ * sizeof(float)) == 0;
+  return AreAsRemembered(array, place * width_, width_);
+}
+
+bool RowTile::IsAsRemembered(int array) const { return AreAsRemembered(array, 0, elements()); }
+
+bool RowTile::AreAsRemembered(int array, size_t begin, size_t count) const {
+  if (count == 0) return true;  // There may be no memory to compare.
+  const size_t offset = array * stride() + begin;
+  return std::memcmp(values_.data() + offset, remembered_.data() + offset, count * sizeof(float)) ==
+         0;
 }
 
 }  // namespace tfdear

@@ -41,8 +41,11 @@ class RowTile {
   void Remember();
   // Whether a row of an array has the bits that were remembered.
   bool IsAsRemembered(int array, size_t place) const;
+  // The same of all rows.
+  bool IsAsRemembered(int array) const;
 
  private:
+  bool AreAsRemembered(int array, size_t begin, size_t count) const;
   size_t stride() const { return capacity_ * width_; }
 
   const size_t width_;

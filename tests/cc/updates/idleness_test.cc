@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "custom_ops/engine/base/keep_denormals.h"
 #include "tests/cc/updates/program_testing.h"
 
 namespace tfdear {
@@ -96,6 +97,52 @@ TEST(IdlenessTest, Rules) {
     const int infinite = w.Divide(one, w.Multiply(table, zero));
     return w.Add(table, w(Operation::kMinimum, infinite, zero));
   }));
+}
+
+// How many instructions are left of an update; -1: all, or nothing is proved.
+int Left(const UpdateProgram& update, const KnownVariables& known) {
+  const FlushDenormals flush_denormals;
+  const auto residue = FindResidue(update.program, update.scalars, known);
+  if (!residue) return -1;
+  EXPECT_EQ(residue->code.empty(), residue->program == nullptr);
+  return static_cast<int>(residue->code.size() / 4);
+}
+
+TEST(ResidueTest, OfAdam) {
+  const UpdateProgram adam = UpdateProgramNamed("adam");
+  // The mean is variable 1, the square 2. What is left moves the square towards zero.
+  EXPECT_EQ(Left(adam, {2, 4, 0, 0}), 4);
+  EXPECT_EQ(Left(adam, {6, 0, 0, 0}), 0);
+  EXPECT_EQ(Left(adam, {0, 4, 2, 2}), 4);
+  // A mean that is tiny, but moves; a square that may be negative; a mean that is not tiny.
+  EXPECT_EQ(Left(adam, {0, 4, 2, 0}), -1);
+  EXPECT_EQ(Left(adam, {2, 0, 0, 0}), -1);
+  EXPECT_GT(Left(adam, {0, 4, 0, 2}), 4);  // The weight moves.
+  UpdateProgram fast = adam;
+  fast.scalars[0] = 1.0f;  // Times a tiny mean it is a number.
+  EXPECT_GT(Left(fast, {0, 4, 2, 2}), 4);
+  fast.scalars[2] = 2.0f;  // The square would become negative.
+  EXPECT_EQ(Left(fast, {2, 4, 0, 0}), -1);
+  // Both squares decay, one of them to less than the other.
+  EXPECT_GT(Left(UpdateProgramNamed("amsgrad"), {2, 12, 0, 0}), 4);
+}
+
+TEST(ResidueTest, OfOthers) {
+  // Without a gradient no weight moves.
+  const UpdateProgram rmsprop = UpdateProgramNamed("rmsprop");
+  EXPECT_EQ(Left(rmsprop, {8, 2, 0, 0}), -1);  // Of the mean nothing is known.
+  EXPECT_GT(Left(UpdateProgramNamed("adamax"), {2, 4, 0, 0}), 0);
+  // No gradient times the learning rate.
+  EXPECT_EQ(Left(UpdateProgramNamed("momentum"), {0, 0, 0, 0}), 5);
+  EXPECT_EQ(Left(UpdateProgramNamed("momentum"), {2, 0, 0, 0}), 0);
+  EXPECT_EQ(Left(WeightDecay(), {0, 0, 0, 0}), -1);
+}
+
+TEST(ResidueTest, AProgramThatWritesAVariableTwice) {
+  ProgramWriter w(2, 0);
+  w.Assign(1, w.Add(1, 2));
+  w.Assign(1, w.Subtract(2, 2));
+  EXPECT_EQ(Left({"twice", 1, {}, w.Program()}, {2, 0, 0, 0}), -1);
 }
 
 }  // namespace

@@ -108,5 +108,54 @@ TEST(RowHistoryTest, EqualsDenseUpdates) {
   }
 }
 
+// Until slots hold nothing any more, or what no longer changes: less and less is computed of a
+// change.
+void MissManyChanges(const UpdateProgram& update, bool decays, bool odd) {
+  constexpr int64_t kRows = 7, kWidth = 5;
+  constexpr int kSteps = 1500;
+  Table first(1 + update.slots, std::vector<float>(kRows * kWidth, update.first_slots));
+  for (size_t i = 0; i < first[0].size(); ++i) first[0][i] = 0.125f * static_cast<float>(i) - 2.0f;
+  if (odd) {  // Slots that no optimizer leaves.
+    for (int slot = 1; slot <= update.slots; ++slot) {
+      first[slot][0] = -1.0f;
+      first[slot][kWidth] = std::numeric_limits<float>::infinity();
+      first[slot][2 * kWidth] = 1e-37f;
+      first[slot][3 * kWidth] = std::numeric_limits<float>::denorm_min();
+      first[slot][4 * kWidth] = std::numeric_limits<float>::max();
+    }
+  }
+  JournalPair pair(kRows, kWidth, first);
+  UpdateProgram step = update;
+  for (int number = 0; number < kSteps; ++number) {
+    step.scalars[0] = update.scalars[0] * (1.0f + 1.0f / static_cast<float>(number + 1));
+    if (decays) pair.Append(WeightDecay(), {0}, {}, false);
+    std::vector<int64_t> touched;
+    if (number < 4) touched = {number, 5};
+    if (number == kSteps / 2) touched = {1};
+    std::vector<float> gradient(kRows * kWidth);
+    for (int64_t row : touched) {
+      for (int64_t i = 0; i < kWidth; ++i) gradient[row * kWidth + i] = 0.5f - 0.25f * i;
+    }
+    const int64_t change = pair.Append(step, ArraysOf(update), gradient);
+    pair.Apply(change, touched, gradient);
+    ExpectOk(pair.journal.Complete(change));
+    if (number == kSteps - 200) ExpectOk(pair.BringUpToDate({0, 2}));
+  }
+  ExpectOk(pair.BringUpToDate(Range(kRows)));
+  pair.ExpectUpToDate(Range(kRows), pair.journal.size());
+}
+
+TEST(RowHistoryTest, RowsThatMissManyChanges) {
+  for (const UpdateProgram& update : UpdatePrograms()) {
+    for (const bool decays : {false, true}) {
+      for (const bool odd : {false, true}) {
+        SCOPED_TRACE(update.name + (decays ? " with decay" : "") + (odd ? ", odd slots" : ""));
+        MissManyChanges(update, decays, odd);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tfdear
