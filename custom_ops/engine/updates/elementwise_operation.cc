@@ -1,48 +1,35 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/updates/elementwise_operation.h"
 
-#include <cmath>
-#include <cstdint>
-#include <cstring>
 #include <iterator>
 
 #include "custom_ops/engine/base/vector_clones.h"
+#include "custom_ops/engine/updates/elementwise_functions.h"
 
 namespace tfdear {
 namespace {
 
-inline float Unite(float x, float y) {
-  uint32_t bits, others;
-  std::memcpy(&bits, &x, sizeof bits);
-  std::memcpy(&others, &y, sizeof others);
-  bits |= others;
-  std::memcpy(&x, &bits, sizeof bits);
-  return x;
-}
-
-inline float Sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : x == 0 ? 0.0f : std::fabs(x); }
-
 // An operation for every kind of operands. A target may be an operand as well, element for element:
 // nothing is carried from one to the next.
-#define TFDEAR_UNARY(Name, expression)                                                  \
+#define TFDEAR_UNARY(Name)                                                              \
   TFDEAR_VECTOR_CLONES void Name##Array(float* target, const float* left, const float*, \
                                         size_t count) {                                 \
     _Pragma("GCC ivdep") for (size_t i = 0; i < count; ++i) {                           \
       const float x = left[i];                                                          \
-      target[i] = (expression);                                                         \
+      target[i] = Compute<ElementwiseOperation::k##Name>(x, x);                         \
     }                                                                                   \
   }                                                                                     \
   void Name##Number(float* target, const float* left, const float*, size_t count) {     \
     const float x = *left;                                                              \
-    const float value = (expression);                                                   \
+    const float value = Compute<ElementwiseOperation::k##Name>(x, x);                   \
     for (size_t i = 0; i < count; ++i) target[i] = value;                               \
   }
-#define TFDEAR_BINARY(Name, expression)                                                        \
+#define TFDEAR_BINARY(Name)                                                                    \
   TFDEAR_VECTOR_CLONES void Name##Arrays(float* target, const float* left, const float* right, \
                                          size_t count) {                                       \
     _Pragma("GCC ivdep") for (size_t i = 0; i < count; ++i) {                                  \
       const float x = left[i], y = right[i];                                                   \
-      target[i] = (expression);                                                                \
+      target[i] = Compute<ElementwiseOperation::k##Name>(x, y);                                \
     }                                                                                          \
   }                                                                                            \
   TFDEAR_VECTOR_CLONES void Name##ArrayNumber(float* target, const float* left,                \
@@ -50,7 +37,7 @@ inline float Sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : x == 0 ? 0.0f
     const float y = *right;                                                                    \
     _Pragma("GCC ivdep") for (size_t i = 0; i < count; ++i) {                                  \
       const float x = left[i];                                                                 \
-      target[i] = (expression);                                                                \
+      target[i] = Compute<ElementwiseOperation::k##Name>(x, y);                                \
     }                                                                                          \
   }                                                                                            \
   TFDEAR_VECTOR_CLONES void Name##NumberArray(float* target, const float* left,                \
@@ -58,34 +45,34 @@ inline float Sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : x == 0 ? 0.0f
     const float x = *left;                                                                     \
     _Pragma("GCC ivdep") for (size_t i = 0; i < count; ++i) {                                  \
       const float y = right[i];                                                                \
-      target[i] = (expression);                                                                \
+      target[i] = Compute<ElementwiseOperation::k##Name>(x, y);                                \
     }                                                                                          \
   }                                                                                            \
   void Name##Numbers(float* target, const float* left, const float* right, size_t count) {     \
     const float x = *left, y = *right;                                                         \
-    const float value = (expression);                                                          \
+    const float value = Compute<ElementwiseOperation::k##Name>(x, y);                          \
     for (size_t i = 0; i < count; ++i) target[i] = value;                                      \
   }
 
-TFDEAR_UNARY(Copy, x)
-TFDEAR_UNARY(Negate, -x)
-TFDEAR_UNARY(SquareRoot, std::sqrt(x))
-TFDEAR_BINARY(Add, x + y)
-TFDEAR_BINARY(Subtract, x - y)
-TFDEAR_BINARY(Multiply, x* y)
-TFDEAR_BINARY(Divide, x / y)
-TFDEAR_BINARY(Maximum, x > y || x != x ? x : y)
-TFDEAR_BINARY(Minimum, x < y || x != x ? x : y)
-TFDEAR_UNARY(Absolute, std::fabs(x))
-TFDEAR_UNARY(Sign, Sign(x))
-TFDEAR_BINARY(Power, std::pow(x, y))
-TFDEAR_BINARY(Greater, x > y ? 1.0f : 0.0f)
-TFDEAR_BINARY(GreaterEqual, x >= y ? 1.0f : 0.0f)
-TFDEAR_BINARY(Equal, x == y ? 1.0f : 0.0f)
-TFDEAR_UNARY(Not, x == 0 ? 1.0f : 0.0f)
-TFDEAR_BINARY(Where, x != 0 ? y : 0.0f)
-TFDEAR_BINARY(Unless, x != 0 ? 0.0f : y)
-TFDEAR_BINARY(Unite, Unite(x, y))
+TFDEAR_UNARY(Copy)
+TFDEAR_UNARY(Negate)
+TFDEAR_UNARY(SquareRoot)
+TFDEAR_BINARY(Add)
+TFDEAR_BINARY(Subtract)
+TFDEAR_BINARY(Multiply)
+TFDEAR_BINARY(Divide)
+TFDEAR_BINARY(Maximum)
+TFDEAR_BINARY(Minimum)
+TFDEAR_UNARY(Absolute)
+TFDEAR_UNARY(Sign)
+TFDEAR_BINARY(Power)
+TFDEAR_BINARY(Greater)
+TFDEAR_BINARY(GreaterEqual)
+TFDEAR_BINARY(Equal)
+TFDEAR_UNARY(Not)
+TFDEAR_BINARY(Where)
+TFDEAR_BINARY(Unless)
+TFDEAR_BINARY(Unite)
 #undef TFDEAR_UNARY
 #undef TFDEAR_BINARY
 

@@ -64,6 +64,7 @@ Status ElementwiseProgram::Parse(const std::vector<int64_t>& code, int variables
     return invalid("does not write all of its ", variables, " variables");
   }
   parsed.registers_ = static_cast<int>(known);
+  parsed.fused_ = FusedProgram(code, variables, scalars);
   parsed.sources_ = SourcesOf(parsed);
   *program = std::move(parsed);
   return Status();
@@ -80,6 +81,17 @@ void ElementwiseProgram::Run(const float* gradient, const std::vector<Array>& va
                              Scratch* scratch) const {
   const int first_scalar = 1 + variables_;
   const int first_result = first_scalar + scalars_;
+  if (fused_ != nullptr) {
+    scratch->read.resize(variables_);
+    scratch->written.resize(variables_);
+    for (int i = 0; i < variables_; ++i) {
+      scratch->read[i] = variables[i].source;
+      scratch->written[i] = variables[i].target;
+    }
+    // A gradient that is not read is any array.
+    return fused_(gradient == nullptr ? variables[0].source : gradient, scratch->read.data(),
+                  scratch->written.data(), scalars.data(), count);
+  }
   // No more than is needed: the tiles of a small run lie close together.
   const size_t tile = std::min(kTile, count);
   scratch->tiles.resize(std::max(scratch->tiles.size(), (registers_ - first_result) * tile));

@@ -7,6 +7,7 @@
 
 #include "custom_ops/engine/base/errors.h"
 #include "custom_ops/engine/updates/elementwise_operation.h"
+#include "custom_ops/engine/updates/fused_programs.h"
 
 namespace tfdear {
 
@@ -14,7 +15,7 @@ namespace tfdear {
 //
 // Operation by operation, as TensorFlow runs it, an update reads and writes all of its arrays again
 // and again. Here all operations are done on one tile before the next, so that what passes between
-// them XX
+// them stays in the nearest cache; those of the usual optimizers are one loop (`fused_programs.h`).
 class ElementwiseProgram {
  public:
   using Operation = ElementwiseOperation;
@@ -64,6 +65,7 @@ class ElementwiseProgram {
   int registers() const { return registers_; }
   const std::vector<Instruction>& instructions() const { return instructions_; }
   bool reads_gradient() const { return reads_gradient_; }
+  bool is_fused() const { return fused_ != nullptr; }
   // Whether it writes a variable, and does not only read it.
   bool Writes(int variable) const;
   // Not there for programs of more than 64 variables or scalars.
@@ -76,6 +78,7 @@ class ElementwiseProgram {
   bool reads_gradient_ = false;
   std::vector<Instruction> instructions_;
   std::vector<ElementwiseFunction> functions_;  // Of the instructions.
+  FusedFunction fused_ = nullptr;               // All of them in one, if there is one.
   std::vector<Sources> sources_;                // Of the variables.
 };
 

@@ -49,13 +49,15 @@ TFDEAR_VECTOR_CLONES bool AreNonnegative(const float* values, size_t count) {
   return others == 0;
 }
 
+// Finite and without a sign.
 TFDEAR_VECTOR_CLONES bool AreTame(const float* values, size_t count) {
-  uint32_t others = 0;
+  uint32_t most = 0;
   for (size_t i = 0; i < count; ++i) {
-    const bool is_tame = values[i] >= 0 && values[i] <= std::numeric_limits<float>::max();
-    others |= static_cast<uint32_t>(!is_tame);
+    uint32_t bits;
+    std::memcpy(&bits, &values[i], sizeof bits);
+    most = std::max(most, bits);
   }
-  return others == 0;
+  return most < 0x7f800000u;
 }
 
 TFDEAR_VECTOR_CLONES bool AreTiny(const float* values, size_t count) {
@@ -362,7 +364,7 @@ void RowJournal::ReplayTile(std::vector<Behind>* behind, int64_t changes, const 
     if (look) tile_.Remember();
     if (since_join == 0) {
       is_ordinary_ = false;
-      if (changes - next > kWorthSkipping) LookAtTile(-1);
+      if (changes - next > kBetweenLooks) LookAtTile(-1);
     }
     if (look) {
       RunOnTile(entry.change, zeros_.data());
