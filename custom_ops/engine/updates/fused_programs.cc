@@ -110,4 +110,12 @@ FusedFunction FusedProgram(const std::vector<int64_t>& code, int variables, int 
   return nullptr;
 }
 
+std::vector<FusedCode> FusedCodes() {
+  std::vector<FusedCode> codes;
+  for (const Fused& fused : kFused) {
+    codes.push_back({{fused.begin, fused.end}, fused.variables, fused.scalars});
+  }
+  return codes;
+}
+
 }  // namespace tfdear

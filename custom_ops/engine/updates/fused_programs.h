@@ -18,8 +18,16 @@ using FusedFunction = void (*)(const float* gradient, const float* const* source
 // none.
 //
 // Programs are known by their code, as translated from what Keras traces: an optimizer that is
-// written otherwise is only slower. `tests/unit/gradients/test_elementwise_update.py` says when
+// written otherwise is only slower. `tests/unit/gradients/test_elementwise_program.py` says when
 // Keras's are.
 FusedFunction FusedProgram(const std::vector<int64_t>& code, int variables, int scalars);
+
+struct FusedCode {
+  std::vector<int64_t> code;
+  int variables;
+  int scalars;
+};
+// All that there are.
+std::vector<FusedCode> FusedCodes();
 
 }  // namespace tfdear

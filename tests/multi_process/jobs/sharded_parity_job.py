@@ -96,7 +96,7 @@ OPTIMIZERS.update(
         ),
         "tfdear_lamb": lambda: tfdear.optimizers.LAMB(0.01, weight_decay=0.02, parallel=False),
         "tfdear_lars": lambda: tfdear.optimizers.LARS(
-            0.5, trust_coefficient=0.1, weight_decay=0.02, nesterov=True
+            0.1, trust_coefficient=0.02, weight_decay=0.02, nesterov=True
         ),
     }
 )
