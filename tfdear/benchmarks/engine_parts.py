@@ -16,6 +16,9 @@ _INT, _INT64, _MEMORY, _OBJECT = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p, 
 
 # As `c_api.SIGNATURES`.
 SIGNATURES: dict[str, tuple] = {
+    # row_updates_api.cc
+    "tfdear_adam_seconds": (ctypes.c_double, _INT, _INT64, _INT64),
+    "tfdear_make_up_seconds": (ctypes.c_double, _INT64, _INT64, _INT64),
     # sum_of_squares_api.cc
     "tfdear_sums_of_squares": (None, _INT, _MEMORY, ctypes.POINTER(_INT64), _INT, _MEMORY),
     # top_k_api.cc

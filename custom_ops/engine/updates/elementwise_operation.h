@@ -5,7 +5,7 @@
 
 namespace tfdear {
 
-// The operations of an ElementwiseProgram. `tfdear/gradients/elementwise_update.py` has the same
+// The operations of an ElementwiseProgram. `tfdear/gradients/elementwise_program.py` has the same
 // numbers. All are correctly rounded by IEEE 754 or exact, but for kPower.
 enum class ElementwiseOperation {
   // Of one operand, or of two: what their names say.

@@ -267,6 +267,11 @@ class Slice {
   std::vector<Zeros> zeros_;
 };
 
+// Of a run. In one loop an instruction takes about a quarter of the time.
+size_t Cost(const ElementwiseProgram& program) {
+  return program.instructions().size() * (program.is_fused() ? 1 : 4);
+}
+
 }  // namespace
 
 std::optional<Idleness> ProveIdle(const ElementwiseProgram& program,
@@ -357,14 +362,13 @@ std::optional<Residue> FindResidue(const std::shared_ptr<const ElementwiseProgra
     if (has(known.tame, i) && !values[1 + i].is_tame) return std::nullopt;
   }
   Residue residue = slice.Cut(changed);
-  if (residue.code.size() >= 4 * program->instructions().size()) return std::nullopt;
   residue.of = program;
   if (residue.code.empty()) return residue;
   auto rest = std::make_shared<ElementwiseProgram>();
   const Status status =
       ElementwiseProgram::Parse(residue.code, static_cast<int>(residue.variables.size()),
                                 program->scalars(), rest.get(), /*some_only_read=*/true);
-  if (!status.ok()) return std::nullopt;
+  if (!status.ok() || Cost(*rest) >= Cost(*program)) return std::nullopt;
   residue.program = std::move(rest);
   return residue;
 }
