@@ -83,6 +83,7 @@ def translate(
     def take_sums(summed: elementwise_program.Program, count: int) -> list[tf.Tensor]:
         nonlocal needs_sums
         needs_sums = True
+        assert traced is not None  # It is being translated.
         if table.placement.touched_only:
             raise NotByRowsError(_refusal_of_touched(table.placement))
         return _sums_over_ranks(RowUpdate(table, traced, summed), gradient, count)
