@@ -271,6 +271,7 @@ class _Translation:
             instructions.append([Number.COPY, output, register, _GRADIENT])
             begin = end
         program = self._program(instructions, len(wanted))
+        assert self._take_sums is not None  # Else no sum is wanted.
         sums = self._take_sums(program, len(wanted))
         for (value, _, _), total in zip(wanted, sums, strict=True):
             self._sums[id(value)] = tf.reshape(total, value.shape)
