@@ -167,6 +167,21 @@ int tfdear_layout_set_partition(int64_t layout, int tensor, const int64_t* colum
                 error, error_size);
 }
 
+int tfdear_layout_set_table(int64_t layout, int tensor, int64_t variable, int64_t rows,
+                            int64_t most_gathered, char* error, int error_size) {
+  return Report(Engine::Get()->SetTable(layout, tensor, variable, {rows, most_gathered}), error,
+                error_size);
+}
+
+void tfdear_table_counts(int64_t variable, int64_t* counts) {
+  const auto seen = Engine::Get()->table_counts()->Of(variable);
+  for (const std::atomic<int64_t>* count :
+       {&seen->lookups, &seen->ids, &seen->unique_ids, &seen->steps, &seen->rows,
+        &seen->rows_of_ranks, &seen->summed_steps}) {
+    *counts++ = count->load();
+  }
+}
+
 int64_t tfdear_lookup_create() { return Engine::Get()->CreateLookup(); }
 
 int tfdear_lookup_add(int64_t lookup, const int64_t* column_begins, int count, int64_t columns,

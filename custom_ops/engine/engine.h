@@ -15,6 +15,7 @@
 #include "custom_ops/engine/queue/lane.h"
 #include "custom_ops/engine/record/event_record.h"
 #include "custom_ops/engine/record/waits.h"
+#include "custom_ops/engine/record/table_counts.h"
 #include "custom_ops/engine/schedule/compression_state.h"
 #include "custom_ops/engine/schedule/held_back.h"
 #include "custom_ops/engine/schedule/reduction.h"
@@ -59,6 +60,9 @@ class Engine {
   // Says that a tensor of a layout is the gradient of a table that the ranks hold in parts: its
   // rows go to those that hold them. Before the first use, on all ranks.
   Status SetPartition(int64_t layout, int tensor, TablePartition partition);
+  // Says that a sparse tensor is the gradient of this table: how its rows travel if all ranks have
+  // the table whole, and where they are counted. Before the first use, on all ranks.
+  Status SetTable(int64_t layout, int tensor, int64_t variable, WholeTable whole);
   // The layout whose plan this one follows: itself, as long as it was not used.
   int64_t SharedWith(int64_t layout);
   // An optimizer gets the sums of this layout, and applies this momentum to them.
@@ -126,6 +130,7 @@ class Engine {
   }
   EventRecord* events() { return &events_; }
   Waits* waits() { return &waits_; }
+  TableCounts* table_counts() { return &table_counts_; }
   Lane* lane(LaneKind kind) { return lanes_[static_cast<int>(kind)].get(); }
   int max_delay_ms() const { return options_.max_delay_ms; }
 
@@ -185,6 +190,7 @@ class Engine {
   EventRecord events_;
   HeldBack held_back_;
   Waits waits_;
+  TableCounts table_counts_;
   PendingUpdates pending_;
   std::shared_ptr<FusionBufferPool> pool_;
   std::shared_ptr<FusionBufferPool> group_pool_;  // Of the memory that the group wants; or null.

@@ -75,6 +75,16 @@ Status Engine::SetPartition(int64_t layout, int tensor, TablePartition partition
   return Status();
 }
 
+Status Engine::SetTable(int64_t layout, int tensor, int64_t variable, WholeTable whole) {
+  MutexLock lock(mutex_);
+  LayoutEntry* entry = nullptr;
+  TFDEAR_RETURN_IF_ERROR(Find(layout, /*open_to_change=*/true, &entry));
+  TFDEAR_RETURN_IF_ERROR(CheckTensor(*entry, tensor));
+  entry->tensors[tensor].whole = whole;
+  entry->tensors[tensor].row_counts = table_counts_.Of(variable);
+  return Status();
+}
+
 // [Note: traces of one step]
 // A function is traced again for a batch of another size, and every trace has a layout. Ranks need
 // not trace alike: in the last batch some have fewer examples than before, others as many. But they

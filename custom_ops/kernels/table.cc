@@ -297,7 +297,8 @@ absl::Status Table::ReadRange(Var* variable, int64_t begin, int64_t end, int64_t
 absl::Status Table::Settle() {
   tensorflow::mutex_lock lock(mutex_);
   ++version_;
-  {
+  // Where nothing is to be made up, values that somebody still holds need no copies.
+  if (journal_.kept() > 0) {
     Locked locked;
     TF_RETURN_IF_ERROR(locked.Lock(variable_.GetNewRef(), slots_, rows_, width_));
     TF_RETURN_IF_ERROR(ToAbsl(journal_.BringAllUpToDate(locked.arrays())));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "custom_ops/engine/engine.h"
 #include "custom_ops/kernels/cancellable.h"
 #include "custom_ops/kernels/conversions.h"
 #include "custom_ops/kernels/program_of_op.h"
@@ -34,6 +35,9 @@ class UniqueIdsOp : public tensorflow::OpKernel {
   explicit UniqueIdsOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("rows", &rows_));
     OP_REQUIRES_OK(context, context->GetAttr("label", &label_));
+    int64_t number = -1;
+    OP_REQUIRES_OK(context, context->GetAttr("number", &number));
+    if (number >= 0) counts_ = Engine::Get()->table_counts()->Of(number);
   }
 
   void Compute(OpKernelContext* context) override {
@@ -55,11 +59,16 @@ class UniqueIdsOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(
                                 0, TensorShape({static_cast<int64_t>(unique.size())}), &result));
     std::copy(unique.begin(), unique.end(), result->vec<int32_t>().data());
+    if (counts_ == nullptr) return;
+    ++counts_->lookups;
+    counts_->ids += ids.size();
+    counts_->unique_ids += static_cast<int64_t>(unique.size());
   }
 
  private:
   int64_t rows_;
   std::string label_;
+  std::shared_ptr<RowCounts> counts_;
 };
 
 // A kernel that has to do with one table.

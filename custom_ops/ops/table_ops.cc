@@ -28,6 +28,7 @@ REGISTER_OP("DearUniqueIds")
     .Attr("Tids: {int8, uint8, int16, uint16, int32, uint32, int64}")
     .Attr("rows: int >= 1")
     .Attr("label: string")
+    .Attr("number: int = -1")
     .SetShapeFn([](InferenceContext* c) {
       shape_inference::ShapeHandle ids;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &ids));
@@ -37,7 +38,8 @@ REGISTER_OP("DearUniqueIds")
     })
     .Doc(R"doc(
 The different ids of a batch in the order in which they come, and for each id its place among them.
-An id that is not a row of the table is an error, in which `label` names the layer.
+An id that is not a row of the table is an error, in which `label` names the layer. They are counted
+for the variable whose number in the engine is `number`.
 )doc");
 
 REGISTER_OP("DearOpenLookup")

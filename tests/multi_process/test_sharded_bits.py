@@ -8,7 +8,7 @@ import pytest
 pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 LONG = pytest.mark.long  # Three ranks divide nothing evenly.
-_HELD = ("column", "row", "gathered")
+_HELD = ("column", "row", "gathered", "summed")
 _OPTIMIZERS = ("nesterov", "adamw")
 _CASES = ",".join(f"{name}:{held}" for name in _OPTIMIZERS for held in _HELD)
 _DELAYS = {"TFDEAR_MAX_DELAY_MS": "3"}

@@ -123,6 +123,12 @@ DESERIALIZE = REGISTRY.name(
     "(config, custom_objects=None, safe_mode=True, **kwargs)",
 )
 
+# Make and look up the table of an embedding layer.
+_embedding = partial(REGISTRY.name, "keras.src.layers.core.embedding")
+EMBEDDING_BUILD = _embedding("Embedding.build", "(self, input_shape=None)")
+EMBEDDING_CALL = _embedding("Embedding.call", "(self, inputs)")
+_embedding("Embedding.build", sets="_embeddings")
+
 # Makes an optimizer's slot; averages the variables of a model.
 ADD_VARIABLE_FROM_REFERENCE = _optimizer(
     "TFOptimizer.add_variable_from_reference",

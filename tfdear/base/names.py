@@ -119,7 +119,7 @@ SCHEDULES = (*SCHEDULES_IN_HALVES, "wfbp", "sequential", "bytescheduler")
 BACKENDS = ("auto", "gloo")
 WEIGHTINGS = ("examples", "replica")
 # How tables of embeddings are exchanged, and the order in which their parts travel.
-EMBEDDINGS = ("auto", "all_to_all", "all_gather")
+EMBEDDINGS = ("auto", "all_to_all", "all_gather", "all_reduce")
 EMBEDDING_SCHEDULES = ("2d", "horizontal", "none")
 
 

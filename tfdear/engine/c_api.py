@@ -42,6 +42,8 @@ SIGNATURES: dict[str, tuple] = {
     "tfdear_layout_set_lane": (_INT, _INT64, _INT, *_ERROR),
     "tfdear_layout_set_variable": (_INT, _INT64, _INT, _INT64, _TEXT, _TEXT, _TEXT, *_ERROR),
     "tfdear_layout_set_partition": (_INT, _INT64, _INT, _INT64S, _INT, *_ERROR),
+    "tfdear_layout_set_table": (_INT, _INT64, _INT, _INT64, _INT64, _INT64, *_ERROR),
+    "tfdear_table_counts": (None, _INT64, _INT64S),
     "tfdear_lookup_create": (_INT64,),
     "tfdear_lookup_add": (_INT, _INT64, _INT64S, _INT, _INT64, _INT64, _TEXT, *_ERROR),
     "tfdear_lookup_look_ahead": (_INT, _INT64, *_ERROR),

@@ -2,6 +2,7 @@
 """The C++ engine's control plane, through ctypes. Data never pass here."""
 
 import ctypes
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -45,6 +46,19 @@ class OpenReduction:
     def close(self) -> None:
         """Gives up the reduction; sums that are still on their way arrive unseen."""
         load().tfdear_reduction_close(self._number)
+
+
+@dataclasses.dataclass(frozen=True)
+class RowCounts:
+    """What was seen of the rows of a table on one rank."""
+
+    lookups: int
+    ids: int  # Looked up.
+    unique_ids: int  # The different ones of each lookup.
+    steps: int  # With a gradient.
+    rows: int  # Of this rank's gradients.
+    rows_of_ranks: int  # Of the gradients of all ranks, where they have the table whole.
+    summed_steps: int  # In which they were summed on their way.
 
 
 class Engine:
@@ -185,6 +199,22 @@ class Engine:
         """
         begins = (ctypes.c_int64 * len(column_begins))(*column_begins)
         call("layout_set_partition", layout, tensor, begins, len(column_begins))
+
+    def set_table(
+        self, layout: int, tensor: int, variable: int, rows: int, most_gathered: int
+    ) -> None:
+        """Says that a sparse tensor is the gradient of this table; before the first use.
+
+        `rows`: of a table that all ranks have whole, else 0. With more than `most_gathered` rows of
+        all ranks together, they are summed on their way, else gathered.
+        """
+        call("layout_set_table", layout, tensor, variable, rows, most_gathered)
+
+    def row_counts(self, variable: int) -> RowCounts:
+        """What was seen of a table's rows on this rank, since the start."""
+        counts = (ctypes.c_int64 * len(dataclasses.fields(RowCounts)))()
+        load().tfdear_table_counts(variable, counts)
+        return RowCounts(*counts)
 
     def create_lookup(self) -> int:
         """Starts the description of a lookup in sharded tables; returns its number."""

@@ -17,6 +17,9 @@ class Placement:
     rank: int
     label: str  # The layer and its table, for messages.
     touched_only: bool = False  # Updates change only rows that a step touched.
+    # How rows of gradients travel: "all_to_all" of a divided table; of a whole one they are
+    # gathered ("all_gather"), summed on their way ("all_reduce"), or what costs less ("auto").
+    exchange: str = "all_to_all"
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -28,6 +28,7 @@ from tfdear.gradients import (
     elementwise_update,
     lookup_group,
     order,
+    row_travel,
     sparse_rows,
     table_lookup,
     table_update,
@@ -86,10 +87,12 @@ class Reducer:
         device: str,
         first_plan: first_plan_module.FirstPlan,
         on_layout: Callable[[int, list[str], list[plan.TensorSpec], list[int]], None] | None = None,
+        travel: row_travel.RowTravel | None = None,
     ):
         self._engine = engine
         self._first_plan = first_plan
         self._on_layout = on_layout
+        self.travel = travel or row_travel.RowTravel(engine, None)
         self.device = device
         self.lookups = lookup_group.LookupGroups(engine)
         # The tensors of each layout of a graph, and their names.
@@ -219,12 +222,14 @@ class Reducer:
         ticket, index = source.inputs[0], source.get_attr("index")
         layout = ticket.op.get_attr("layout")
         self._move_to_gradients(ticket, layout, index, variable)
+        sparse = isinstance(gradient, tf.IndexedSlices)
+        if sparse:
+            self.travel.tell(layout, index, variable)
         norms = traced.norms
         if norms is not None:
             self._engine.request_norms(layout, index)
         for written in traced.written:
             written.await_updates()
-        sparse = isinstance(gradient, tf.IndexedSlices)
         with tf.device(self.device):
             program = None
             if not sparse and norms is None:
@@ -265,6 +270,7 @@ class Reducer:
         ticket, index = source.inputs[0], source.get_attr("index")
         layout = ticket.op.get_attr("layout")
         self._move_to_gradients(ticket, layout, index, table)
+        self.travel.tell(layout, index, table)
         if table.placement.partition.ranks > 1:
             self._engine.set_partition(layout, index, table.placement.column_begins)
         lookup = self._lookup_of_tensor.get((layout, index))

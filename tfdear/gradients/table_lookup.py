@@ -53,7 +53,10 @@ def look_up(table: ShardedVariable, ids: tf.Tensor, dtype: tf.DType, common: int
     ops = library.load()
     with tf.device(table.device), step_data.required():
         unique, positions = ops.dear_unique_ids(
-            flat, rows=table.placement.partition.rows, label=table.placement.label
+            flat,
+            rows=table.placement.partition.rows,
+            label=table.placement.label,
+            number=table.number,
         )
         cut = unique
         if examples is not None and examples.present is not None:

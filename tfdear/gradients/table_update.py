@@ -47,6 +47,12 @@ class RowUpdate:
     program: elementwise_program.Program
     needs_sums: bool = False  # Of the table: it can run in program order only, and at once.
 
+    def is_of_table_alone(self) -> bool:
+        """Whether it writes the table and its slots only."""
+        return all(
+            getattr(written, "table", None) is self.table for written in self.traced.written
+        )
+
     def attributes(self) -> dict[str, Any]:
         """What an op that runs it has to know."""
         placement = self.table.placement

@@ -9,7 +9,7 @@ from tfdear.engine.event_reader import EventReader
 from tfdear.engine.first_plan import FirstPlan
 from tfdear.engine.plan import PlanFormat, SparseBuckets
 from tfdear.fusion import planner
-from tfdear.job import compressed_buckets, seeds
+from tfdear.job import compressed_buckets, seeds, table_costs
 from tfdear.job.groups import ProcessGroups
 from tfdear.job.links import Links
 from tfdear.job.options import (
@@ -23,6 +23,7 @@ from tfdear.job.tuner import FIRST_AGREEMENT, Tuner
 from tfdear.monitor import exit_handlers
 from tfdear.monitor.monitor import Monitor
 from tfdear.planning.cost_model import CommunicationCosts
+from tfdear.planning.table_choice import TableChoice
 from tfdear.rendezvous import rendezvous
 from tfdear.rendezvous.cluster import discover
 from tfdear.rendezvous.cluster_resolver import make as make_cluster_resolver
@@ -46,6 +47,8 @@ class Job:
         self.monitor: Monitor | None = None
         # Plans tensor fusion, on rank 0.
         self.tuner: Tuner | None = None
+        # Chooses exchanges of tables; None: a rank alone has none.
+        self.table_choice: TableChoice | None = None
         # Which buckets are compressed, if any.
         self.sparse_buckets: SparseBuckets | None = None
         if self.world_size == 1:
@@ -100,6 +103,9 @@ class Job:
         seeds.share(self.exchange)
         self.engine.start(options.max_delay_ms, first_agreement=FIRST_AGREEMENT)
         self.links.measure(self.engine, self.node.num_nodes)
+        self.table_choice = table_costs.agree(
+            self.links.costs_of_class["world"], self.node.local_size, self.exchange
+        )
         if options.compression is not None:
             self.sparse_buckets = compressed_buckets.agree(
                 options.compression,

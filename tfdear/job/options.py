@@ -42,7 +42,6 @@ _MAY_DIFFER = ("backend", *_SECONDS, "shared_memory", "max_delay_ms")
 # Named in the documentation, refused until they are built.
 _NOT_BUILT = {
     "backend": ("nccl", "mpi"),
-    "embeddings": ("all_reduce",),
 }
 
 

@@ -5,6 +5,7 @@ import dataclasses
 
 import tensorflow as tf
 
+from tfdear.base import names
 from tfdear.gradients.placement import Placement
 from tfdear.planning import partition as partition_module
 
@@ -19,7 +20,7 @@ class Choices:
 
     def __post_init__(self) -> None:
         check_choice("partition", self.partition, ("auto", *partition_module.KINDS))
-        check_choice("exchange", self.exchange, ("auto", "all_to_all", "all_gather"))
+        check_choice("exchange", self.exchange, names.EMBEDDINGS)
         check_choice("updates", self.updates, ("exact", "touched"))
 
 
@@ -48,8 +49,11 @@ def place(label: str, shape: tuple[int, int], choices: Choices) -> Placement | N
     extended = tf.distribute.get_strategy().extended
     rows, columns = shape
     exchange = extended.embeddings if choices.exchange == "auto" else choices.exchange
-    ranks = 1 if exchange == "all_gather" else extended.world_size
+    choice = extended.table_choice
+    if exchange == "auto" and (choice is None or choice.divides(rows, columns)):
+        exchange = "all_to_all"
+    ranks = extended.world_size if exchange == "all_to_all" else 1
     rank = 0 if ranks == 1 else extended.rank
     partition = partition_module.choose(choices.partition, rows, columns, ranks)
     label = f"{label} (table of {rows} x {columns})"
-    return Placement(partition, rank, label, choices.updates == "touched")
+    return Placement(partition, rank, label, choices.updates == "touched", exchange)

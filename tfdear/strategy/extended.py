@@ -13,8 +13,9 @@ from tfdear._private import tensorflow as _tf_private
 from tfdear.data import empty_batch, first_batch, global_batches, iterators, look_ahead
 from tfdear.data import examples as examples_module
 from tfdear.gradients import collectives as collectives_module
-from tfdear.gradients import consistency, reducer, sparse_rows
+from tfdear.gradients import consistency, reducer, row_travel, sparse_rows
 from tfdear.gradients import variable as variable_module
+from tfdear.gradients.row_variable import RowVariable
 from tfdear.gradients.sharded_variable import ShardedVariable
 from tfdear.gradients.sparse_rows import Gradient
 from tfdear.job import job as job_module
@@ -49,6 +50,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         self._warnings: set[str] = set()
         self.embedding_schedule = job.options.embedding_schedule
         self.embeddings = job.options.embeddings  # Of layers that leave it to the strategy.
+        self.table_choice = job.table_choice  # None: a rank alone has none.
         self.weighs_examples = job.options.weighting == "examples"
         if job.world_size > 1:
             self.reducer = reducer.Reducer(
@@ -56,6 +58,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
                 device,
                 job.first_plan,
                 None if job.tuner is None else job.tuner.add_layout,
+                row_travel.RowTravel(job.engine, job.table_choice, job.options.embeddings),
             )
             self.collectives = collectives_module.Collectives(self.reducer)
             self.lookup_groups = self.reducer.lookups
@@ -277,6 +280,9 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         if isinstance(var, ShardedVariable):
             table_steps.update(self, self._device, var, fn, args, kwargs)
             return tf.no_op()
+        if isinstance(var, RowVariable):
+            if table_steps.update_whole(self, self._device, var, fn, args, kwargs):
+                return tf.no_op() if group else None
         can_defer = (
             self.is_distributed_dear
             and isinstance(var, variable_module.DearVariable)

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
 from tfdear.gradients import table_update
+from tfdear.gradients.row_variable import RowVariable
 from tfdear.gradients.sharded_variable import ShardedVariable
 
 
@@ -41,3 +42,36 @@ def update(
             tf.function(lambda: run(can_defer=False), autograph=False)()
         else:
             run(can_defer=extended.is_distributed_dear)
+
+
+def update_whole(
+    extended: Any,
+    device: str,
+    table: RowVariable,
+    fn: Callable[..., object],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> bool:
+    """Updates a whole table or a slot of one by rows.
+
+    False if that is not possible: then it is for the caller to do, and no row misses anything.
+    """
+    has_gradient = bool(args) and isinstance(args[0], (tf.Tensor, tf.IndexedSlices))
+    gradient = args[0] if has_gradient else None
+    with tf.device(device):
+        if not tf.executing_eagerly() and not isinstance(gradient, tf.Tensor):
+
+            def of_rows(variable: tf.Variable, rows: tf.Tensor | None) -> None:
+                with _tf_private.distribute_lib.UpdateContext(device):
+                    fn(variable, *((rows, *args[1:]) if has_gradient else args), **kwargs)
+
+            try:
+                row_update = table_update.translate(table.table, table, of_rows, has_gradient)
+            except table_update.NotByRowsError:
+                row_update = None
+            if row_update is not None and row_update.is_of_table_alone():
+                if not extended.reducer.defer_rows(row_update, gradient):
+                    table_update.run_now(row_update, gradient)
+                return True
+        table.settle()
+    return False

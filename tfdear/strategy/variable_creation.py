@@ -1,8 +1,9 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Creates the variables of a strategy, with the same initial values on all ranks."""
 
+import functools
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -10,8 +11,9 @@ import tensorflow as tf
 from tfdear._private import tensorflow as _tf_private
 from tfdear.engine import engine as engine_module
 from tfdear.gradients import collectives as collectives_module
+from tfdear.gradients import row_tables, variable_names
 from tfdear.gradients import variable as variable_module
-from tfdear.gradients import variable_names
+from tfdear.gradients.row_variable import RowVariable
 
 _Reconciliation = variable_module.Reconciliation
 
@@ -65,7 +67,11 @@ class VariableCreator:
             given.get("initial_value"), given.get("dtype"), path, owner
         )
         number = self._engine.create_variable()
-        variable = variable_module.DearVariable(
+        create: Callable[..., variable_module.DearVariable] = variable_module.DearVariable
+        placement = row_tables.placement_of(given, initial_value, owner, path)
+        if placement is not None:
+            create = functools.partial(RowVariable, placement=placement)
+        variable = create(
             initial_value,
             creation_path=path,
             number=number,

@@ -108,21 +108,42 @@ Status AllToAllRows(CollectiveBackend* backend, const Signature& signature, uint
 Status AllGatherIndexedRows(CollectiveBackend* backend, const Signature& signature,
                             uint64_t sequence, const void* indices, const Rows& values,
                             const AllocateIndexedRows& allocate) {
-  const std::string& text = signature.text();
-  std::vector<int64_t> announced, counts;
+  std::vector<int64_t> counts;
+  int64_t total = 0;
+  TFDEAR_RETURN_IF_ERROR(
+      AnnounceIndexedRows(backend, signature, sequence, values, &counts, &total));
+  return GatherAnnouncedRows(backend, signature, sequence, indices, values, counts, allocate);
+}
+
+Status AnnounceIndexedRows(CollectiveBackend* backend, const Signature& signature,
+                           uint64_t sequence, const Rows& values, std::vector<int64_t>* counts,
+                           int64_t* total) {
+  std::vector<int64_t> announced;
   TFDEAR_RETURN_IF_ERROR(Announce(backend, signature, " counts", sequence,
                                   {values.count, static_cast<int64_t>(values.row_bytes)},
                                   &announced));
+  counts->clear();
   for (size_t r = 0; 2 * r < announced.size(); ++r) {
     if (announced[2 * r + 1] != announced[1]) {
       return InvalidArgument(
-          text, ": rank 0 of the process group sent rows of ", announced[1], " bytes, rank ", r,
-          " rows of ", announced[2 * r + 1],
+          signature.text(), ": rank 0 of the process group sent rows of ", announced[1],
+          " bytes, rank ", r, " rows of ", announced[2 * r + 1],
           "; the shape of a sparse gradient may differ between ranks in its first "
           "dimension only");
     }
-    counts.push_back(announced[2 * r]);
+    counts->push_back(announced[2 * r]);
   }
+  size_t rows = 0;
+  TFDEAR_RETURN_IF_ERROR(TotalRows(*counts, values.row_bytes, signature, &rows));
+  *total = static_cast<int64_t>(rows);
+  return Status();
+}
+
+Status GatherAnnouncedRows(CollectiveBackend* backend, const Signature& signature,
+                           uint64_t sequence, const void* indices, const Rows& values,
+                           const std::vector<int64_t>& counts,
+                           const AllocateIndexedRows& allocate) {
+  const std::string& text = signature.text();
   size_t total = 0;
   void* all_indices = nullptr;
   void* all_values = nullptr;

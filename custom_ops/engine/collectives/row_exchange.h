@@ -63,5 +63,13 @@ using AllocateIndexedRows = std::function<Status(size_t rows, void** indices, vo
 Status AllGatherIndexedRows(CollectiveBackend* backend, const Signature& signature,
                             uint64_t sequence, const void* indices, const Rows& values,
                             const AllocateIndexedRows& allocate);
+// Its two halves: what each rank brings, and how many rows that is in all; then the rows.
+Status AnnounceIndexedRows(CollectiveBackend* backend, const Signature& signature,
+                           uint64_t sequence, const Rows& values, std::vector<int64_t>* counts,
+                           int64_t* total);
+Status GatherAnnouncedRows(CollectiveBackend* backend, const Signature& signature,
+                           uint64_t sequence, const void* indices, const Rows& values,
+                           const std::vector<int64_t>& counts,
+                           const AllocateIndexedRows& allocate);
 
 }  // namespace tfdear

@@ -9,6 +9,8 @@
 
 #include "custom_ops/engine/base/data_type.h"
 #include "custom_ops/engine/collectives/partitioned_rows.h"
+#include "custom_ops/engine/collectives/summed_rows.h"
+#include "custom_ops/engine/record/table_counts.h"
 
 namespace tfdear {
 
@@ -25,6 +27,8 @@ struct TensorSpec {
   uint64_t identity = 0;
   // Rows go to the ranks that hold them; null: to all.
   std::shared_ptr<const TablePartition> partition;
+  WholeTable whole;                       // If its rows go to all ranks.
+  std::shared_ptr<RowCounts> row_counts;  // Null: nobody counts its rows.
 
   // Of what travels.
   bool operator==(const TensorSpec& other) const {

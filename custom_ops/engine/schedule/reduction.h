@@ -109,8 +109,8 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
                  const Signature& signature, uint64_t sequence, size_t* bytes);
   Status SumShared(CollectiveBackend* backend, const ReductionLayout::Step& step,
                    const std::vector<Range>& shards, const Signature& signature, uint64_t sequence);
-  Status GatherRows(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
-                    BucketState* bucket, DataType type);
+  Status ExchangeRows(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                      BucketState* bucket, const TensorSpec& spec);
   Status TakeNorms(CollectiveBackend* backend, int bucket, const std::string& text,
                    uint64_t sequence);
   void Finish(int bucket, const Status& status);

@@ -74,6 +74,10 @@ Status Reduction::ContributeRows(int tensor, const void* values, const int64_t* 
   const int bucket = layout_->place_of_tensor[tensor].bucket;
   const int table = layout_->table_of_tensor[tensor];
   if (weight == 0 && (table < 0 || lookup == nullptr)) shape[0] = 0;
+  if (spec.row_counts != nullptr) {
+    ++spec.row_counts->steps;
+    spec.row_counts->rows += shape[0];
+  }
   const int64_t begin = EventRecord::NowMicros();
   const size_t elements = ElementsOf(shape);
   const size_t bytes = elements * SizeOf(spec.type);

@@ -4,7 +4,7 @@
 
 #include "custom_ops/engine/base/errors.h"
 #include "custom_ops/engine/base/shard.h"
-#include "custom_ops/engine/collectives/row_exchange.h"
+#include "custom_ops/engine/collectives/summed_rows.h"
 #include "custom_ops/engine/schedule/reduction.h"
 
 namespace tfdear {
@@ -30,7 +30,8 @@ Status Reduction::RunStep(CollectiveBackend* backend, const ReductionLayout::Ste
       break;
     case WireFormat::kRows:
       TFDEAR_RETURN_IF_ERROR(
-          GatherRows(backend, signature, sequence, state, layout_->buckets[step.bucket].type));
+          ExchangeRows(backend, signature, sequence, state,
+                       layout_->tensors[layout_->buckets[step.bucket].tensors[0]]));
       *bytes = state->buffer->size();
       return Status();
     case WireFormat::kSelected:
@@ -135,10 +136,10 @@ std::vector<Range> Reduction::ShardsOfStep(const ReductionLayout::Step& step) co
   return shards;
 }
 
-Status Reduction::GatherRows(CollectiveBackend* backend, const Signature& signature,
-                             uint64_t sequence, BucketState* bucket, DataType type) {
+Status Reduction::ExchangeRows(CollectiveBackend* backend, const Signature& signature,
+                               uint64_t sequence, BucketState* bucket, const TensorSpec& spec) {
   std::vector<int64_t>& shape = bucket->shapes[0];
-  size_t row_bytes = SizeOf(type);
+  size_t row_bytes = SizeOf(spec.type);
   for (size_t d = 1; d < shape.size(); ++d) row_bytes *= static_cast<size_t>(shape[d]);
   size_t total = 0;
   std::shared_ptr<FusionBuffer> all_indices, all_values;
@@ -150,9 +151,16 @@ Status Reduction::GatherRows(CollectiveBackend* backend, const Signature& signat
     *values = all_values->data();
     return Status();
   };
-  TFDEAR_RETURN_IF_ERROR(AllGatherIndexedRows(backend, signature, sequence, bucket->indices->data(),
-                                              {bucket->buffer->data(), shape[0], row_bytes},
-                                              allocate));
+  RowsOfRanks seen;
+  TFDEAR_RETURN_IF_ERROR(
+      ExchangeIndexedRows(backend, signature, sequence,
+                          reinterpret_cast<const int64_t*>(bucket->indices->data()),
+                          {bucket->buffer->data(), shape[0], row_bytes}, spec.type, spec.whole,
+                          allocate, &seen));
+  if (spec.row_counts != nullptr) {
+    spec.row_counts->rows_of_ranks += seen.count;
+    spec.row_counts->summed_steps += seen.summed;
+  }
   MutexLock lock(mutex_);
   bucket->indices = std::move(all_indices);
   bucket->buffer = std::move(all_values);

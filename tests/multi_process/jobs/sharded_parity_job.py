@@ -37,6 +37,7 @@ TABLES = {
     "column": ((3, "column", "all_to_all"), (16, "column", "all_to_all")),
     "row": ((3, "row", "all_to_all"), (16, "row", "all_to_all")),
     "gathered": ((3, "auto", "all_gather"), (16, "auto", "all_gather")),
+    "summed": ((3, "auto", "all_reduce"), (16, "auto", "all_reduce")),
     # Those of keras.layers.Embedding.
     "plain": ((3, "", ""), (16, "", "")),
     # Of which only touched rows are updated.

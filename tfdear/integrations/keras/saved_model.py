@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfdear._private import seams
 from tfdear._private import tensorflow as _tf_private
 
-_OPS = ("DearAwait", "DearForwardMark")
+_OPS = ("DearAwait", "DearForwardMark", "DearSettleTable")
 SEAMS = seams.Seams()
 
 

@@ -16,6 +16,7 @@ from tfdear.integrations.keras import (
     batches,
     building,
     clipping,
+    embeddings,
     losses,
     optimizers,
     saved_model,
@@ -31,6 +32,7 @@ from tfdear.integrations.keras import (
 IN_ONE_PROCESS = (
     building.BUILDING,
     clipping.SEAMS,
+    embeddings.SEAMS,
     tables.SEAMS,
     table_accumulation.SEAMS,
     table_constraints.SEAMS,
