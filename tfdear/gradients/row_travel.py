@@ -30,12 +30,16 @@ class RowTravel:
         )
 
     def tables(self) -> list[variable_module.DearVariable]:
-        """The variables in use that get gradients by rows, in the order of creation."""
+        """The tables in use, in the order of creation."""
         return [table for _, table in sorted(self._tables.items())]
+
+    def note(self, variable: variable_module.DearVariable) -> None:
+        """Takes up a table that may get gradients by rows."""
+        self._tables[variable.number] = variable
 
     def tell(self, layout: int, tensor: int, variable: variable_module.DearVariable) -> None:
         """Says how the gradient of a variable travels, a tensor of a layout that was not used."""
-        self._tables[variable.number] = variable
+        self.note(variable)
         rows, most_gathered = 0, table_choice.NEVER_SUM
         exchange = self.exchange_of(variable)
         if exchange != "all_to_all" and variable.shape.is_fully_defined():

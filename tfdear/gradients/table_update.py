@@ -49,9 +49,7 @@ class RowUpdate:
 
     def is_of_table_alone(self) -> bool:
         """Whether it writes the table and its slots only."""
-        return all(
-            getattr(written, "table", None) is self.table for written in self.traced.written
-        )
+        return all(getattr(written, "table", None) is self.table for written in self.traced.written)
 
     def attributes(self) -> dict[str, Any]:
         """What an op that runs it has to know."""

@@ -49,7 +49,7 @@ def place(label: str, shape: tuple[int, int], choices: Choices) -> Placement | N
     extended = tf.distribute.get_strategy().extended
     rows, columns = shape
     exchange = extended.embeddings if choices.exchange == "auto" else choices.exchange
-    choice = extended.table_choice
+    choice = extended.reducer.travel.choice if extended.is_distributed_dear else None
     if exchange == "auto" and (choice is None or choice.divides(rows, columns)):
         exchange = "all_to_all"
     ranks = extended.world_size if exchange == "all_to_all" else 1

@@ -62,9 +62,7 @@ class TableChoice:
         """What exchanges cost: an all-to-all as the gather, by the bytes that a rank sends."""
         gather = self.collectives.all_gather
         others = max(self.ranks - 1, 1)
-        return ExchangeCosts(
-            self.collectives, LinearCost(gather.a, gather.b * self.ranks / others)
-        )
+        return ExchangeCosts(self.collectives, LinearCost(gather.a, gather.b * self.ranks / others))
 
     def divides(self, rows: int, columns: int, value_bytes: int = 4) -> bool:
         """Returns whether a table is divided, as nearly always.
@@ -99,8 +97,8 @@ class TableChoice:
         per_row = gather.b * (GRADIENT_BYTES * columns + _INDEX_BYTES)
         if per_row <= 0:
             return NEVER_SUM
-        # One start more: bits, rows and sums instead of indices and values.
-        most = (self._summed(rows, columns) + gather.a) / per_row
+        # One start more: bits, rows and sums instead of indices and values. And it is more work.
+        most = ((1 + _WORTH) * self._summed(rows, columns) + gather.a) / per_row
         # No rank has more than all rows.
         return int(max(most, rows)) if most < rows * self.ranks else NEVER_SUM
 

@@ -15,8 +15,6 @@ from tfdear.data import examples as examples_module
 from tfdear.gradients import collectives as collectives_module
 from tfdear.gradients import consistency, reducer, row_travel, sparse_rows
 from tfdear.gradients import variable as variable_module
-from tfdear.gradients.row_variable import RowVariable
-from tfdear.gradients.sharded_variable import ShardedVariable
 from tfdear.gradients.sparse_rows import Gradient
 from tfdear.job import job as job_module
 from tfdear.losses import loss_contract
@@ -50,7 +48,6 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         self._warnings: set[str] = set()
         self.embedding_schedule = job.options.embedding_schedule
         self.embeddings = job.options.embeddings  # Of layers that leave it to the strategy.
-        self.table_choice = job.table_choice  # None: a rank alone has none.
         self.weighs_examples = job.options.weighting == "examples"
         if job.world_size > 1:
             self.reducer = reducer.Reducer(
@@ -277,12 +274,8 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
     ) -> object:
         if self.is_distributed_dear:
             self.lookup_groups.close()
-        if isinstance(var, ShardedVariable):
-            table_steps.update(self, self._device, var, fn, args, kwargs)
-            return tf.no_op()
-        if isinstance(var, RowVariable):
-            if table_steps.update_whole(self, self._device, var, fn, args, kwargs):
-                return tf.no_op() if group else None
+        if table_steps.update(self, self._device, var, fn, args, kwargs):
+            return tf.no_op() if group else None
         can_defer = (
             self.is_distributed_dear
             and isinstance(var, variable_module.DearVariable)

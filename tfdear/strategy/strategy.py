@@ -21,7 +21,7 @@ from tfdear.job import options as options_module
 from tfdear.job import recorder, report
 from tfdear.losses import loss_contract
 from tfdear.strategy import extended as extended_module
-from tfdear.strategy import ignored_options, unused_devices
+from tfdear.strategy import ignored_options, table_report, unused_devices
 
 
 # A MirroredStrategy to isinstance checks only (tf_keras has some): none of its code is used.
@@ -173,6 +173,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         ] = weakref.WeakKeyDictionary()
         extended = extended_module.DearExtended(self, self._job, device)
         tf.distribute.Strategy.__init__(self, extended)
+        if self.world_size > 1:
+            self._tables = table_report.TableReport(self._job.engine, extended.reducer.travel)
         timeline_file = options_module.timeline_file()
         if self.world_size == 1:
             ignored_options.warn_of_records(
@@ -398,10 +400,18 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             step by schedule, `speedup` (DeAR's largest speedup) and where their communication times
             come from; `fraction_of_bound`: how much of the bound of the schedule in use was reached
             (1: all). These are None where nothing was measured.
+            `embeddings`: for each table whose gradient comes by rows, by the name of its layer:
+            `rows`, `columns` and `partition` ("column", "row"; None: all ranks have it whole);
+            `exchange` ("all_to_all", "all_gather" or "all_reduce") and `costs`, what each exchange
+            of the rows that were counted takes by the measured costs, in seconds; `steps`, and
+            `summed_steps` in which the rows of a whole table were summed on their way; means of
+            this rank's ids in a lookup (`original`), of the different ones of them (`coalesced`)
+            and of these over the rows (`density`), since the last call. None: there were none.
 
         Reference: Zhang et al., "DeAR", section VI-E, equations 6 to 8.
         """
-        return self._statistics.take()
+        tables = {} if self.world_size == 1 else self._tables.take()
+        return {**self._statistics.take(), "embeddings": tables}
 
     # Collectives.
 

@@ -69,6 +69,8 @@ def create(
             distribute_strategy=strategy,
             **{name: given[name] for name in _KEPT if given.get(name) is not None},
         )
+        if table.owner is None and strategy.extended.is_distributed_dear:
+            strategy.extended.reducer.travel.note(table)
         if placement.partition.ranks > 1:
             table.shard_number = strategy.extended.table_service.add(table)
         return table

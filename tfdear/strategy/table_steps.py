@@ -15,12 +15,32 @@ from tfdear.gradients.sharded_variable import ShardedVariable
 def update(
     extended: Any,
     device: str,
+    variable: object,
+    fn: Callable[..., object],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> bool:
+    """Updates a table or a slot of one: deferred, if it gets a sum that is not there yet.
+
+    False: the variable is neither, or a whole table whose update is not made by rows. Then it is
+    for the caller to do.
+    """
+    if isinstance(variable, ShardedVariable):
+        _update_part(extended, device, variable, fn, args, kwargs)
+        return True
+    return isinstance(variable, RowVariable) and _update_whole(
+        extended, device, variable, fn, args, kwargs
+    )
+
+
+def _update_part(
+    extended: Any,
+    device: str,
     table: ShardedVariable,
     fn: Callable[..., object],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> None:
-    """Updates a table or a slot of one: deferred, if it gets a sum that is not there yet."""
     has_gradient = bool(args) and isinstance(args[0], (tf.Tensor, tf.IndexedSlices))
     gradient = args[0] if has_gradient else None
 
@@ -44,7 +64,7 @@ def update(
             run(can_defer=extended.is_distributed_dear)
 
 
-def update_whole(
+def _update_whole(
     extended: Any,
     device: str,
     table: RowVariable,
@@ -52,10 +72,7 @@ def update_whole(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> bool:
-    """Updates a whole table or a slot of one by rows.
-
-    False if that is not possible: then it is for the caller to do, and no row misses anything.
-    """
+    """Updates by rows; False if that is not possible, and then no row misses anything."""
     has_gradient = bool(args) and isinstance(args[0], (tf.Tensor, tf.IndexedSlices))
     gradient = args[0] if has_gradient else None
     with tf.device(device):

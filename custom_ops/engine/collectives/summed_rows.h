@@ -28,7 +28,8 @@ struct RowsOfRanks {
 };
 
 // Gives all ranks the rows of all, each with its index: as AllGatherIndexedRows(), or one row of
-// each index, their sum, as [Note: Rows summed on their way] says.
+// each index, their sum, as [Note: Rows summed on their way] says. A rank has one row of each index,
+// or its own ones are added up first.
 Status ExchangeIndexedRows(CollectiveBackend* backend, const Signature& signature,
                            uint64_t sequence, const int64_t* indices, const Rows& values,
                            DataType type, const WholeTable& table,

@@ -1,0 +1,31 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+import dataclasses
+import json
+
+from tfdear.job import table_costs
+from tfdear.planning import cost_model
+
+
+def test_all_ranks_choose_by_the_costs_of_one_and_the_least_memory():
+    costs = [cost_model.ring(2, alpha, 1e-9) for alpha in (1e-4, 2e-4)]
+    texts = []
+
+    def exchange(text):
+        texts.append(text)
+        other = {"costs": dataclasses.asdict(costs[1]), "memory": 1000}
+        return [text, json.dumps(other)]
+
+    choice = table_costs.agree(costs[0], local_size=2, exchange=exchange)
+    assert choice.ranks == 2
+    assert choice.collectives == costs[0]
+    assert choice.memory_bytes == 1000
+    # This rank has half of the memory that the machine has now.
+    assert 1 << 20 < json.loads(texts[0])["memory"] < 1 << 50
+
+
+def test_without_the_number_there_is_no_memory(tmp_path):
+    path = tmp_path / "meminfo"
+    path.write_text("MemTotal: 8 kB\n")
+    assert table_costs._available(path) == 0
+    path.write_text("MemTotal: 8 kB\nMemAvailable:    2 kB\n")
+    assert table_costs._available(path) == 2048
