@@ -4,11 +4,12 @@
 import case_reports
 import numpy as np
 import pytest
+from sharded_parity_job import STEPS
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 LONG = pytest.mark.long  # Three ranks divide nothing evenly.
-_HELD = ("column", "row", "gathered", "summed")
+_HELD = ("column", "row", "gathered", "summed", "switching")
 _OPTIMIZERS = ("nesterov", "adamw")
 _CASES = ",".join(f"{name}:{held}" for name in _OPTIMIZERS for held in _HELD)
 _DELAYS = {"TFDEAR_MAX_DELAY_MS": "3"}
@@ -33,6 +34,12 @@ def test_partitions_exchanges_and_delays_change_no_bit(tmp_path, world_size):
         first = expected[f"{name}:{_HELD[0]}"]
         arrays = [key for key in first if key.startswith(("weight/", "slot/"))]
         assert len(arrays) >= 5
+        # How rows travel, where all ranks have the tables whole.
+        summed = {held: expected[f"{name}:{held}"]["summed_steps"] for held in _HELD}
+        assert set(summed["gathered"]) == {0}
+        assert set(summed["summed"]) == {STEPS}
+        assert len(summed["switching"]) == 2
+        assert all(0 < steps < STEPS for steps in summed["switching"])
         for report in (expected, delayed):
             for held in _HELD:
                 for key in arrays:

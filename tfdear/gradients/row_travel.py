@@ -35,7 +35,8 @@ class RowTravel:
 
     def note(self, variable: variable_module.DearVariable) -> None:
         """Takes up a table that may get gradients by rows."""
-        self._tables[variable.number] = variable
+        if variable.shape.is_fully_defined():
+            self._tables[variable.number] = variable
 
     def tell(self, layout: int, tensor: int, variable: variable_module.DearVariable) -> None:
         """Says how the gradient of a variable travels, a tensor of a layout that was not used."""

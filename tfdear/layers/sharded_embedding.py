@@ -46,8 +46,10 @@ class ShardedEmbedding(keras.layers.Embedding):
             whose number is its own, modulo the number of ranks) or "auto" (rows if a rank would
             have less than 64 bytes of a row's columns). Defaults to "auto".
         exchange: "all_to_all" divides the table; with "all_gather" every rank has all of it, and
-            the rows of gradients are gathered. "auto" does as the strategy's `embeddings` says,
-            which divides it by default. Defaults to "auto".
+            the rows of gradients are gathered; with "all_reduce" they are summed on their way, as
+            dense gradients are. "auto" does as the strategy's `embeddings` says: by default it
+            divides the table, unless starts of collectives take very long. All give the same bits.
+            Defaults to "auto".
         updates: "exact" updates every row in every step, as a dense gradient does: momentum moves
             rows that no word of the step touched. "touched" updates only rows of the step's words,
             as PyTorch's SparseAdam does: other arithmetic. Either costs what the step's rows cost.

@@ -23,9 +23,10 @@ from tfdear.planning.table import Table
 # How rows travel: `most_gathered` of the engine, beside numbers of rows.
 ALWAYS_SUM = -1
 NEVER_SUM = 1 << 62
-# What a whole table must save of a step's exchange, and in seconds, to be worth its memory.
+# What a whole table must save of a step's exchange, and in seconds, to be worth its memory. A start
+# takes so long on lines between continents; on a busy machine it may seem to take a tenth of that.
 _WORTH = 0.1
-_WORTH_SECONDS = 0.005
+_WORTH_SECONDS = 0.05
 # Variables of an optimizer for each one of the table, where it is not known: those of Adam.
 _SLOTS = 2
 _INDEX_BYTES = 8
@@ -67,9 +68,9 @@ class TableChoice:
     def divides(self, rows: int, columns: int, value_bytes: int = 4) -> bool:
         """Returns whether a table is divided, as nearly always.
 
-        It is left whole where its exchange takes longer by more than 5 ms, and a tenth, because
-        starts take long: however many rows a step has. It must fit into half of the memory, with
-        two slots.
+        It is left whole where the exchange of a divided one takes longer by more than 50 ms, and a
+        tenth, because starts take long: however many rows a step has. It must fit into half of the
+        memory, with two slots.
 
         Args:
             rows: Rows of the table.

@@ -66,8 +66,10 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             strategies. Defaults to "examples".
         embeddings: How tables of layers with `exchange="auto"` are exchanged
             (`tfdear.layers.ShardedEmbedding`): "all_to_all", which divides them among the ranks,
-            "all_gather", which leaves them whole, or "auto", which divides them. Results are the
-            same bit for bit. Defaults to "auto".
+            "all_gather" or "all_reduce", which leave them whole and gather the rows of gradients,
+            or sum them on their way, or "auto", which nearly always divides them. "all_gather" and
+            "all_reduce" hold for plain layers, too, whose rows are else exchanged in the cheaper
+            way, in every step anew. Results are the same bit for bit. Defaults to "auto".
         embedding_schedule: The order in which the parts of tables travel. Defaults to "none": as
             they come.
         timeout: Seconds any collective may take before every rank raises, and operations of a step

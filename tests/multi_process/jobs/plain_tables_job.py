@@ -86,8 +86,8 @@ def fit(model, optimizer, *, callbacks=(), **arguments):
     model.compile(optimizer, "mse", **arguments)
     model.fit(words, labels, batch_size=BATCH, shuffle=False, verbose=0, callbacks=callbacks)
     return {
-        "predicted": model.predict(words[:BATCH], verbose=0),
-        **{f"slot/{i}": np.array(v) for i, v in enumerate(model.optimizer.variables)},
+        "predicted": model.predict(words[:BATCH], verbose=0).astype("float32"),
+        **{f"slot/{i}": keras.ops.convert_to_numpy(v) for i, v in enumerate(model.optimizer.variables)},
     }
 
 
@@ -99,11 +99,12 @@ def interrupted(model, optimizer):
 
 def own_loop(model, optimizer, strategy):
     words, labels = data()
+    losses = keras.losses.MeanSquaredError()
     dataset = tf.data.Dataset.from_tensor_slices((words, labels)).batch(BATCH)
 
     def step(batch):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(model(batch[0], training=True) - batch[1]))
+            loss = losses(batch[1], model(batch[0], training=True))
         variables = model.trainable_variables
         optimizer.apply(tape.gradient(loss, variables), variables)
 

@@ -9,7 +9,9 @@ sign of one (Lion), and whatever differs by more than rounding is wrong.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from unittest import mock
 
 import case_table
 import keras
@@ -17,6 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfdear
+from tfdear.integrations.keras import embeddings
+from tfdear.planning import table_choice
 
 ROWS, STEPS, BATCH, WORDS = 40, 60, 12, 5
 # Words of the first and the last steps only, and one that never occurs.
@@ -40,6 +44,9 @@ TABLES = {
     "summed": ((3, "auto", "all_reduce"), (16, "auto", "all_reduce")),
     # Those of keras.layers.Embedding.
     "plain": ((3, "", ""), (16, "", "")),
+    # The same, and updated by rows as large ones are; and exchanged in some steps in another way.
+    "by_rows": ((3, "", ""), (16, "", "")),
+    "switching": ((3, "", ""), (16, "", "")),
     # Of which only touched rows are updated.
     "touched": ((3, "column", "all_to_all", "touched"), (16, "row", "all_to_all", "touched")),
 }
@@ -196,7 +203,29 @@ def score(_, scores):
     return keras.ops.sum(scores, -1)
 
 
+# A rank has about 12 different words in a step, or less if there are more ranks.
+_SUMMED_ABOVE = 25
+
+
+@contextlib.contextmanager
+def rows_of_plain_tables(tables):
+    """Within it, small tables are updated by rows, too, if that is wanted."""
+    with contextlib.ExitStack() as changes:
+        if tables in ("by_rows", "switching"):
+            changes.enter_context(mock.patch.object(embeddings, "_LEAST_BYTES", 0))
+        if tables == "switching":
+            choice = table_choice.TableChoice
+            summed_above = mock.patch.object(choice, "most_gathered", lambda *_: _SUMMED_ABOVE)
+            changes.enter_context(summed_above)
+        yield
+
+
 def train(context, name, tables):
+    with rows_of_plain_tables(tables):
+        return _train(context, name, tables)
+
+
+def _train(context, name, tables):
     words, factors = data()
     with context.scope():
         model = build(context.strategy, TABLES[tables])
@@ -208,6 +237,8 @@ def train(context, name, tables):
     results = {"history": history.history["loss"], **case_table.weights(model)}
     for place, variable in enumerate(model.optimizer.variables):
         results[f"slot/{place}"] = keras.ops.convert_to_numpy(variable)
+    seen = {} if context.strategy is None else context.strategy.statistics()["embeddings"]
+    results["summed_steps"] = [table["summed_steps"] for table in seen.values()]
     context.wait_for_ranks()
     return results
 

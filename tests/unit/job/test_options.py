@@ -81,7 +81,6 @@ def test_so_it_is_in_the_environment(variable, value):
     [
         ("backend", "nccl"),
         ("backend", "mpi"),
-        ("embeddings", "all_reduce"),
         ("embedding_schedule", "2d"),
         ("embedding_schedule", "horizontal"),
     ],
