@@ -25,9 +25,7 @@ class TableReport:
         # The latest of a path: a model that was made anew may have left tables behind.
         tables = {table.creation_path: table for table in self._travel.tables()}
         names = names_of(list(tables))
-        return {
-            name: self._of(table) for name, table in zip(names, tables.values(), strict=True)
-        }
+        return {name: self._of(table) for name, table in zip(names, tables.values(), strict=True)}
 
     def _of(self, table: DearVariable) -> dict[str, Any]:
         counts = self._engine.row_counts(table.number)

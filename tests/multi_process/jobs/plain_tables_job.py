@@ -3,13 +3,13 @@
 
 import functools
 import tempfile
+from unittest import mock
 
 import case_table
 import keras
 import numpy as np
 import tensorflow as tf
 
-import tfdear
 from tfdear.gradients.row_variable import RowVariable
 from tfdear.integrations.keras import embeddings
 
@@ -85,10 +85,8 @@ def fit(model, optimizer, *, callbacks=(), **arguments):
     words, labels = data()
     model.compile(optimizer, "mse", **arguments)
     model.fit(words, labels, batch_size=BATCH, shuffle=False, verbose=0, callbacks=callbacks)
-    return {
-        "predicted": model.predict(words[:BATCH], verbose=0).astype("float32"),
-        **{f"slot/{i}": keras.ops.convert_to_numpy(v) for i, v in enumerate(model.optimizer.variables)},
-    }
+    slots = enumerate(model.optimizer.variables)
+    return {f"slot/{place}": keras.ops.convert_to_numpy(slot) for place, slot in slots}
 
 
 def interrupted(model, optimizer):
@@ -117,13 +115,14 @@ def own_loop(model, optimizer, strategy):
     for _ in range(STEPS):
         run(iterator)
     uses = _uses_of(model.layers[0].embeddings.value, graph)
-    return {"predicted": model(words[:BATCH]).numpy(), **uses}
+    return {**uses, "predicted": model(words[:BATCH]).numpy()}
 
 
 def exported(model, optimizer):
     """What a folder of the model says; it must load without tfdear's operations."""
-    result = fit(model, optimizer)
+    result = fit(model, optimizer, steps_per_execution=4)
     words, _ = data()
+    result["predicted"] = model.predict(words[:BATCH], verbose=0)
     with tempfile.TemporaryDirectory() as folder:
         model.export(folder, verbose=False)
         loaded = tf.saved_model.load(folder)
@@ -152,42 +151,36 @@ def _uses_of(variable, graph):
 
 OPTIMIZERS = {
     "adam": lambda: _optimizers.Adam(0.05),
-    "adamw": lambda: _optimizers.AdamW(0.05, weight_decay=0.1),
-    "average": lambda: _optimizers.Adam(0.05, use_ema=True, ema_momentum=0.9),
-    "clipped": lambda: _optimizers.SGD(0.5, momentum=0.9, clipnorm=0.05),
+    "average": lambda: _optimizers.AdamW(
+        0.05, weight_decay=0.1, clipnorm=0.05, use_ema=True, ema_momentum=0.9
+    ),
     "accumulated": lambda: _optimizers.Adam(0.05, gradient_accumulation_steps=2),
-    "scaled": lambda: _optimizers.LossScaleOptimizer(_optimizers.Adam(0.05)),
-    # Which are not element-wise.
-    "adafactor": lambda: _optimizers.Adafactor(0.05),
-    "lamb": lambda: _optimizers.Lamb(0.05),
+    "mixed": lambda: _optimizers.LossScaleOptimizer(_optimizers.Adam(0.05)),
+    "lamb": lambda: _optimizers.Lamb(0.05),  # It is not element-wise.
 }
 
 
 def case(context, name, by_rows):
-    embeddings._LEAST_BYTES = 0 if by_rows else 1 << 60
     strategy = context.strategy
-    if name == "mixed":
-        keras.config.set_dtype_policy("mixed_bfloat16")
-    with context.scope():
-        model = Tied() if name == "tied" else _model()
-        optimizer = OPTIMIZERS.get(name, OPTIMIZERS["adam"])()
-    if name == "interrupted":
-        result = interrupted(model, optimizer)
-    elif name == "loop":
-        result = own_loop(model, optimizer, strategy)
-    elif name == "exported":
-        result = exported(model, optimizer)
-    elif name == "eager":
-        result = fit(model, optimizer, run_eagerly=True)
-    elif name == "several_steps":
-        result = fit(model, optimizer, steps_per_execution=4)
-    else:
-        result = fit(model, optimizer)
+    keras.config.set_dtype_policy("mixed_bfloat16" if name == "mixed" else "float32")
+    with mock.patch.object(embeddings, "_LEAST_BYTES", 0 if by_rows else 1 << 60):
+        with context.scope():
+            model = Tied() if name == "tied" else _model()
+            optimizer = OPTIMIZERS.get(name, OPTIMIZERS["adam"])()
+        if name == "interrupted":
+            result = interrupted(model, optimizer)
+        elif name == "loop":
+            result = own_loop(model, optimizer, strategy)
+        elif name == "exported":
+            result = exported(model, optimizer)
+        else:
+            result = fit(model, optimizer, run_eagerly=name == "eager")
     keras.config.set_dtype_policy("float32")
     table = model.layers[0].embeddings.value
     assert isinstance(table, RowVariable) == (by_rows and strategy.world_size > 1)
-    if name == "adam" and strategy.world_size > 1:
+    if name == "loop" and strategy.world_size > 1:
         seen = strategy.statistics()["embeddings"]["words"]
+        assert set(seen["costs"]) == {"all_to_all", "all_gather", "all_reduce"}
         for key in ("rows", "columns", "steps", "summed_steps"):
             result[f"seen/{key}"] = np.array(seen[key])
     context.wait_for_ranks()
@@ -195,8 +188,8 @@ def case(context, name, by_rows):
 
 
 NAMES = (
-    *OPTIMIZERS,
-    *("mixed", "tied", "interrupted", "loop", "exported", "eager", "several_steps"),
+    *("average", "accumulated", "mixed", "lamb", "tied"),
+    *("interrupted", "loop", "exported", "eager"),
 )
 CASES = {
     f"{name}:{kind}": functools.partial(case, name=name, by_rows=kind == "rows")
@@ -205,5 +198,4 @@ CASES = {
 }
 
 if __name__ == "__main__":
-    assert tfdear.__version__
     case_table.main(CASES)
