@@ -51,11 +51,11 @@ class TableReport:
         if self._travel.choice is not None and coalesced is not None and len(columns) == 1:
             costs = self._travel.choice.compare(rows, columns[0], coalesced)
         placement = getattr(table, "placement", None)
-        divided = placement is not None and placement.partition.ranks > 1
+        partition = None if placement is None else placement.partition
         return {
             "rows": rows,
             "columns": columns[0] if len(columns) == 1 else columns,
-            "partition": placement.partition.kind if divided else None,
+            "partition": partition.kind if partition is not None and partition.ranks > 1 else None,
             "exchange": exchange,
             "costs": costs,
             "steps": seen.steps,

@@ -69,7 +69,6 @@ Status AnnounceIndexedRows(CollectiveBackend* backend, const Signature& signatur
                            int64_t* total);
 Status GatherAnnouncedRows(CollectiveBackend* backend, const Signature& signature,
                            uint64_t sequence, const void* indices, const Rows& values,
-                           const std::vector<int64_t>& counts,
-                           const AllocateIndexedRows& allocate);
+                           const std::vector<int64_t>& counts, const AllocateIndexedRows& allocate);
 
 }  // namespace tfdear

@@ -152,11 +152,9 @@ Status Reduction::ExchangeRows(CollectiveBackend* backend, const Signature& sign
     return Status();
   };
   RowsOfRanks seen;
-  TFDEAR_RETURN_IF_ERROR(
-      ExchangeIndexedRows(backend, signature, sequence,
-                          reinterpret_cast<const int64_t*>(bucket->indices->data()),
-                          {bucket->buffer->data(), shape[0], row_bytes}, spec.type, spec.whole,
-                          allocate, &seen));
+  TFDEAR_RETURN_IF_ERROR(ExchangeIndexedRows(
+      backend, signature, sequence, reinterpret_cast<const int64_t*>(bucket->indices->data()),
+      {bucket->buffer->data(), shape[0], row_bytes}, spec.type, spec.whole, allocate, &seen));
   if (spec.row_counts != nullptr) {
     spec.row_counts->rows_of_ranks += seen.count;
     spec.row_counts->summed_steps += seen.summed;

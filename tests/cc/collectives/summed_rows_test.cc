@@ -1,6 +1,7 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 
-// Rows that are summed on their way are those that are gathered, added up in the order of the ranks.
+// Rows that are summed on their way are those that are gathered, added up in the order of the
+// ranks.
 
 #include "custom_ops/engine/collectives/summed_rows.h"
 
@@ -112,9 +113,9 @@ TEST(SummedRows, OfNoRowOfTheTableAreRefused) {
       Gradient given{{0, index}, std::vector<float>(2 * kColumns, 1)};
       Gradient result;
       RowsOfRanks seen;
-      const Status status = ExchangeIndexedRows(
-          backend.get(), Signature("x"), 0, given.indices.data(), given.rows(), DataType::kFloat32,
-          {5, -1}, result.allocate(), &seen);
+      const Status status =
+          ExchangeIndexedRows(backend.get(), Signature("x"), 0, given.indices.data(), given.rows(),
+                              DataType::kFloat32, {5, -1}, result.allocate(), &seen);
       EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
       EXPECT_TRUE(Contains(status.message(), "row " + std::to_string(index) + " is not in a table"))
           << status.message();

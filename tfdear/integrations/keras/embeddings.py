@@ -67,7 +67,7 @@ def _table_of(layer: keras.layers.Embedding) -> tf.Variable | None:
     """The variable that the layer looks up, if it does nothing else with it."""
     if layer.quantization_mode is not None or getattr(layer, "lora_enabled", False):
         return None
-    variable = getattr(layer, "_embeddings", None)
+    variable: Any = getattr(layer, "_embeddings", None)
     table = getattr(variable, "_value", None)
     # Within some scopes of Keras a variable has another value, or another type.
     if not isinstance(table, tf.Variable) or variable.value is not table:
