@@ -86,6 +86,8 @@ class RowVariable(variable_module.DearVariable):
     def look_up(self, ids: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         """The vectors of ids of any shape, in the given type."""
         if self._is_created and _is_in_step() and deferred_update.current_trace() is None:
+            # Not for its rows alone: an update that is not made by rows may be in flight.
+            self.await_updates()
             return table_lookup.look_up(self, ids, dtype)
         return tf.cast(self.sparse_read(ids), dtype)
 

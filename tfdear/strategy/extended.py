@@ -50,13 +50,9 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         self.embeddings = job.options.embeddings  # Of layers that leave it to the strategy.
         self.weighs_examples = job.options.weighting == "examples"
         if job.world_size > 1:
-            self.reducer = reducer.Reducer(
-                job.engine,
-                device,
-                job.first_plan,
-                None if job.tuner is None else job.tuner.add_layout,
-                row_travel.RowTravel(job.engine, job.table_choice, job.options.embeddings),
-            )
+            on_layout = None if job.tuner is None else job.tuner.add_layout
+            travel = row_travel.RowTravel(job.engine, job.table_choice, self.embeddings)
+            self.reducer = reducer.Reducer(job.engine, device, job.first_plan, on_layout, travel)
             self.collectives = collectives_module.Collectives(self.reducer)
             self.lookup_groups = self.reducer.lookups
             self._variable_creator = variable_creation.VariableCreator(
