@@ -20,8 +20,8 @@ import keras
 import numpy as np
 import recipe
 import tensorflow as tf
+from added_weight import AddedWeight
 from blocks import Blocks
-from scores import Scores
 from text import documents, unigram
 from text.next_paragraphs import RowMaker, Rows
 from text.word_pieces import PADDING
@@ -58,10 +58,11 @@ def make_model(shapes: Shapes, pieces: int) -> keras.Model:
     ids = keras.Input((shapes.length,), dtype="int32", name="pieces")
     parts = keras.Input((shapes.length,), dtype="int32", name="parts")
     places = keras.Input((None,), dtype="int32", name="places")
-    table = layers.Embedding(max(pieces, shapes.pieces or 0), shapes.width, name="table")
-    positions = layers.Embedding(shapes.length, shapes.width, name="positions")
+    number = max(pieces, shapes.pieces or 0)
+    table = tfdear.layers.ShardedEmbedding(number, shapes.width, name="table", reversible=True)
+    # Two rows, which every batch needs, are not worth dividing.
     x = table(ids) + layers.Embedding(2, shapes.width, name="part_table")(parts)
-    x = x + positions(keras.ops.arange(shapes.length))
+    x = AddedWeight((shapes.length, shapes.width), "uniform", name="positions")(x)
     x = layers.Dropout(shapes.dropout)(layers.LayerNormalization()(x))
     is_piece = keras.ops.expand_dims(keras.ops.not_equal(ids, PADDING), 1)
     blocks = Blocks(shapes.width, shapes.inner, shapes.heads, shapes.dropout, "gelu")
@@ -69,7 +70,8 @@ def make_model(shapes: Shapes, pieces: int) -> keras.Model:
 
     hidden = keras.ops.take_along_axis(x, keras.ops.expand_dims(places, -1), axis=1)
     hidden = layers.Dense(shapes.width, activation="gelu")(hidden)
-    guesses = Scores(table, name="guesses")(layers.LayerNormalization()(hidden))
+    scores = table(layers.LayerNormalization()(hidden), reverse=True)
+    guesses = AddedWeight((number,), "zeros", name="guesses")(scores)
     summary = layers.Dense(shapes.width, activation="tanh")(x[:, 0])
     follows = layers.Dense(2, name="follows")(summary)
     return keras.Model(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import bert_pretraining
 import gnmt
@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 import transformer
 import translation
+from pair_batches import make_batches
 from text import documents, translations, words
 from text.next_paragraphs import RowMaker
 
@@ -47,24 +48,22 @@ def language_model_batches(text: str, ranks: int) -> Iterator[list[np.ndarray]]:
 
 def gnmt_batches(text: str, ranks: int) -> Iterator[list[np.ndarray]]:
     """Yields likewise, for GNMT: source and target."""
-    shapes = gnmt.SHAPES["paper"]
-    pairs = shapes.pairs_per_rank * ranks
-    return _translation_batches(text, shapes.pieces, lambda length: pairs)
+    return _translation_batches(text, gnmt.SHAPES["paper"], ranks)
 
 
 def transformer_batches(text: str, ranks: int) -> Iterator[list[np.ndarray]]:
     """Yields likewise, for the Transformer: source and target."""
-    shapes = transformer.SHAPES["paper"]
-    pieces = shapes.pieces_per_rank * ranks
-    return _translation_batches(text, shapes.pieces, lambda length: pieces // length)
+    return _translation_batches(text, transformer.SHAPES["paper"], ranks)
 
 
 def _translation_batches(
-    text: str, number_of_pieces: int, size: Callable[[int], int]
+    text: str, shapes: translation.Shapes, ranks: int
 ) -> Iterator[list[np.ndarray]]:
     tf.random.set_seed(1)
-    corpus = translations.load(text, number_of_pieces)
-    batches = translation.make_batches(corpus, corpus.training, size, endless=True)
+    corpus = translations.load(text, shapes.pieces)
+    batches = make_batches(
+        corpus, corpus.training, lambda length: shapes.pairs_per_rank(length) * ranks, endless=True
+    )
     for (source, target), _, _ in batches:
         yield [source.numpy(), target.numpy()]
 

@@ -13,9 +13,7 @@ from __future__ import annotations
 import dataclasses
 
 import keras
-import recipe
 import translation
-from text import translations
 from text.sentence_pieces import PADDING
 
 import tfdear
@@ -32,9 +30,14 @@ class Shapes:
     width: int
     depth: int  # LSTMs of the encoder, and of the decoder.
     dropout: float
-    pairs_per_rank: int
+    pairs: int  # Of a rank's batch.
     steps: int
     learning_rate: float
+
+    def pairs_per_rank(self, length: int) -> int:
+        """Of a batch whose longer sides have up to this many pieces."""
+        del length
+        return self.pairs
 
 
 SHAPES = {
@@ -66,8 +69,10 @@ def make_model(shapes: Shapes, pieces: int) -> keras.Model:
     target = keras.Input((None,), dtype="int32")
     # Larger than Keras's: the sizes that LSTMs pass on shrink, and so would those of deep stacks.
     uniform = keras.initializers.RandomUniform(-1.0, 1.0)
-    source_table = layers.Embedding(rows, shapes.width, uniform, name="source_table")
-    target_table = layers.Embedding(rows, shapes.width, uniform, name="target_table")
+    source_table, target_table = (
+        tfdear.layers.ShardedEmbedding(rows, shapes.width, uniform, name=name)
+        for name in ("source_table", "target_table")
+    )
     is_piece = keras.ops.not_equal(source, PADDING)
 
     def lstm():
@@ -93,34 +98,5 @@ def make_model(shapes: Shapes, pieces: int) -> keras.Model:
     return keras.Model((source, target), scores)
 
 
-def main() -> None:
-    """Trains, and compares the perplexity with that of guessing by frequency."""
-    parser = recipe.argument_parser(__doc__)
-    parser.add_argument("--translate", type=int, default=0, help="sentences, to measure BLEU")
-    args = parser.parse_args()
-    shapes = SHAPES[args.shapes]
-
-    strategy = tfdear.DearStrategy()
-    keras.utils.set_random_seed(1)
-    text = translations.load(args.text, shapes.pieces)
-    pairs = shapes.pairs_per_rank * strategy.world_size
-    training = translation.make_batches(text, text.training, lambda length: pairs, endless=True)
-    steps = args.steps or shapes.steps
-    with strategy.scope():
-        model = make_model(shapes, text.pieces.number)
-        schedule = keras.optimizers.schedules.CosineDecay(
-            0.0, steps, warmup_target=shapes.learning_rate, warmup_steps=min(100, steps // 4)
-        )
-        model.compile(
-            optimizer=keras.optimizers.Adam(schedule, clipnorm=1.0),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
-    seconds = recipe.train(model, training, steps)
-    rows = {"training": f"{steps} steps of {pairs} pairs, {seconds:.0f} s"}
-    recipe.print_summary(
-        strategy, rows | translation.measure(strategy, model, text, args.translate)
-    )
-
-
 if __name__ == "__main__":
-    main()
+    translation.main(__doc__, SHAPES, make_model)

@@ -18,7 +18,6 @@ import keras
 import numpy as np
 import recipe
 import tensorflow as tf
-from scores import Scores
 from text import unigram, words
 
 import tfdear
@@ -53,41 +52,15 @@ class LanguageModel(keras.Model):
     def __init__(self, shapes: Shapes, words: int):
         super().__init__()
         rows = shapes.rows or words
-        self.embedding = keras.layers.Embedding(rows, shapes.width)
+        self.embedding = tfdear.layers.ShardedEmbedding(rows, shapes.width)
         self.lstm = keras.layers.LSTM(shapes.units, return_sequences=True)
         self.projection = keras.layers.Dense(shapes.width)
-        # Rows that states are compared with, and a bias for each of them.
-        self.table = keras.layers.Embedding(rows, shapes.width)
-        self.table.build((None, None))
-        self.bias = self.add_weight(shape=(rows,), initializer="zeros", name="bias")
+        # Of the loss: rows that states are compared with, and a bias for each of them.
+        self.table = tfdear.layers.ShardedEmbedding(rows, shapes.width)
+        self.bias = tfdear.layers.ShardedEmbedding(rows, 1, "zeros")
 
     def call(self, ids):
         return self.projection(self.lstm(self.embedding(ids)))
-
-
-class SampledSoftmax(keras.losses.Loss):
-    """Cross-entropy against the right word and some wrong ones in place of all.
-
-    Args:
-        table: layer with a row for each word, the frequent ones first.
-        bias: of each word.
-        samples: number of wrong words, drawn once for a batch.
-    """
-
-    def __init__(self, table: keras.layers.Embedding, bias: keras.Variable, samples: int):
-        super().__init__()
-        self._table, self._bias, self._samples = table, bias, samples
-
-    def call(self, labels, states):
-        losses = tf.nn.sampled_softmax_loss(
-            weights=self._table.embeddings.value,
-            biases=self._bias.value,
-            labels=tf.reshape(labels, (-1, 1)),
-            inputs=tf.reshape(states, (-1, states.shape[-1])),
-            num_sampled=self._samples,
-            num_classes=self._table.input_dim,
-        )
-        return tf.reshape(losses, tf.shape(labels))
 
 
 def make_windows(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -120,12 +93,12 @@ def main() -> None:
         model = LanguageModel(shapes, len(text.words))
         model.compile(
             optimizer=keras.optimizers.Adam(shapes.learning_rate, clipnorm=1.0),
-            loss=SampledSoftmax(model.table, model.bias, shapes.samples),
+            loss=tfdear.losses.SampledSoftmax(model.table, model.bias, samples=shapes.samples),
         )
-        measured = keras.Sequential([model, Scores(model.table, model.bias)])
     steps = args.steps or shapes.steps
     seconds = recipe.train(model, training, steps)
-    perplexity = math.exp(recipe.mean_loss(strategy, measured, held_out))
+    # Where nothing is trained the loss is that of the whole softmax.
+    perplexity = math.exp(model.evaluate(held_out, verbose=0))
     guessed = math.exp(unigram.cross_entropy(text.training, labels.ravel(), len(text.words)))
     recipe.print_summary(
         strategy,

@@ -15,10 +15,9 @@ import dataclasses
 
 import keras
 import numpy as np
-import recipe
 import translation
 from blocks import Blocks
-from text import translations
+from pair_batches import LONGEST
 from text.sentence_pieces import PADDING
 
 import tfdear
@@ -41,6 +40,10 @@ class Shapes:
     steps: int
     learning_rate: float
 
+    def pairs_per_rank(self, length: int) -> int:
+        """Of a batch whose longer sides have up to this many pieces."""
+        return self.pieces_per_rank // length
+
 
 SHAPES = {
     "default": Shapes(8_000, None, 128, 512, 4, 2, 0.0, 1024, 300, 2e-3),
@@ -54,7 +57,7 @@ class Positions(layers.Layer):
     def __init__(self, width: int):
         super().__init__()
         rates = 1e-4 ** (np.arange(0, width, 2) / width)
-        angles = np.arange(translation.LONGEST + 1)[:, None] * rates
+        angles = np.arange(LONGEST + 1)[:, None] * rates
         self._scale = width**0.5
         self._signal = np.concatenate([np.sin(angles), np.cos(angles)], 1).astype("float32")
 
@@ -68,8 +71,8 @@ def make_model(shapes: Shapes, pieces: int) -> keras.Model:
     rows = shapes.rows or pieces
     source = keras.Input((None,), dtype="int32")
     target = keras.Input((None,), dtype="int32")
-    source_table = layers.Embedding(rows, shapes.width, name="source_table")
-    target_table = layers.Embedding(rows, shapes.width, name="target_table")
+    source_table = tfdear.layers.ShardedEmbedding(rows, shapes.width, name="source_table")
+    target_table = tfdear.layers.ShardedEmbedding(rows, shapes.width, name="target_table")
     # What attention may look at: for each piece of the one side, the pieces of the source.
     is_piece = keras.ops.expand_dims(keras.ops.not_equal(source, PADDING), 1)
 
@@ -84,36 +87,5 @@ def make_model(shapes: Shapes, pieces: int) -> keras.Model:
     return keras.Model((source, target), scores)
 
 
-def main() -> None:
-    """Trains, and compares the perplexity with that of guessing by frequency."""
-    parser = recipe.argument_parser(__doc__)
-    parser.add_argument("--translate", type=int, default=0, help="sentences, to measure BLEU")
-    args = parser.parse_args()
-    shapes = SHAPES[args.shapes]
-
-    strategy = tfdear.DearStrategy()
-    keras.utils.set_random_seed(1)
-    text = translations.load(args.text, shapes.pieces)
-    pieces = shapes.pieces_per_rank * strategy.world_size
-    training = translation.make_batches(
-        text, text.training, lambda length: pieces // length, endless=True
-    )
-    steps = args.steps or shapes.steps
-    with strategy.scope():
-        model = make_model(shapes, text.pieces.number)
-        schedule = keras.optimizers.schedules.CosineDecay(
-            0.0, steps, warmup_target=shapes.learning_rate, warmup_steps=min(200, steps // 4)
-        )
-        model.compile(
-            optimizer=keras.optimizers.Adam(schedule, clipnorm=1.0),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
-    seconds = recipe.train(model, training, steps)
-    rows = {"training": f"{steps} steps of up to {pieces} pieces a side, {seconds:.0f} s"}
-    recipe.print_summary(
-        strategy, rows | translation.measure(strategy, model, text, args.translate)
-    )
-
-
 if __name__ == "__main__":
-    main()
+    translation.main(__doc__, SHAPES, make_model)

@@ -1,67 +1,78 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""What the two translators of this folder share: batches, translating, and what is printed."""
+"""What the two translators of this folder share: training, translating, and what is measured."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import keras
 import numpy as np
 import recipe
 import tensorflow as tf
-from text import unigram
-from text.sentence_pieces import BEGIN, END, PADDING
-from text.translations import Pairs, Translations
+from pair_batches import LONGEST, as_examples, make_batches
+from text import translations, unigram
+from text.sentence_pieces import BEGIN, END
+from text.translations import Translations
 
 import tfdear
 
-# Pairs with a longer side, in pieces, are left out.
-LONGEST = 100
-# Sentences of about the same length share a batch: up to each of these.
-_LENGTHS = [8, 12, 16, 24, 32, 48, 64, LONGEST]
+
+class Shapes(Protocol):
+    """Sizes that every translator has."""
+
+    pieces: int
+    steps: int
+    learning_rate: float
+
+    def pairs_per_rank(self, length: int) -> int:
+        """Of a batch whose longer sides have up to this many pieces."""
 
 
-def make_batches(
-    text: Translations, pairs: Pairs, size: Callable[[int], int], endless: bool
-) -> tf.data.Dataset:
-    """Returns batches of ((source, target), next pieces of the target, 1 where there is one).
+def main(
+    description: str,
+    all_shapes: Mapping[str, Shapes],
+    make_model: Callable[[Shapes, int], keras.Model],
+) -> None:
+    """Trains, and compares the perplexity with that of guessing by frequency.
 
     Args:
-        text: whose pieces are used.
-        pairs: those to make batches of.
-        size: the number of pairs in a batch of all ranks whose longest side has this many pieces.
-        endless: shuffled and repeated, for training.
+        description: of the example.
+        all_shapes: by the names that `--shapes` takes.
+        make_model: of sizes and a number of pieces; (source, target) give the scores of all pieces.
     """
-    sides = [text.pieces.encode(sentences) for sentences in zip(*pairs, strict=True)]
-    longest = tf.maximum(*(side.row_lengths() for side in sides))
-    sides = [tf.ragged.boolean_mask(side, longest <= LONGEST) for side in sides]
-    examples = _examples(*sides)
-    if endless:
-        examples = examples.shuffle(100_000).repeat()
-    batches = examples.bucket_by_sequence_length(
-        element_length_func=lambda source, target: tf.maximum(tf.size(source), tf.size(target)),
-        bucket_boundaries=[length + 1 for length in _LENGTHS],
-        bucket_batch_sizes=[size(length) for length in [*_LENGTHS, LONGEST]],
-        padding_values=PADDING,
-    )
-    batches = batches.map(_shift)
-    if not endless:
-        # Keras warns at the end of what it does not know the length of.
-        count = sum(1 for _ in batches)
-        batches = batches.apply(tf.data.experimental.assert_cardinality(count))
-    return batches
+    parser = recipe.argument_parser(description)
+    parser.add_argument("--translate", type=int, default=0, help="sentences, to measure BLEU")
+    args = parser.parse_args()
+    shapes = all_shapes[args.shapes]
 
+    strategy = tfdear.DearStrategy()
+    keras.utils.set_random_seed(1)
+    text = translations.load(args.text, shapes.pieces)
 
-def _examples(sources: tf.RaggedTensor, targets: tf.RaggedTensor) -> tf.data.Dataset:
-    # The rows come as ragged tensors without a ragged dimension, which cannot be padded.
-    return tf.data.Dataset.from_tensor_slices((sources, targets)).map(lambda *rows: rows)
+    def pairs(length: int) -> int:
+        return shapes.pairs_per_rank(length) * strategy.world_size
 
-
-def _shift(source, target):
-    following = target[:, 1:]
-    weights = tf.cast(following != PADDING, tf.float32)
-    return (source, target[:, :-1]), following, weights
+    training = make_batches(text, text.training, pairs, endless=True)
+    held_out = make_batches(text, text.held_out, lambda length: 64, endless=False)
+    steps = args.steps or shapes.steps
+    with strategy.scope():
+        model = make_model(shapes, text.pieces.number)
+        schedule = keras.optimizers.schedules.CosineDecay(
+            0.0, steps, warmup_target=shapes.learning_rate, warmup_steps=min(200, steps // 4)
+        )
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.Adam(schedule, clipnorm=1.0), loss)
+    seconds = recipe.train(model, training, steps)
+    rows = {
+        "pairs": f"{len(text.training)}, and {len(text.held_out)} held out",
+        "training": f"{steps} steps of {pairs(16)} pairs of up to 16 pieces, {seconds:.0f} s",
+    }
+    rows |= compare(text, recipe.mean_loss(strategy, model, held_out))
+    if args.translate:
+        rows |= measure_bleu(strategy, model, text, args.translate)
+    recipe.print_summary(strategy, rows)
 
 
 def translate(
@@ -85,43 +96,38 @@ def translate(
     longest = min(LONGEST, 2 * int(tf.reduce_max(sources.row_lengths())) + 8)
     while targets.shape[1] < longest and not (targets == END).any(1).all():
         rows = tf.RaggedTensor.from_tensor(targets)
-        batches = _examples(sources, rows).padded_batch(64)
+        batches = as_examples(sources, rows).padded_batch(64)
         pieces = guess.predict(batches.map(lambda source, target: ((source, target),)), verbose=0)
         targets = np.concatenate([targets, pieces[:, None].astype(np.int32)], axis=1)
     return text.pieces.decode(targets)
 
 
-def measure(
-    strategy: tfdear.DearStrategy, model: keras.Model, text: Translations, translated: int
-) -> dict[str, str]:
-    """Returns what is printed of a trained model.
-
-    Args:
-        strategy: the model's.
-        model: of (source, target), with the scores of all pieces.
-        text: what it was trained on.
-        translated: number of held-out sentences to translate for BLEU; 0 for none.
-    """
-    held_out = make_batches(text, text.held_out, lambda length: 64, endless=False)
-    perplexity = math.exp(recipe.mean_loss(strategy, model, held_out))
+def compare(text: Translations, loss: float) -> dict[str, str]:
+    """Returns the perplexity of held-out pieces, and that of guessing by frequency."""
     # Of the targets, what follows BEGIN, as in the batches.
     trained, measured = (
         text.pieces.encode([target for _, target in pairs])[:, 1:].flat_values.numpy()
         for pairs in (text.training, text.held_out)
     )
+    perplexity = math.exp(loss)
     guessed = math.exp(unigram.cross_entropy(trained, measured, text.pieces.number))
-    rows = {
-        "pairs": f"{len(text.training)}, and {len(text.held_out)} held out",
+    return {
         "perplexity, held out": f"{perplexity:.1f}",
         "of the pieces' frequencies": f"{guessed:.1f} (ratio {perplexity / guessed:.2f})",
     }
-    if translated:
-        import sacrebleu
 
-        sources, references = zip(*text.held_out[:translated], strict=True)
-        translations = translate(strategy, model, text, list(sources))
-        bleu = sacrebleu.metrics.BLEU()
-        score = bleu.corpus_score(translations, [list(references)]).score
-        rows["BLEU"] = f"{score:.1f}, of {len(sources)} sentences, {bleu.get_signature()}"
-        rows["for example"] = f"{sources[0]} -> {translations[0]}"
-    return rows
+
+def measure_bleu(
+    strategy: tfdear.DearStrategy, model: keras.Model, text: Translations, count: int
+) -> dict[str, str]:
+    """Returns the BLEU of translations of the first held-out sentences, and one of them."""
+    import sacrebleu
+
+    sources, references = zip(*text.held_out[:count], strict=True)
+    translated = translate(strategy, model, text, list(sources))
+    bleu = sacrebleu.metrics.BLEU()
+    score = bleu.corpus_score(translated, [list(references)]).score
+    return {
+        "BLEU": f"{score:.1f}, of {len(sources)} sentences, {bleu.get_signature()}",
+        "for example": f"{sources[0]} -> {translated[0]}",
+    }

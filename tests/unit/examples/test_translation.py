@@ -1,42 +1,50 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 
+"""The two translators."""
+
+import dataclasses
+
+import gnmt
+import keras
 import numpy as np
 import pytest
-import translation
-from text.sentence_pieces import BEGIN, END, PADDING, SentencePieces, learn
-from text.translations import Translations
+import transformer
+from text.sentence_pieces import PADDING
+
+PIECES = 20
+SMALL = {gnmt: {"width": 8}, transformer: {"width": 8, "inner": 16, "heads": 2}}
 
 
-@pytest.fixture(scope="module")
-def text():
-    words = [" ".join(f"w{n % 7}" for n in range(length)) for length in range(1, 40)]
-    pairs = [(source, source.upper()) for source in words]
-    pieces = SentencePieces(learn([side for pair in pairs for side in pair], 40))
-    return Translations(pairs, pairs[:10], pieces)
+@pytest.fixture(scope="module", params=SMALL, ids=lambda example: example.__name__)
+def model(request):
+    keras.utils.set_random_seed(1)
+    shapes = dataclasses.replace(request.param.SHAPES["default"], **SMALL[request.param])
+    return request.param.make_model(shapes, PIECES)
 
 
-def test_labels_are_the_targets_one_piece_on_and_padding_weighs_nothing(text):
-    batches = list(translation.make_batches(text, text.held_out, lambda length: 4, endless=False))
-    found = []
-    for (sources, targets), labels, weights in batches:
-        np.testing.assert_array_equal(weights, np.not_equal(labels, PADDING))
-        np.testing.assert_array_equal(targets[:, 1:], labels[:, :-1])
-        assert (targets.numpy()[:, 0] == BEGIN).all() and len(sources) <= 4
-        assert (np.sum(labels == END, axis=1) == 1).all()
-        targets = np.concatenate([targets, labels[:, -1:]], axis=1)
-        sides = (text.pieces.decode(side) for side in (sources.numpy(), targets))
-        found += zip(*sides, strict=True)
-    assert sorted(found) == sorted(text.held_out)
+@pytest.fixture
+def batch():
+    random = np.random.default_rng(1)
+    return random.integers(4, PIECES, (2, 6)), random.integers(4, PIECES, (2, 5))
 
 
-def test_batches_by_number_of_pieces(text):
-    batches = translation.make_batches(text, text.training, lambda length: 300 // length, True)
-    for (sources, targets), _, _ in batches.take(50):
-        longest = max(sources.shape[1], targets.shape[1] + 1)
-        assert len(sources) == 300 // next(n for n in translation._LENGTHS if n >= longest)
+def test_no_piece_is_scored_by_those_after_it(model, batch):
+    source, target = batch
+    scores = model((source, target)).numpy()
+    assert scores.shape == (2, 5, PIECES)
+    other = target.copy()
+    other[:, 3:] = 4
+    changed = model((source, other)).numpy()
+    np.testing.assert_allclose(changed[:, :3], scores[:, :3], atol=1e-5)
+    assert np.abs(changed[:, 3:] - scores[:, 3:]).max() > 1e-3
 
 
-def test_long_pairs_are_left_out(text):
-    long = ("w1 " * translation.LONGEST, "W1")
-    batches = translation.make_batches(text, [long, text.training[0]], lambda length: 4, False)
-    assert sum(len(labels) for _, labels, _ in batches) == 1
+def test_padding_of_the_source_changes_nothing(model, batch):
+    source, target = batch
+    scores = model((source, target)).numpy()
+    longer = np.pad(source, ((0, 0), (0, 3)), constant_values=PADDING)
+    np.testing.assert_allclose(model((longer, target)).numpy(), scores, atol=1e-5)
+    source[1, 2] = PADDING + 5 if source[1, 2] != PADDING + 5 else PADDING + 6
+    changed = model((source, target)).numpy()
+    np.testing.assert_allclose(changed[0], scores[0], atol=1e-5)
+    assert np.abs(changed[1] - scores[1]).max() > 1e-4
