@@ -128,7 +128,7 @@ def main() -> None:
             loss={"guesses": loss, "follows": loss},
             weighted_metrics={"guesses": per_piece, "follows": "accuracy"},
         )
-    seconds = recipe.train(model, training, steps)
+    seconds = recipe.train(strategy, model, training, steps, args.curve)
     results = model.evaluate(held_out, return_dict=True, verbose=0)
     loss, accuracy = results["guesses_per_piece"], results["follows_accuracy"]
     guessed = measured.guessed[measured.guessed != PADDING]

@@ -96,7 +96,7 @@ def main() -> None:
             loss=tfdear.losses.SampledSoftmax(model.table, model.bias, samples=shapes.samples),
         )
     steps = args.steps or shapes.steps
-    seconds = recipe.train(model, training, steps)
+    seconds = recipe.train(strategy, model, training, steps, args.curve)
     # Where nothing is trained the loss is that of the whole softmax.
     perplexity = math.exp(model.evaluate(held_out, verbose=0))
     guessed = math.exp(unigram.cross_entropy(text.training, labels.ravel(), len(text.words)))

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import pathlib
 import time
 
 import keras
@@ -31,15 +33,55 @@ def argument_parser(description: str) -> argparse.ArgumentParser:
         help="sizes that train in one to two minutes on two cores, or the paper's",
     )
     parser.add_argument("--steps", type=int, help="of training, in place of the recipe's number")
+    parser.add_argument(
+        "--curve", type=pathlib.Path, help="a file to write the loss after each step to, as JSON"
+    )
     return parser
 
 
-def train(model: keras.Model, batches: tf.data.Dataset, steps: int) -> float:
-    """Trains for this many steps on endless batches, and returns the seconds."""
+class _Curve(keras.callbacks.Callback):
+    """Keeps the loss after each step: the mean since the last line of progress."""
+
+    def __init__(self):
+        super().__init__()
+        self.losses: list[float] = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.losses.append(float(logs["loss"]))
+
+
+def train(
+    strategy: tfdear.DearStrategy,
+    model: keras.Model,
+    batches: tf.data.Dataset,
+    steps: int,
+    curve: pathlib.Path | None = None,
+) -> float:
+    """Trains on endless batches, and returns the seconds.
+
+    Args:
+        strategy: the model's.
+        model: compiled.
+        batches: for this training, and no end to them.
+        steps: number of batches to train on.
+        curve: file to which rank 0 writes the losses, and how many bytes it had sent.
+    """
     lines = next(n for n in range(max(1, steps // _STEPS_PER_LINE), 0, -1) if steps % n == 0)
+    callbacks = [_Curve()] if curve else []
     begin = time.perf_counter()
-    model.fit(batches, epochs=lines, steps_per_epoch=steps // lines, shuffle=False, verbose=2)
-    return time.perf_counter() - begin
+    model.fit(
+        batches,
+        epochs=lines,
+        steps_per_epoch=steps // lines,
+        shuffle=False,
+        verbose=2,
+        callbacks=callbacks,
+    )
+    seconds = time.perf_counter() - begin
+    if curve and strategy.is_chief:
+        sent = strategy.statistics()["bytes_sent"]
+        curve.write_text(json.dumps({"losses": callbacks[0].losses, "bytes_sent": sent}))
+    return seconds
 
 
 def mean_loss(strategy: tfdear.DearStrategy, model: keras.Model, batches: tf.data.Dataset) -> float:

@@ -64,7 +64,7 @@ def main(
         )
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.Adam(schedule, clipnorm=1.0), loss)
-    seconds = recipe.train(model, training, steps)
+    seconds = recipe.train(strategy, model, training, steps, args.curve)
     rows = {
         "pairs": f"{len(text.training)}, and {len(text.held_out)} held out",
         "training": f"{steps} steps of {pairs(16)} pairs of up to 16 pieces, {seconds:.0f} s",

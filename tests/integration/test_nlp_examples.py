@@ -1,6 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """The examples of examples/nlp, a few steps on the text that every Python has."""
 
+import json
 import math
 import pathlib
 import re
@@ -23,11 +24,11 @@ EXAMPLES = {
 }
 
 
-def run(script: str, *arguments: str) -> list[str]:
+def run(script: str, *arguments: str, **options: str) -> list[str]:
     """Runs a script on two ranks for five steps, and returns what each printed."""
     arguments = ("--text", "fallback", "--steps", "5", *arguments)
     # Nothing is to be found that was prepared here.
-    variables = {"TFDEAR_TEXT": "/nowhere", "PYTHONPATH": str(NLP.parents[1])}
+    variables = {"TFDEAR_TEXT": "/nowhere", "PYTHONPATH": str(NLP.parents[1]), **options}
     results = ranks.run_ranks(2, NLP / script, variables, DEADLINE, arguments)
     assert [code for code, _ in results] == [0, 0], "\n".join(text[-4000:] for _, text in results)
     return [text for _, text in results]
@@ -49,6 +50,20 @@ def test_five_steps(script):
     assert "training" not in other, "Only rank 0 prints."
     if arguments:
         assert 0 <= value(chief, "BLEU") <= 100
+
+
+@pytest.mark.newest_only
+@pytest.mark.parametrize("script", ["language_model.py", "gnmt.py"])
+def test_the_exchange_of_tables_changes_no_loss(script, tmp_path):
+    def train(exchange):
+        path = tmp_path / exchange
+        run(script, "--curve", str(path), TFDEAR_EMBEDDINGS=exchange)
+        curve = json.loads(path.read_text())
+        return curve["losses"], curve["bytes_sent"]
+
+    (divided, sent), (gathered, gathered_sent) = map(train, ["all_to_all", "all_gather"])
+    assert len(divided) == 5 and divided == gathered
+    assert sent < gathered_sent
 
 
 def test_what_is_not_prepared_is_said():
