@@ -71,6 +71,12 @@ class ServerStart(threading.Thread):
 
     def run(self) -> None:
         """Starts the server and waits until every rank has connected."""
+        try:
+            self._connect()
+        except Exception as error:  # Handed to the thread that waits.
+            self.error = error
+
+    def _connect(self) -> None:
         context = _tf_private.context.context()
         _bypass_proxies(self._hosts)
         if self._loopback_only:
@@ -82,8 +88,6 @@ class ServerStart(threading.Thread):
         try:
             context.enable_collective_ops(self._server)
             context.ensure_initialized()
-        except Exception as error:  # Handed to the thread that waits.
-            self.error = error
         finally:
             _tf_private.pywrap_tfe.TFE_EnableCollectiveOps = original
             if self._loopback_only:
