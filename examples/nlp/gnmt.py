@@ -89,12 +89,13 @@ def make_model(shapes: Shapes, pieces: int) -> keras.Model:
         x = x + lstm()(drop(x))
     encoded = x
 
-    # The decoder: what the first layer attends to is an input of all others, too.
+    # The decoder: what the first layer attends to is an input of all others, too. It is also added
+    # to what is scored: a way through all layers takes far longer to learn where to look.
     x = lstm()(drop(target_table(target)))
     attended = AdditiveAttention(shapes.width)(x, encoded, is_piece)
     for _ in range(shapes.depth - 1):
         x = x + lstm()(layers.Concatenate()([drop(x), attended]))
-    scores = layers.Dense(rows, name="classifier")(x)
+    scores = layers.Dense(rows, name="classifier")(x + attended)
     return keras.Model((source, target), scores)
 
 

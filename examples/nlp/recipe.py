@@ -64,10 +64,11 @@ def train(
         model: compiled.
         batches: for this training, and no end to them.
         steps: number of batches to train on.
-        curve: file to which rank 0 writes the losses, and how many bytes it had sent.
+        curve: file to which rank 0 writes the losses, and how many bytes it sent.
     """
     lines = next(n for n in range(max(1, steps // _STEPS_PER_LINE), 0, -1) if steps % n == 0)
     callbacks = [_Curve()] if curve else []
+    sent = strategy.statistics()["bytes_sent"]
     begin = time.perf_counter()
     model.fit(
         batches,
@@ -79,7 +80,7 @@ def train(
     )
     seconds = time.perf_counter() - begin
     if curve and strategy.is_chief:
-        sent = strategy.statistics()["bytes_sent"]
+        sent = strategy.statistics()["bytes_sent"] - sent
         curve.write_text(json.dumps({"losses": callbacks[0].losses, "bytes_sent": sent}))
     return seconds
 

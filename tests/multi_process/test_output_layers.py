@@ -96,7 +96,8 @@ def test_a_tied_layer_sends_what_a_dense_one_does(train, world_size):
     report = train(world_size)[0]
     sent = {case: int(report[case]["bytes"]) for case in ("tied", "tied_by_column", "dense_tied")}
     print(world_size, sent, sent["tied"] / sent["dense_tied"])
-    assert 0 < sent["tied"] <= 1.05 * sent["dense_tied"]
+    # And it is all counted: the table travels in lanes of its own.
+    assert 0.8 * sent["dense_tied"] < sent["tied"] <= 1.05 * sent["dense_tied"]
 
 
 @pytest.mark.timeout(500)

@@ -12,7 +12,6 @@ from tfdear.base import names
 from tfdear.engine import event_reader
 from tfdear.engine import events as event_record
 from tfdear.engine import plan as engine_plan
-from tfdear.job.groups import GRADIENT_LANES
 from tfdear.measure import steps as statistics
 from tfdear.planning import bounds as bounds_module
 
@@ -37,7 +36,7 @@ class StrategyStatistics:
             summary, job.world_size, job.groups.level_sizes
         )
         summary["lost_events"] = 0 if reader is None else reader.lost
-        lanes = () if reader is None else (names.Lane.CONTROL, *GRADIENT_LANES)
+        lanes = () if reader is None else names.Lane
         summary["bytes_sent"] = sum(job.engine.counters(lane)["bytes_sent"] for lane in lanes)
         summary["transports"] = {
             lane.name.lower(): transport.name.lower()
