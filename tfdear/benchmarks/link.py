@@ -12,9 +12,12 @@ _TIMEOUT = 120.0
 _ROUNDS = 5
 
 
-def measure(group: Group) -> cost_model.CommunicationCosts:
-    """Measures and fits the costs of the three collectives between the ranks of a group."""
-    rounds = [group.call("costs", _TIMEOUT)[0] for _ in range(_ROUNDS)]
+def measure(group: Group, method: str = "costs") -> cost_model.CommunicationCosts:
+    """Measures and fits the costs of the three collectives between the ranks of a group.
+
+    `method`: the name by which ranks measure theirs.
+    """
+    rounds = [group.call(method, _TIMEOUT)[0] for _ in range(_ROUNDS)]
     return cost_model.CommunicationCosts(
         **{
             phase: cost_model.LinearCost(

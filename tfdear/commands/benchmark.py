@@ -14,7 +14,7 @@ from typing import Any
 from tfdear.benchmarks import report
 from tfdear.benchmarks.group import BenchmarkError
 from tfdear.benchmarks.lab import LabError
-from tfdear.commands import benchmark_runs, output_file
+from tfdear.commands import benchmark_runs, embedding_benchmarks, output_file
 from tfdear.commands.refusal import refuse
 from tfdear.planning import schedules
 
@@ -204,6 +204,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     _add_number(search, "--steps", 3, "steps of each repeat")
     # Steps of these models take as long to compute as their gradients on such a link.
     search.set_defaults(rate="2gbit", repeats=3)
+    embedding_benchmarks.add_parser(kinds, _add)
 
 
 def _positive(convert: Callable[[str], Any]) -> Callable[[str], Any]:

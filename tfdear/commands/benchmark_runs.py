@@ -23,7 +23,7 @@ def tell(line: str) -> None:
 
 
 @contextlib.contextmanager
-def _settings(
+def settings_of(
     options: argparse.Namespace,
     rate: str,
     iterations: int = 1,
@@ -48,7 +48,7 @@ def replay(options: argparse.Namespace) -> dict[str, Any]:
     from tfdear.benchmarks import peers, replay
 
     trace = simulator.load(options.trace)
-    with _settings(options, options.rate, options.iterations) as settings:
+    with settings_of(options, options.rate, options.iterations) as settings:
         return replay.measure(
             settings,
             peers=[peers.tfdear(), peers.torch(options.torch_python)],
@@ -66,7 +66,7 @@ def fusion(options: argparse.Namespace) -> dict[str, Any]:
     trace = simulator.load(options.trace)
     for text in options.planners:
         fusion_package.parse(text)
-    with _settings(options, options.rate, options.iterations) as settings:
+    with settings_of(options, options.rate, options.iterations) as settings:
         return fusion_benchmark.measure(
             settings,
             trace=trace,
@@ -88,7 +88,7 @@ def search(options: argparse.Namespace) -> dict[str, Any]:
         parsed = fusion_package.parse(text.replace("{seed}", "0"))
         if not isinstance(parsed, planner.SearchingPlanner):
             raise ValueError(f"--searches takes planners that search. Received: {text}")
-    with _settings(options, options.rate, options.steps) as settings:
+    with settings_of(options, options.rate, options.steps) as settings:
         return search.measure(
             settings,
             models=options.models,
@@ -104,7 +104,7 @@ def sparse(options: argparse.Namespace) -> dict[str, Any]:
     from tfdear.benchmarks import sparse
 
     compressor.check_density(options.density)
-    with _settings(options, options.rate) as settings:
+    with settings_of(options, options.rate) as settings:
         return sparse.measure(
             settings,
             ranks_per_node=options.ranks_per_node,
@@ -123,7 +123,7 @@ def training(options: argparse.Namespace) -> dict[str, Any]:
         training.variables(name)
     rates = [*options.rates, *(["none"] if options.learning_steps > 0 else [])]
     return training.measure(
-        {rate: functools.partial(_settings, options, rate, options.steps) for rate in rates},
+        {rate: functools.partial(settings_of, options, rate, options.steps) for rate in rates},
         ranks_per_node=options.ranks_per_node,
         task=options.task,
         batch_size=options.batch_size,
@@ -137,7 +137,7 @@ def overlap(options: argparse.Namespace) -> dict[str, Any]:
     from tfdear.benchmarks import overlap, peers
 
     one_node = options.one_node
-    with _settings(options, options.rate, options.steps, one_node=one_node) as settings:
+    with settings_of(options, options.rate, options.steps, one_node=one_node) as settings:
         return overlap.measure(
             settings,
             peers=[
@@ -160,5 +160,5 @@ def collectives(options: argparse.Namespace) -> dict[str, Any]:
         peers.torch(options.torch_python),
         peers.horovod(options.horovod_python),
     ]
-    with _settings(options, options.rate, paths=options.paths) as settings:
+    with settings_of(options, options.rate, paths=options.paths) as settings:
         return collectives.measure(settings, peers=frameworks, sizes=options.sizes)

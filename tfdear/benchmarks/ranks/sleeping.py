@@ -21,6 +21,16 @@ class Device:
         """Makes the device idle from now on."""
         self.cursor = time.monotonic()
 
+    def catch_up(self, tolerance: float) -> None:
+        """Does not make up for idle time, if that was longer than `tolerance` seconds.
+
+        For callers that do not know when their data came. A shorter time is taken for what the
+        machine needs to hand it on, which an accelerator does not wait for.
+        """
+        now = time.monotonic()
+        if now - self.cursor > tolerance:
+            self.cursor = now
+
     def compute(self, seconds: float) -> None:
         """Computes for `seconds` after the previous computation."""
         self.cursor += seconds

@@ -69,7 +69,11 @@ def collective(name: str, nbytes: int, repeats: int) -> float:
 
 def costs() -> dict[str, dict[str, float]]:
     """What the collectives cost this rank: a and b of each."""
-    return dataclasses.asdict(link_costs.measure(_job().engine, _LANE, window=_COSTS_WINDOW))
+    return _costs_of(_job())
+
+
+def _costs_of(job: Job) -> dict[str, dict[str, float]]:
+    return dataclasses.asdict(link_costs.measure(job.engine, _LANE, window=_COSTS_WINDOW))
 
 
 def gradient_sum(count: int, repeats: int) -> dict:
@@ -272,3 +276,24 @@ def searched_fit(model: str, batch_size: int, most_steps: int, assignment: dict)
     return searched_fit.run(
         *_searching(), model, batch_size, most_steps, searched_fit.Assignment(**assignment)
     )
+
+
+def build_tables(**arguments) -> None:
+    """Makes a model with tables that sleeps; see `table_steps.build`."""
+    import table_steps  # type: ignore[import-not-found]
+
+    table_steps.build(**arguments)
+
+
+def run_tables(**arguments) -> list[float]:
+    """Trains it; see `table_steps.run`."""
+    import table_steps
+
+    return table_steps.run(**arguments)
+
+
+def costs_beside_tables() -> dict[str, dict[str, float]]:
+    """As `costs`, in the job of the models with tables."""
+    import table_steps
+
+    return _costs_of(table_steps.strategy()._job)

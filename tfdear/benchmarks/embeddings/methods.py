@@ -1,0 +1,147 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""The ways to exchange tables that are compared, and the ranks that exchange them so."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfdear.benchmarks import link
+from tfdear.benchmarks.group import Group
+from tfdear.benchmarks.settings import Settings
+from tfdear.planning.cost_model import LinearCost
+from tfdear.planning.embedding_costs import ExchangeCosts
+
+_TIMEOUT = 600.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A way to exchange tables.
+
+    Args:
+        exchange: What `ranks/table_steps.py` does with tables.
+        description: What it is, for readers.
+        variables: Of its job's environment. Methods with the same ones share their processes.
+        raw: Whether rows of the same id travel one by one.
+        baseline: Whether it is one that sharded tables are compared with.
+    """
+
+    exchange: str
+    description: str
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    raw: bool = False
+    baseline: bool = True
+
+
+METHODS = {
+    "dense": Method("all_reduce", "all-reduce of whole tables"),
+    "all_gather_raw": Method("all_gather", "a row for each id, to all ranks", raw=True),
+    "all_gather": Method("all_gather", "a row for each different id, to all ranks"),
+    "all_to_all": Method("all_to_all", "tables divided among the ranks, no order", baseline=False),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Computation:
+    """A layer that sleeps."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+    sizes: Sequence[int] = ()  # Elements of its weights.
+
+
+@dataclasses.dataclass(frozen=True)
+class Lookup:
+    """A table, and the layer that needs its vectors."""
+
+    rows: int
+    columns: int
+    layer: int
+
+
+@dataclasses.dataclass
+class Result:
+    """What was measured of a method; times in seconds."""
+
+    method: str
+    seconds: list[float] = dataclasses.field(default_factory=list)  # Of steps.
+    sent: float = 0.0  # Bytes of the busiest rank in a step, headers included.
+
+    @property
+    def median(self) -> float:
+        """Median time of a step."""
+        return statistics.median(self.seconds)
+
+
+class Jobs:
+    """The processes of some methods, which take turns. Use it in a `with` statement."""
+
+    def __init__(self, settings: Settings, methods: Sequence[str]):
+        self._settings = settings
+        self._methods = methods
+        self._stack = contextlib.ExitStack()
+        self._groups: dict[str, Group] = {}
+
+    def __enter__(self) -> Jobs:
+        settings = self._settings
+        groups: dict[tuple[tuple[str, str], ...], Group] = {}
+        for name in self._methods:
+            variables = METHODS[name].variables
+            key = tuple(sorted(variables.items()))
+            if key not in groups:
+                group = Group("with_tfdear", sys.executable, settings.lab, settings.pin, variables)
+                groups[key] = self._stack.enter_context(group)
+            self._groups[name] = groups[key]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def costs(self) -> ExchangeCosts:
+        """What exchanges cost here, once a model is built: as every job measures its links."""
+        collectives = link.measure(self._groups[self._methods[0]], "costs_beside_tables")
+        # An all-gather of n bytes sends (P - 1) / P of them, in P - 1 messages.
+        ranks = len(self._settings.lab.nodes)
+        gather = collectives.all_gather
+        return ExchangeCosts(collectives, LinearCost(gather.a, gather.b * ranks / (ranks - 1)))
+
+    def build(self, name: str, layers: Sequence[Computation], tables: Sequence[Lookup]) -> None:
+        """Makes the model of a method."""
+        self._groups[name].call(
+            "build_tables",
+            _TIMEOUT,
+            name=name,
+            exchange=METHODS[name].exchange,
+            layers=[dataclasses.asdict(layer) for layer in layers],
+            tables=[dataclasses.asdict(table) for table in tables],
+        )
+
+    def measure(self, ids: Mapping[str, list[dict[str, Any]]]) -> dict[str, Result]:
+        """Makes steps of some methods, which take turns.
+
+        Args:
+            ids: By method, the ids of its tables, as `ranks/table_steps.py` takes them.
+        """
+        settings, lab = self._settings, self._settings.lab
+        results = {name: Result(name) for name in ids}
+        arguments = {name: {"name": name, "ids": ids[name]} for name in ids}
+        for name in ids:  # Makes its graph, and warms up memory and connections.
+            self._groups[name].call("run_tables", _TIMEOUT, steps=1, **arguments[name])
+        for _ in range(settings.repeats):
+            for name, result in results.items():
+                before = lab.bytes_sent()
+                of_ranks = self._groups[name].call(
+                    "run_tables", _TIMEOUT, steps=settings.iterations, **arguments[name]
+                )
+                # One step more is not timed.
+                sent = lab.most_sent_since(before) / (settings.iterations + 1)
+                result.sent = min(result.sent or sent, sent)
+                # Ranks wait for each other, so that they take as long but for single steps.
+                means = [statistics.fmean(seconds) for seconds in of_ranks]
+                result.seconds.append(max(means))
+        return results

@@ -1,0 +1,103 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""What all communication for one table takes, at every sparsity of its gradient.
+
+There is no computation that could hide it: a step is a lookup, a gradient of ones, and the update.
+
+Reference: Li et al., "EmbRace", ICPP 2022, Figure 4.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from tfdear.benchmarks.embeddings.methods import METHODS, Computation, Jobs, Lookup, Result
+from tfdear.benchmarks.settings import Settings
+from tfdear.benchmarks.table import table
+from tfdear.planning import embedding_costs
+from tfdear.planning.table import Table
+
+# The method that measures each exchange that can be chosen.
+_MEASURED_BY = {"all_reduce": "dense", "all_gather": "all_gather", "all_to_all": "all_to_all"}
+
+
+def measure(
+    settings: Settings,
+    *,
+    methods: Sequence[str],
+    rows: int,
+    columns: int,
+    sparsity: Sequence[float],
+) -> dict[str, Any]:
+    """Measures methods at every sparsity, and prints a table.
+
+    Args:
+        settings: Where and how often.
+        methods: Names of `METHODS`.
+        rows: Of the table.
+        columns: Of the table.
+        sparsity: Parts of the rows that a rank's batch has not, in percent.
+
+    Returns:
+        What the JSON file holds.
+    """
+    ranks = len(settings.lab.nodes)
+    points = []
+    with Jobs(settings, methods) as jobs:
+        for name in methods:
+            jobs.build(name, [Computation()], [Lookup(rows, columns, 0)])
+        costs = jobs.costs()
+        for percent in sparsity:
+            used = max(1, round(rows * (1 - percent / 100)))
+            ids = [{"function": "spread", "rows": rows, "used": used}]
+            results = jobs.measure(dict.fromkeys(methods, ids))
+            choice = embedding_costs.choose(
+                Table("", rows, columns, used, used, 0, ranks), ranks, costs
+            )
+            points.append((percent, used, results, choice))
+            best = min(results.values(), key=lambda result: result.median)
+            settings.tell(
+                f"{percent:g} %: {used} rows of a rank; fastest: {best.method}, "
+                f"{best.median * 1e3:.1f} ms; chosen: {choice.exchange}"
+            )
+    _print(settings, methods, points)
+    return {
+        "benchmark": "embeddings sweep",
+        "ranks": ranks,
+        "rate_bits_per_second": settings.lab.bits_per_second,
+        "rows": rows,
+        "columns": columns,
+        "costs": dataclasses.asdict(costs),
+        "methods": {name: METHODS[name].description for name in methods},
+        "points": [
+            {
+                "sparsity": percent,
+                "used": used,
+                "chosen": choice.exchange,
+                "predicted": dict(choice.seconds),
+                "results": [
+                    {**vars(result), "median": result.median} for result in results.values()
+                ],
+            }
+            for percent, used, results, choice in points
+        ],
+    }
+
+
+def _print(settings: Settings, methods: Sequence[str], points: Sequence[Any]) -> None:
+    heads = [f"{percent:g} %" for percent, *_ in points]
+    lines = [["ms", *heads]]
+    for name in methods:
+        times = (results[name].median for _, _, results, _ in points)
+        lines.append([name, *(f"{seconds * 1e3:.1f}" for seconds in times)])
+    lines.append(["chosen", *(choice.exchange for *_, choice in points)])
+    lines.append(["chosen / best", *(_chosen_over_best(*point[2:]) for point in points)])
+    settings.tell(f"\nall communication of a step, by sparsity\n{table(lines, equal_widths=True)}")
+
+
+def _chosen_over_best(results: dict[str, Result], choice: embedding_costs.Choice) -> str:
+    chosen = results.get(_MEASURED_BY[choice.exchange])
+    if chosen is None:
+        return "not measured"
+    return f"{chosen.median / min(result.median for result in results.values()):.3f}"
