@@ -4,13 +4,19 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
+from tfdear import simulator
 from tfdear.benchmarks.embeddings.methods import METHODS
+from tfdear.benchmarks.embeddings.train import VARIANTS, Sizes
 from tfdear.commands import benchmark_runs
 
 _DESCRIPTION = "Ways to exchange tables of embeddings, in turns on one line."
+# A quarter of the words of the paper's language model.
+_SIZES = Sizes(words=198_368, columns=512, units=256, samples=512, windows=16, length=20)
 _Add = Callable[..., argparse.ArgumentParser]
 
 
@@ -31,6 +37,37 @@ def add_parser(kinds: argparse._SubParsersAction, add: _Add) -> None:
     )
     swept.add_argument("--iterations", type=int, default=2, help="steps per turn (default: 2)")
     swept.set_defaults(repeats=3)
+    replayed = add(modes, replay, "a model with tables, with sleep as computation")
+    replayed.add_argument(
+        "--trace",
+        default="gnmt-8",
+        help="a trace with tables that comes with tfdear (lm-1b, gnmt-8, transformer-big, "
+        "bert-base-squad), or a JSON file (default: gnmt-8)",
+    )
+    _add_methods(replayed, [name for name in METHODS if name != "dense"])
+    replayed.add_argument(
+        "--scale", type=float, default=0.25, help="of dense gradients' sizes (default: 0.25)"
+    )
+    replayed.add_argument(
+        "--ratio",
+        type=float,
+        default=1.0,
+        help="computation over the dense gradients' time on the line (default: 1)",
+    )
+    replayed.add_argument("--iterations", type=int, default=3, help="steps per turn (default: 3)")
+    replayed.set_defaults(repeats=3)
+    trained = add(modes, train, "training of a language model with two tables")
+    trained.add_argument(
+        "--variants",
+        nargs="+",
+        choices=tuple(VARIANTS),
+        default=tuple(VARIANTS),
+        metavar="VARIANT",
+        help=f"of {', '.join(VARIANTS)} (default: all)",
+    )
+    for option, number in {**dataclasses.asdict(_SIZES), "iterations": 3}.items():
+        trained.add_argument(f"--{option}", type=int, default=number, help=f"default: {number}")
+    trained.set_defaults(repeats=3)
 
 
 def _add_methods(parser: argparse.ArgumentParser, default: list[str]) -> None:
@@ -48,9 +85,7 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
     """All communication for one table, by sparsity of its gradient."""
     from tfdear.benchmarks.embeddings import sweep
 
-    for name in ("rows", "columns", "iterations"):
-        if getattr(options, name) < 1:
-            raise ValueError(f"--{name} must be at least 1. Received: {getattr(options, name)}")
+    _check_positive(options, "rows", "columns", "iterations")
     for percent in options.sparsity:
         if not 0 <= percent < 100:
             raise ValueError(f"--sparsity must be from 0 to below 100. Received: {percent:g}")
@@ -62,3 +97,43 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
             columns=options.columns,
             sparsity=options.sparsity,
         )
+
+
+def replay(options: argparse.Namespace) -> dict[str, Any]:
+    """A model with tables, with sleep as computation."""
+    from tfdear.benchmarks.embeddings import replay
+
+    _check_positive(options, "iterations")
+    for name in ("scale", "ratio"):
+        if not 0 < getattr(options, name) < math.inf:
+            raise ValueError(f"--{name} must be above 0. Received: {getattr(options, name):g}")
+    trace = simulator.load(options.trace)
+    with benchmark_runs.settings_of(options, options.rate, options.iterations) as settings:
+        return replay.measure(
+            settings,
+            methods=options.methods,
+            trace=trace,
+            scale=options.scale,
+            ratio=options.ratio,
+        )
+
+
+def train(options: argparse.Namespace) -> dict[str, Any]:
+    """Training of a language model with two tables."""
+    from tfdear.benchmarks.embeddings import train
+
+    numbers = [field.name for field in dataclasses.fields(Sizes)]
+    _check_positive(options, "iterations", *numbers)
+    with benchmark_runs.settings_of(options, options.rate, options.iterations) as settings:
+        return train.measure(
+            settings,
+            variants=options.variants,
+            sizes=Sizes(**{name: getattr(options, name) for name in numbers}),
+            horovod_python=options.horovod_python,
+        )
+
+
+def _check_positive(options: argparse.Namespace, *names: str) -> None:
+    for name in names:
+        if getattr(options, name) < 1:
+            raise ValueError(f"--{name} must be at least 1. Received: {getattr(options, name)}")

@@ -121,17 +121,20 @@ class Jobs:
             tables=[dataclasses.asdict(table) for table in tables],
         )
 
-    def measure(self, ids: Mapping[str, list[dict[str, Any]]]) -> dict[str, Result]:
+    def measure(
+        self, ids: Mapping[str, list[dict[str, Any]]], warm_up: int = 1
+    ) -> dict[str, Result]:
         """Makes steps of some methods, which take turns.
 
         Args:
             ids: By method, the ids of its tables, as `ranks/table_steps.py` takes them.
+            warm_up: Steps before the first turn. Defaults to 1.
         """
         settings, lab = self._settings, self._settings.lab
         results = {name: Result(name) for name in ids}
         arguments = {name: {"name": name, "ids": ids[name]} for name in ids}
         for name in ids:  # Makes its graph, and warms up memory and connections.
-            self._groups[name].call("run_tables", _TIMEOUT, steps=1, **arguments[name])
+            self._groups[name].call("run_tables", _TIMEOUT, steps=warm_up, **arguments[name])
         for _ in range(settings.repeats):
             for name, result in results.items():
                 before = lab.bytes_sent()

@@ -3,6 +3,7 @@
 
 import collections
 import os
+import resource
 import time
 
 import tensorflow as tf
@@ -95,3 +96,22 @@ def train(mode: str, steps: int) -> float:
     import keras_models
 
     return keras_models.seconds_per_step(*_trained[mode], steps)
+
+
+def build_language_model(
+    tables: str, words: int, columns: int, units: int, samples: int, windows: int, length: int
+) -> None:
+    """Makes a language model and its data, as `with_tfdear` does; `tables` without "sharded"."""
+    import horovod.tensorflow.keras as horovod_keras
+    import keras
+    import language_model  # type: ignore[import-not-found]
+
+    model, loss = language_model.whole(words, columns, units, samples, tables == "densified")
+    model.compile(horovod_keras.DistributedOptimizer(keras.optimizers.Adam(1e-3)), loss)
+    dataset = language_model.data(words, windows, length)
+    _trained["together"] = (model, dataset)
+
+
+def memory() -> int:
+    """Bytes of the most memory that this process had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

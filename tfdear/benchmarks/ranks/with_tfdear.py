@@ -4,6 +4,7 @@
 import dataclasses
 import functools
 import os
+import resource
 import socket
 import time
 
@@ -297,3 +298,41 @@ def costs_beside_tables() -> dict[str, dict[str, float]]:
     import table_steps
 
     return _costs_of(table_steps.strategy()._job)
+
+
+def build_language_model(
+    tables: str, words: int, columns: int, units: int, samples: int, windows: int, length: int
+) -> None:
+    """Makes a language model and its data.
+
+    Args:
+        tables: "sharded", "plain" (`keras.layers.Embedding`'s) or "densified" (the same with dense
+            gradients).
+        words: Rows of its two tables.
+        columns: Of the tables.
+        units: Of the LSTM.
+        samples: Candidates of the sampled softmax.
+        windows: Examples of a rank in a step.
+        length: Words of an example.
+    """
+    import keras
+    import language_model  # type: ignore[import-not-found]
+
+    strategy = tfdear.DearStrategy()
+    with strategy.scope():
+        if tables == "sharded":
+            table, output_table = (tfdear.layers.ShardedEmbedding(words, columns) for _ in range(2))
+            bias = tfdear.layers.ShardedEmbedding(words, 1, embeddings_initializer="zeros")
+            loss = tfdear.losses.SampledSoftmax(output_table, bias, samples=samples)
+            model = language_model.LanguageModel(table, output_table, bias, units, columns)
+        else:
+            densify = tables == "densified"
+            model, loss = language_model.whole(words, columns, units, samples, densify)
+        model.compile(keras.optimizers.Adam(1e-3), loss)
+    dataset = language_model.data(words, windows * strategy.world_size, length)
+    _trained["together"] = (model, dataset, strategy.synchronize)
+
+
+def memory() -> int:
+    """Bytes of the most memory that this process had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,202 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Ways to exchange the tables of a model whose computation sleeps as long as a trace says.
+
+All else is real: a Keras model under the strategy, its tables, gradients, updates and the line.
+Rows that no batch names are left out of tables that are looked up: they cost nothing there.
+
+Reference: Li et al., "EmbRace", ICPP 2022, section 5.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfdear.benchmarks import report
+from tfdear.benchmarks.embeddings.methods import METHODS, Computation, Jobs, Lookup, Result
+from tfdear.benchmarks.ranks import drawn_ids
+from tfdear.benchmarks.settings import Settings
+from tfdear.benchmarks.table import table_of
+from tfdear.planning import partition, row_counts
+from tfdear.planning.embedding_costs import TableTraffic
+from tfdear.planning.table import Table
+from tfdear.planning.trace import Trace
+
+# Until buckets are planned by what was measured.
+_WARM_UP_STEPS = 8
+
+
+def measure(
+    settings: Settings, *, methods: Sequence[str], trace: Trace, scale: float, ratio: float
+) -> dict[str, Any]:
+    """Replays a model with every method, and prints a table.
+
+    Args:
+        settings: Where and how often; an iteration is a step.
+        methods: Names of `METHODS`.
+        trace: A model with tables.
+        scale: What the sizes of dense gradients are multiplied by.
+        ratio: Computation over the time that the line needs for dense gradients.
+
+    Returns:
+        What the JSON file holds.
+    """
+    if not trace.tables:
+        raise ValueError(f"Trace {trace.name!r} has no tables; it needs at least one.")
+    ranks = len(settings.lab.nodes)
+    tables = [
+        dataclasses.replace(table, prior=row_counts.fit(table).prior(ranks), workers=ranks)
+        for table in trace.tables
+    ]
+    with Jobs(settings, methods) as jobs:
+        costs = jobs.costs()
+        trace = _scaled(trace, scale)
+        dense_bytes = _dense_bytes(trace)
+        computation = ratio * costs.collectives.all_reduce.seconds(dense_bytes)
+        trace = trace.scaled(computation / (trace.forward + trace.backward))
+        layers, places = _layers(trace)
+        for name in methods:
+            jobs.build(name, layers, _lookups(name, tables, places, ranks))
+        results = jobs.measure({name: _ids(name, tables) for name in methods}, _WARM_UP_STEPS)
+    least = {name: _least_bytes(name, dense_bytes, tables, ranks) for name in methods}
+    for table in tables:
+        settings.tell(
+            f"{table.layer}: {table.rows} x {table.columns}; rows of a rank's batch: {table.ids}, "
+            f"different {table.coalesced}, prior {table.prior}"
+        )
+    settings.tell(
+        f"{trace.name} on {ranks} ranks: dense gradients {dense_bytes / 1e6:.1f} MB (x {scale:g}), "
+        f"computation {computation:.3f} s"
+    )
+    _print(settings, results, least, computation, ranks * tables[0].ids)
+    return {
+        "benchmark": "embeddings replay",
+        "trace": trace.name,
+        "ranks": ranks,
+        "rate_bits_per_second": settings.lab.bits_per_second,
+        "scale": scale,
+        "dense_bytes": dense_bytes,
+        "computation": computation,
+        "costs": dataclasses.asdict(costs),
+        "tables": [dataclasses.asdict(table) for table in tables],
+        "results": [
+            {
+                **vars(result),
+                "description": METHODS[name].description,
+                "median": result.median,
+                "stall": result.median - computation,
+                "least_bytes": least[name],
+            }
+            for name, result in results.items()
+        ],
+    }
+
+
+def _scaled(trace: Trace, scale: float) -> Trace:
+    apart = {table.layer for table in trace.tables}
+    layers = (
+        layer
+        if layer.name in apart
+        else dataclasses.replace(layer, bytes=4 * max(1, round(layer.bytes * scale / 4)))
+        for layer in trace.layers
+    )
+    return dataclasses.replace(trace, layers=tuple(layers))
+
+
+def _dense_bytes(trace: Trace) -> int:
+    apart = {table.layer for table in trace.tables}
+    return sum(layer.bytes for layer in trace.layers if layer.name not in apart)
+
+
+def _layers(trace: Trace) -> tuple[list[Computation], dict[str, int]]:
+    """The layers that sleep, and the places of those that need a table's vectors.
+
+    The times of a layer stand with the last of its tensors.
+    """
+    apart = {table.layer for table in trace.tables}
+    layers: list[Computation] = []
+    places: dict[str, int] = {}
+    sizes: list[int] = []
+    for layer in trace.layers:
+        if layer.name in apart:
+            places[layer.name] = len(layers)
+        else:
+            sizes.append(layer.bytes // 4)
+        if layer.name in apart or layer.forward or layer.backward or layer is trace.layers[-1]:
+            layers.append(Computation(layer.forward, layer.backward, tuple(sizes)))
+            sizes = []
+    return layers, places
+
+
+def _counts(name: str, table: Table) -> tuple[int, int, int]:
+    """The ids of a rank, the different ones and the prior ones, as they travel."""
+    return table.ids, table.ids if METHODS[name].raw else table.coalesced, table.prior
+
+
+def _lookups(
+    name: str, tables: Sequence[Table], places: Mapping[str, int], ranks: int
+) -> list[Lookup]:
+    whole = METHODS[name].exchange == "all_reduce"
+    return [
+        Lookup(
+            table.rows if whole else drawn_ids.rows_of(*_counts(name, table)[1:], ranks),
+            table.columns,
+            places[table.layer],
+        )
+        for table in tables
+    ]
+
+
+def _ids(name: str, tables: Sequence[Table]) -> list[dict[str, Any]]:
+    names = ("ids", "coalesced", "prior")
+    return [
+        {"function": "draw", **dict(zip(names, _counts(name, table), strict=True))}
+        for table in tables
+    ]
+
+
+def _least_bytes(name: str, dense_bytes: int, tables: Sequence[Table], ranks: int) -> float:
+    """What a rank has to send in a step, without headers."""
+    total = 2 * (ranks - 1) / ranks * dense_bytes
+    exchange = METHODS[name].exchange
+    for table in tables:
+        rows = _counts(name, table)[1]
+        holders = partition.choose("auto", table.rows, table.columns, ranks)
+        traffic = TableTraffic(table, ranks, holders)
+        if exchange == "all_reduce":
+            total += 2 * (ranks - 1) / ranks * 4 * table.rows * table.columns
+        elif exchange == "all_gather":
+            total += (ranks - 1) * traffic.gathered(rows)
+        else:
+            total += traffic.vectors(rows) + traffic.gradients(rows) + traffic.ids()
+    return total
+
+
+def _print(
+    settings: Settings,
+    results: Mapping[str, Result],
+    least: Mapping[str, float],
+    computation: float,
+    tokens: int,
+) -> None:
+    rate = settings.lab.bits_per_second
+    baselines = [result.median for name, result in results.items() if METHODS[name].baseline]
+    cells = []
+    for name, result in results.items():
+        line = None if rate is None else least[name] / (rate / 8 * report.PAYLOAD_SHARE)
+        of_best = "" if not baselines else f"{result.median / min(baselines):.3f}"
+        cells.append(
+            [
+                ("method", name),
+                ("step s", f"{result.median:.3f}"),
+                ("slowest", f"{max(result.seconds):.3f}"),
+                ("tokens/s", f"{tokens / result.median:.0f}"),
+                ("stall s", f"{result.median - computation:.3f}"),
+                ("of best baseline", of_best),
+                ("line s", "" if line is None else f"{line:.3f}"),
+                ("MB sent", f"{result.sent / 1e6:.1f}"),
+                ("of least", f"{result.sent / least[name]:.3f}"),
+            ]
+        )
+    settings.tell(table_of(cells))
