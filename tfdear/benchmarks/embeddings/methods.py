@@ -38,11 +38,25 @@ class Method:
     baseline: bool = True
 
 
+# Dense gradients as other frameworks send them. Layers that wait for servers wait in threads.
+_IN_ORDER = {"TFDEAR_SCHEDULE": "wfbp", "TF_NUM_INTEROP_THREADS": "6"}
 METHODS = {
     "dense": Method("all_reduce", "all-reduce of whole tables"),
-    "all_gather_raw": Method("all_gather", "a row for each id, to all ranks", raw=True),
+    "byteps": Method(
+        "slices", "BytePS-like: all gradients in slices by priority, over servers", _IN_ORDER
+    ),
+    "all_gather_raw": Method(
+        "all_gather", "Horovod-like: a row for each id, to all ranks", raw=True
+    ),
     "all_gather": Method("all_gather", "a row for each different id, to all ranks"),
-    "all_to_all": Method("all_to_all", "tables divided among the ranks, no order", baseline=False),
+    "parameter_servers_1": Method("servers 1", "Parallax-like with one server of rows", _IN_ORDER),
+    "parameter_servers_2": Method("servers 2", "Parallax-like with two servers of rows", _IN_ORDER),
+    "parameter_servers": Method(
+        "servers", "Parallax-like with a server of rows for each rank", _IN_ORDER
+    ),
+    "all_to_all": Method(
+        "all_to_all", "tables divided among the ranks, without an order", _IN_ORDER, baseline=False
+    ),
 }
 
 
@@ -119,6 +133,7 @@ class Jobs:
             exchange=METHODS[name].exchange,
             layers=[dataclasses.asdict(layer) for layer in layers],
             tables=[dataclasses.asdict(table) for table in tables],
+            addresses=[node.address for node in self._settings.lab.nodes],
         )
 
     def measure(

@@ -45,10 +45,10 @@ class SleepingLayer(keras.layers.Layer):
         def pass_on(state, *values):
             shapes = [tf.shape(value) for value in values]
             with tf.control_dependencies(values):
-                result = _spend(state, self._forward)
+                result = spend(state, self._forward)
 
             def gradient(upstream):
-                state_gradient = _spend(upstream, self._backward)
+                state_gradient = spend(upstream, self._backward)
                 with tf.control_dependencies([state_gradient]):
                     return state_gradient, *(tf.ones(shape) for shape in shapes)
 
@@ -57,7 +57,7 @@ class SleepingLayer(keras.layers.Layer):
         return pass_on
 
 
-def _spend(state, seconds):
+def spend(state, seconds):
     """The same tensor, after a time in which the device computes."""
     if seconds <= 0:
         return tf.identity(state)

@@ -20,41 +20,82 @@ def strategy() -> tfdear.DearStrategy:
     return tfdear.DearStrategy()
 
 
-def build(name: str, exchange: str, layers: list[dict], tables: list[dict]) -> None:
+def build(
+    name: str, exchange: str, layers: list[dict], tables: list[dict], addresses: list[str]
+) -> None:
     """Makes a model by the name of a method.
 
     Args:
         name: Of the method.
-        exchange: Of all tables: "all_reduce" (of whole tables), "all_gather" or "all_to_all".
+        exchange: Of all tables: "all_reduce" (of whole tables), "all_gather", "all_to_all",
+            "servers" or "servers N" (rows on as many servers, by default one for each rank), or
+            "slices" (all gradients in slices to servers).
         layers: In the order of the forward pass: seconds `forward` and `backward`, and `sizes`, the
             numbers of elements of the layer's weights.
         tables: Of each its `rows`, `columns`, and the `layer` that needs its vectors.
+        addresses: Of the ranks.
     """
+    kind, _, number = exchange.partition(" ")
     with strategy().scope():
-        made = [_layer(number, layer) for number, layer in enumerate(layers)]
+        if kind in ("all_reduce", "slices"):
+            for table in tables:
+                layers[table["layer"]]["sizes"].append(table["rows"] * table["columns"])
+        if kind == "slices":
+            made, parts = _sliced(layers, addresses)
+        else:
+            holding = {table["layer"] for table in tables} if kind == "all_reduce" else ()
+            made = [
+                _layer(place, layer, place not in holding) for place, layer in enumerate(layers)
+            ]
+            parts = []
         lookups = {}
-        for table in tables:
-            place, rows, columns = table["layer"], table["rows"], table["columns"]
-            if exchange == "all_reduce":
-                seconds = layers[place]["forward"], layers[place]["backward"]
-                sizes = [*layers[place]["sizes"], rows * columns]
-                made[place] = sleeping_model.SleepingLayer(*seconds, sizes)
-            else:
-                lookups[place] = tfdear.layers.ShardedEmbedding(
-                    rows, columns, embeddings_initializer="zeros", exchange=exchange
-                )
+        if kind in ("all_gather", "all_to_all"):
+            lookups = {table["layer"]: _sharded(table, kind) for table in tables}
+        elif kind == "servers":
+            parts = _served(tables, addresses, int(number or len(addresses)))
+            lookups = {table["layer"]: part for table, part in zip(tables, parts, strict=True)}
         model = sleeping_model.SleepingModel(made, lookups)
         model.compile(keras.optimizers.SGD(0.5), sleeping_model.mean_output)
-    _models[name] = model, len(lookups)
+    _models[name] = model, len(lookups), parts
 
 
-def _layer(number: int, layer: dict) -> sleeping_model.SleepingLayer:
-    """A layer, which all models share."""
-    if number not in _dense:
-        _dense[number] = sleeping_model.SleepingLayer(
-            layer["forward"], layer["backward"], layer["sizes"]
+def _layer(number: int, layer: dict, shared: bool) -> sleeping_model.SleepingLayer:
+    """A layer; if it holds no table, all models share it."""
+    if shared and number in _dense:
+        return _dense[number]
+    made = sleeping_model.SleepingLayer(layer["forward"], layer["backward"], layer["sizes"])
+    if shared:
+        _dense[number] = made
+    return made
+
+
+def _sharded(table: dict, exchange: str) -> keras.layers.Layer:
+    return tfdear.layers.ShardedEmbedding(
+        table["rows"], table["columns"], embeddings_initializer="zeros", exchange=exchange
+    )
+
+
+def _served(tables: list[dict], addresses: list[str], servers: int) -> list:
+    import served_tables
+
+    shapes = [(table["rows"], table["columns"]) for table in tables]
+    started = served_tables.Servers(
+        strategy().rank, addresses, min(servers, len(addresses)), shapes
+    )
+    return [started.table(number) for number in range(len(tables))]
+
+
+def _sliced(layers: list[dict], addresses: list[str]) -> tuple[list, list]:
+    import sliced_layers
+
+    slices = sliced_layers.Slices(addresses)
+    made = [
+        sliced_layers.SlicedLayer(
+            slices, place, layer["forward"], layer["backward"], sum(layer["sizes"])
         )
-    return _dense[number]
+        for place, layer in enumerate(layers)
+    ]
+    return made, [slices]
 
 
 def run(name: str, ids: list[dict], steps: int) -> list[float]:
@@ -65,11 +106,17 @@ def run(name: str, ids: list[dict], steps: int) -> list[float]:
         ids: Of each table the arguments of a function of `drawn_ids`, and its name as `function`.
         steps: Steps that are timed.
     """
-    model, count = _models[name]
+    model, count, parts = _models[name]
     ranks = strategy().world_size
     batches = [_ids(ranks, number, **arguments) for number, arguments in enumerate(ids[:count])]
     dataset = sleeping_model.endless(ranks, batches)
-    return sleeping_model.seconds_of_steps(model, dataset, steps, strategy().synchronize)
+
+    def finish() -> None:
+        for part in parts:
+            part.finish()
+        strategy().synchronize()
+
+    return sleeping_model.seconds_of_steps(model, dataset, steps, finish)
 
 
 @functools.lru_cache(maxsize=8)
