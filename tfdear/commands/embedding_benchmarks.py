@@ -44,9 +44,13 @@ def add_parser(kinds: argparse._SubParsersAction, add: _Add) -> None:
         help="a trace with tables that comes with tfdear (lm-1b, gnmt-8, transformer-big, "
         "bert-base-squad), or a JSON file (default: gnmt-8)",
     )
-    _add_methods(replayed, [name for name in METHODS if name != "dense"])
+    _add_methods(replayed, [name for name in METHODS if name not in ("dense", "block_sparse")])
     replayed.add_argument(
-        "--scale", type=float, default=0.25, help="of dense gradients' sizes (default: 0.25)"
+        "--scale",
+        type=float,
+        default=0.25,
+        help="of dense gradients' sizes; 0: the tables' traffic alone, without computation "
+        "(default: 0.25)",
     )
     replayed.add_argument(
         "--ratio",
@@ -104,9 +108,10 @@ def replay(options: argparse.Namespace) -> dict[str, Any]:
     from tfdear.benchmarks.embeddings import replay
 
     _check_positive(options, "iterations")
-    for name in ("scale", "ratio"):
-        if not 0 < getattr(options, name) < math.inf:
-            raise ValueError(f"--{name} must be above 0. Received: {getattr(options, name):g}")
+    if not 0 <= options.scale < math.inf:
+        raise ValueError(f"--scale must be 0 or more. Received: {options.scale:g}")
+    if not 0 < options.ratio < math.inf:
+        raise ValueError(f"--ratio must be above 0. Received: {options.ratio:g}")
     trace = simulator.load(options.trace)
     with benchmark_runs.settings_of(options, options.rate, options.iterations) as settings:
         return replay.measure(

@@ -54,6 +54,9 @@ METHODS = {
     "parameter_servers": Method(
         "servers", "Parallax-like with a server of rows for each rank", _IN_ORDER
     ),
+    "block_sparse": Method(
+        "blocks", "OmniReduce-like: sums of blocks that are not zero", _IN_ORDER
+    ),
     "all_to_all": Method(
         "all_to_all", "tables divided among the ranks, without an order", _IN_ORDER, baseline=False
     ),
@@ -84,12 +87,19 @@ class Result:
 
     method: str
     seconds: list[float] = dataclasses.field(default_factory=list)  # Of steps.
+    # The sum of a step's exchanges, each on the rank that came to it last: without waiting for it.
+    exchanges: list[float] = dataclasses.field(default_factory=list)
     sent: float = 0.0  # Bytes of the busiest rank in a step, headers included.
 
     @property
     def median(self) -> float:
         """Median time of a step."""
         return statistics.median(self.seconds)
+
+    @property
+    def communication(self) -> float:
+        """Median time of a step's exchanges, one after the other."""
+        return statistics.median(self.exchanges)
 
 
 class Jobs:
@@ -156,10 +166,24 @@ class Jobs:
                 of_ranks = self._groups[name].call(
                     "run_tables", _TIMEOUT, steps=settings.iterations, **arguments[name]
                 )
-                # One step more is not timed.
                 sent = lab.most_sent_since(before) / (settings.iterations + 1)
                 result.sent = min(result.sent or sent, sent)
                 # Ranks wait for each other, so that they take as long but for single steps.
-                means = [statistics.fmean(seconds) for seconds in of_ranks]
+                means = [statistics.fmean(answer["seconds"]) for answer in of_ranks]
                 result.seconds.append(max(means))
+                exchanges = [answer["exchanges"] for answer in of_ranks]
+                # One step more is not timed.
+                result.exchanges.append(_of_last(exchanges) / (settings.iterations + 1))
         return results
+
+
+def _of_last(of_ranks: Sequence[Mapping[str, Sequence[float]]]) -> float:
+    """The sum of all exchanges, each as long as on the rank where it was shortest."""
+    total = 0.0
+    for kind in of_ranks[0]:
+        times = [exchanges.get(kind, []) for exchanges in of_ranks]
+        if len({len(of_rank) for of_rank in times}) > 1:
+            total += min(map(sum, times))
+        else:
+            total += sum(map(min, zip(*times, strict=True)))
+    return total

@@ -10,6 +10,7 @@ Reference: Li et al., "EmbRace", ICPP 2022, section 5.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,7 +37,8 @@ def measure(
         settings: Where and how often; an iteration is a step.
         methods: Names of `METHODS`.
         trace: A model with tables.
-        scale: What the sizes of dense gradients are multiplied by.
+        scale: What the sizes of dense gradients are multiplied by. With 0 there are none, and no
+            computation: all that is measured is the traffic of tables.
         ratio: Computation over the time that the line needs for dense gradients.
 
     Returns:
@@ -53,7 +55,9 @@ def measure(
         costs = jobs.costs()
         trace = _scaled(trace, scale)
         dense_bytes = _dense_bytes(trace)
-        computation = ratio * costs.collectives.all_reduce.seconds(dense_bytes)
+        computation = 0.0
+        if dense_bytes:
+            computation = ratio * costs.collectives.all_reduce.seconds(dense_bytes)
         trace = trace.scaled(computation / (trace.forward + trace.backward))
         layers, places = _layers(trace)
         for name in methods:
@@ -85,6 +89,7 @@ def measure(
                 **vars(result),
                 "description": METHODS[name].description,
                 "median": result.median,
+                "communication": result.communication,
                 "stall": result.median - computation,
                 "least_bytes": least[name],
             }
@@ -98,7 +103,7 @@ def _scaled(trace: Trace, scale: float) -> Trace:
     layers = (
         layer
         if layer.name in apart
-        else dataclasses.replace(layer, bytes=4 * max(1, round(layer.bytes * scale / 4)))
+        else dataclasses.replace(layer, bytes=4 * math.ceil(layer.bytes * scale / 4))
         for layer in trace.layers
     )
     return dataclasses.replace(trace, layers=tuple(layers))
@@ -121,7 +126,7 @@ def _layers(trace: Trace) -> tuple[list[Computation], dict[str, int]]:
     for layer in trace.layers:
         if layer.name in apart:
             places[layer.name] = len(layers)
-        else:
+        elif layer.bytes:
             sizes.append(layer.bytes // 4)
         if layer.name in apart or layer.forward or layer.backward or layer is trace.layers[-1]:
             layers.append(Computation(layer.forward, layer.backward, tuple(sizes)))
@@ -194,6 +199,7 @@ def _print(
                 ("tokens/s", f"{tokens / result.median:.0f}"),
                 ("stall s", f"{result.median - computation:.3f}"),
                 ("of best baseline", of_best),
+                ("exchanges s", f"{result.communication:.3f}"),
                 ("line s", "" if line is None else f"{line:.3f}"),
                 ("MB sent", f"{result.sent / 1e6:.1f}"),
                 ("of least", f"{result.sent / least[name]:.3f}"),

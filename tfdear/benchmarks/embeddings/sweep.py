@@ -56,10 +56,10 @@ def measure(
                 Table("", rows, columns, used, used, 0, ranks), ranks, costs
             )
             points.append((percent, used, results, choice))
-            best = min(results.values(), key=lambda result: result.median)
+            best = min(results.values(), key=lambda result: result.communication)
             settings.tell(
                 f"{percent:g} %: {used} rows of a rank; fastest: {best.method}, "
-                f"{best.median * 1e3:.1f} ms; chosen: {choice.exchange}"
+                f"{best.communication * 1e3:.1f} ms; chosen: {choice.exchange}"
             )
     _print(settings, methods, points)
     return {
@@ -77,7 +77,12 @@ def measure(
                 "chosen": choice.exchange,
                 "predicted": dict(choice.seconds),
                 "results": [
-                    {**vars(result), "median": result.median} for result in results.values()
+                    {
+                        **vars(result),
+                        "median": result.median,
+                        "communication": result.communication,
+                    }
+                    for result in results.values()
                 ],
             }
             for percent, used, results, choice in points
@@ -86,18 +91,21 @@ def measure(
 
 
 def _print(settings: Settings, methods: Sequence[str], points: Sequence[Any]) -> None:
-    heads = [f"{percent:g} %" for percent, *_ in points]
-    lines = [["ms", *heads]]
-    for name in methods:
-        times = (results[name].median for _, _, results, _ in points)
-        lines.append([name, *(f"{seconds * 1e3:.1f}" for seconds in times)])
-    lines.append(["chosen", *(choice.exchange for *_, choice in points)])
-    lines.append(["chosen / best", *(_chosen_over_best(*point[2:]) for point in points)])
-    settings.tell(f"\nall communication of a step, by sparsity\n{table(lines, equal_widths=True)}")
+    heads = ["ms", *(f"{percent:g} %" for percent, *_ in points)]
+    for title, number in (("all communication", "communication"), ("a step", "median")):
+        lines = [heads]
+        for name in methods:
+            times = (getattr(results[name], number) for _, _, results, _ in points)
+            lines.append([name, *(f"{seconds * 1e3:.1f}" for seconds in times)])
+        if number == "communication":
+            lines.append(["chosen", *(choice.exchange for *_, choice in points)])
+            lines.append(["chosen / best", *(_chosen_over_best(*point[2:]) for point in points)])
+        settings.tell(f"\n{title}, by sparsity\n{table(lines, equal_widths=True)}")
 
 
 def _chosen_over_best(results: dict[str, Result], choice: embedding_costs.Choice) -> str:
     chosen = results.get(_MEASURED_BY[choice.exchange])
     if chosen is None:
         return "not measured"
-    return f"{chosen.median / min(result.median for result in results.values()):.3f}"
+    best = min(result.communication for result in results.values())
+    return f"{chosen.communication / best:.3f}"

@@ -11,9 +11,9 @@ _HEADER = struct.Struct("<5q")
 _SECONDS = 120.0
 
 
-def listen(port):
-    """A listener at this port of this node."""
-    return socket.create_server(("", port), backlog=64)
+def listen(address, port):
+    """A listener at an address of this node."""
+    return socket.create_server((address, port), backlog=64)
 
 
 def accept(listener):
@@ -44,7 +44,7 @@ def _ready(connection):
 
 def send(connection, *numbers, arrays=()):
     """Sends up to four numbers and arrays; the other side knows their types from the numbers."""
-    parts = [memoryview(np.ascontiguousarray(array)).cast("B") for array in arrays]
+    parts = [memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)) for array in arrays]
     padded = (*numbers, 0, 0, 0, 0)[:4]
     connection.sendall(_HEADER.pack(*padded, sum(map(len, parts))))
     for part in parts:
@@ -52,14 +52,12 @@ def send(connection, *numbers, arrays=()):
 
 
 def receive(connection, into=None):
-    """Receives the four numbers and the bytes, as a new array or `into` one; None at the end."""
+    """Receives four numbers and bytes, as a new array or `into` one; EOFError at the end."""
     header = np.empty(_HEADER.size, np.uint8)
-    if not _fill(connection, header):
-        return None
+    _fill(connection, header)
     *numbers, size = _HEADER.unpack(header.tobytes())
     payload = np.empty(size, np.uint8) if into is None else into.view(np.uint8)[:size]
-    if not _fill(connection, payload):
-        return None
+    _fill(connection, payload)
     return numbers, payload
 
 
@@ -68,6 +66,5 @@ def _fill(connection, array):
     while view:
         received = connection.recv_into(view)
         if not received:
-            return False
+            raise EOFError("the process at the other end of a connection has ended")
         view = view[received:]
-    return True

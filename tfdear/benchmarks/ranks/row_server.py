@@ -1,10 +1,10 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""A parameter server of rows: row_server.py PORT RANKS NUMBER SERVERS ROWSxCOLUMNS...
+"""A parameter server of rows: row_server.py ADDRESS PORT RANKS NUMBER SERVERS SHAPE...
 
-Holds the rows of every table whose id is its number, modulo the number of servers. A rank asks for
-vectors of ids, and sends gradients of rows, over a connection for each table. Steps are
-synchronous: vectors are those after the gradients of all ranks, summed, of the step before. Needs
-NumPy.
+Holds the rows of every table, with shapes such as 1000x64, whose id is its number, modulo the
+number of servers. A rank asks for vectors of ids, and sends gradients of rows, over a connection
+for each table. Steps are synchronous: vectors are those after the gradients of all ranks, summed,
+of the step before. Needs NumPy.
 """
 
 import sys
@@ -52,8 +52,11 @@ def serve(connection, tables, servers):
     """Answers one rank about one table until it ends."""
     numbers, _ = messages.receive(connection)
     rank, table = numbers[0], tables[numbers[1]]
-    while (message := messages.receive(connection)) is not None:
-        (kind, step, count, columns), payload = message
+    while True:
+        try:
+            (kind, step, count, columns), payload = messages.receive(connection)
+        except EOFError:
+            return
         rows = payload[: 4 * count].view(np.int32) // servers
         if kind == PULL:
             messages.send(connection, arrays=[table.pull(step, rows)])
@@ -64,12 +67,13 @@ def serve(connection, tables, servers):
 
 def main():
     """Serves until the input ends, which is when the rank that started it does."""
-    port, ranks, number, servers = map(int, sys.argv[1:5])
+    address, *shapes = sys.argv[1], *sys.argv[6:]
+    port, ranks, number, servers = map(int, sys.argv[2:6])
     tables = []
-    for text in sys.argv[5:]:
+    for text in shapes:
         rows, columns = map(int, text.split("x"))
         tables.append(Table(ranks, len(range(number, rows, servers)), columns))
-    listener = messages.listen(port)
+    listener = messages.listen(address, port)
     for _ in range(ranks * len(tables)):
         arguments = (messages.accept(listener), tables, servers)
         threading.Thread(target=serve, args=arguments, daemon=True).start()

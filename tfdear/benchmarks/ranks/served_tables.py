@@ -11,6 +11,7 @@ import concurrent.futures
 import pathlib
 import subprocess
 import sys
+import time
 
 import keras
 import messages
@@ -31,9 +32,15 @@ class Servers:
         self._process = None
         if rank < servers:
             shapes = [f"{rows}x{columns}" for rows, columns in tables]
-            numbers = map(str, (self._port, len(addresses), rank, servers))
-            command = [sys.executable, str(_PROGRAM), *numbers, *shapes]
+            place = (addresses[rank], self._port, len(addresses), rank, servers)
+            command = [sys.executable, str(_PROGRAM), *map(str, place), *shapes]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
+
+    def close(self):
+        """Ends this rank's server."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
 
     def table(self, number):
         """A layer for one of the tables."""
@@ -53,6 +60,7 @@ class ServedTable(keras.layers.Layer):
         self._threads = [concurrent.futures.ThreadPoolExecutor(1) for _ in connections]
         self._pushing = []
         self._steps = 0
+        self._seconds = self._no_seconds()
         # A gradient is asked for only of what is trained.
         self._anchor = self.add_weight(shape=(1,), initializer="zeros", name="anchor")
         self.built = True
@@ -89,13 +97,15 @@ class ServedTable(keras.layers.Layer):
         vectors = np.empty([len(ids), self._columns], np.float32)
 
         def pull(server, places):
+            begin = time.monotonic()
             connection = self._connections[server]
             message = row_server.PULL, self._steps, len(places), self._columns
             messages.send(connection, *message, arrays=[ids[places]])
             _, payload = messages.receive(connection)
             vectors[places] = payload.view(np.float32).reshape(len(places), self._columns)
+            self._seconds["pull"][server].append(time.monotonic() - begin)
 
-        self.finish()
+        self._await_pushes()
         for pulling in self._start(pull, ids):
             pulling.result()
         return vectors
@@ -106,8 +116,10 @@ class ServedTable(keras.layers.Layer):
         self._steps += 1
 
         def push(server, places):
+            begin = time.monotonic()
             message = row_server.PUSH, step, len(places), self._columns
             messages.send(self._connections[server], *message, arrays=[ids[places], rows[places]])
+            self._seconds["push"][server].append(time.monotonic() - begin)
 
         self._pushing = self._start(push, ids)
         return np.zeros([1], np.float32)
@@ -121,7 +133,18 @@ class ServedTable(keras.layers.Layer):
         ]
 
     def finish(self):
-        """Waits until all gradients are sent; an error is raised here."""
+        """Waits until all gradients are sent; returns the seconds of the slowest server's part."""
+        self._await_pushes()
+        seconds, self._seconds = self._seconds, self._no_seconds()
+        return {
+            kind: [max(step) for step in zip(*of_servers, strict=True)]
+            for kind, of_servers in seconds.items()
+        }
+
+    def _no_seconds(self):
+        return {kind: [[] for _ in self._connections] for kind in ("pull", "push")}
+
+    def _await_pushes(self):
         for pushing in self._pushing:
             pushing.result()
         self._pushing = []

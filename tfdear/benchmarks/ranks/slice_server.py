@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""A server that sums slices of gradients: slice_server.py PORT RANKS.
+"""A server that sums slices of gradients: slice_server.py ADDRESS PORT RANKS.
 
 Every rank sends it the same slices, in any order, and gets each sum once all ranks' are there.
 Needs NumPy.
@@ -28,8 +28,11 @@ class Sums:
         with self._lock:
             self._answers.append(answers)
         threading.Thread(target=_answer, args=(connection, answers), daemon=True).start()
-        while (message := messages.receive(connection)) is not None:
-            numbers, payload = message
+        while True:
+            try:
+                numbers, payload = messages.receive(connection)
+            except EOFError:
+                return
             self._add(tuple(numbers), payload.view(np.float32))
 
     def _add(self, key, values):
@@ -54,9 +57,9 @@ def _answer(connection, answers):
 
 def main():
     """Serves until the input ends, which is when the rank that started it does."""
-    port, ranks = map(int, sys.argv[1:])
+    address, port, ranks = sys.argv[1], *map(int, sys.argv[2:])
     sums = Sums(ranks)
-    listener = messages.listen(port)
+    listener = messages.listen(address, port)
     for _ in range(ranks):
         connection = messages.accept(listener)
         threading.Thread(target=sums.serve, args=(connection,), daemon=True).start()

@@ -15,6 +15,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 
 import keras
 import messages
@@ -32,14 +33,16 @@ _LEARNING_RATE = np.float32(0.5)
 class Slices:
     """This rank's connections to all servers, and its own server."""
 
-    def __init__(self, addresses):
-        command = [sys.executable, str(_PROGRAM), str(_PORT), str(len(addresses))]
+    def __init__(self, rank, addresses):
+        place = addresses[rank], _PORT, len(addresses)
+        command = [sys.executable, str(_PROGRAM), *map(str, place)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
         self._servers = [messages.connect(address, _PORT) for address in addresses]
         self._ranks = len(addresses)
         self._ready = queue.PriorityQueue()
         self._changed = threading.Condition()
         self._left = {}  # Slices of each layer whose sums are not there.
+        self._seconds, self._began = [], 0.0
         self._failed = None
         self._gradient = np.ones(_SLICE, np.float32)
         self._weights = np.zeros(_SLICE, np.float32)
@@ -62,6 +65,8 @@ class Slices:
         """A layer's gradient is there."""
         begins = range(0, elements, _SLICE)
         with self._changed:
+            if not any(self._left.values()):
+                self._began = time.monotonic()
             self._left[layer] = len(begins)
         for number, begin in enumerate(begins):
             self._ready.put((layer, number, min(_SLICE, elements - begin)))
@@ -75,10 +80,17 @@ class Slices:
             if self._failed or not done:
                 raise RuntimeError(f"the sums of layer {layer} did not come: {self._failed}")
 
+    def close(self):
+        """Ends this rank's server."""
+        self._process.kill()
+        self._process.communicate()
+
     def finish(self):
-        """Waits for all sums."""
+        """Waits for all sums; returns the times in which some were on their way."""
         for layer in list(self._left):
             self.wait(layer)
+        seconds, self._seconds = self._seconds, []
+        return {"slices": seconds}
 
     def _send(self):
         while True:
@@ -88,14 +100,16 @@ class Slices:
 
     def _receive(self, server):
         total = np.empty(_SLICE, np.float32)
-        while (message := messages.receive(server, total)) is not None:
-            (layer, *_), payload = message
+        while True:
+            (layer, *_), payload = messages.receive(server, total)
             values = payload.view(np.float32)
             if values[0] != self._ranks or values[-1] != self._ranks:
                 raise RuntimeError(f"the sum of layer {layer} over the ranks is wrong")
             self._weights[: len(values)] -= _LEARNING_RATE * values
             with self._changed:
                 self._left[layer] -= 1
+                if not any(self._left.values()):
+                    self._seconds.append(time.monotonic() - self._began)
                 self._changed.notify_all()
 
 

@@ -9,7 +9,12 @@ import numpy as np
 import sleeping_model
 
 import tfdear
+from tfdear.base import names
 
+_EXCHANGES = {
+    *(kind.name for kind in names.STEP_KINDS),
+    *("embedding_ids", "embedding_vectors", "embedding_prior", "embedding_delayed"),
+}
 _models: dict = {}
 _dense: dict = {}
 
@@ -28,8 +33,9 @@ def build(
     Args:
         name: Of the method.
         exchange: Of all tables: "all_reduce" (of whole tables), "all_gather", "all_to_all",
-            "servers" or "servers N" (rows on as many servers, by default one for each rank), or
-            "slices" (all gradients in slices to servers).
+            "servers" or "servers N" (rows on as many servers, by default one for each rank),
+            "slices" (all gradients in slices to servers) or "blocks" (sums of those blocks of a
+            table that are not zero).
         layers: In the order of the forward pass: seconds `forward` and `backward`, and `sizes`, the
             numbers of elements of the layer's weights.
         tables: Of each its `rows`, `columns`, and the `layer` that needs its vectors.
@@ -53,6 +59,9 @@ def build(
             lookups = {table["layer"]: _sharded(table, kind) for table in tables}
         elif kind == "servers":
             parts = _served(tables, addresses, int(number or len(addresses)))
+        elif kind == "blocks":
+            parts = _summed(tables, addresses)
+        if kind in ("servers", "blocks"):
             lookups = {table["layer"]: part for table, part in zip(tables, parts, strict=True)}
         model = sleeping_model.SleepingModel(made, lookups)
         model.compile(keras.optimizers.SGD(0.5), sleeping_model.mean_output)
@@ -85,10 +94,17 @@ def _served(tables: list[dict], addresses: list[str], servers: int) -> list:
     return [started.table(number) for number in range(len(tables))]
 
 
+def _summed(tables: list[dict], addresses: list[str]) -> list:
+    import block_sums
+
+    sums = block_sums.BlockSums(strategy().rank, addresses)
+    return [block_sums.SummedTable(sums, table["rows"], table["columns"]) for table in tables]
+
+
 def _sliced(layers: list[dict], addresses: list[str]) -> tuple[list, list]:
     import sliced_layers
 
-    slices = sliced_layers.Slices(addresses)
+    slices = sliced_layers.Slices(strategy().rank, addresses)
     made = [
         sliced_layers.SlicedLayer(
             slices, place, layer["forward"], layer["backward"], sum(layer["sizes"])
@@ -98,25 +114,35 @@ def _sliced(layers: list[dict], addresses: list[str]) -> tuple[list, list]:
     return made, [slices]
 
 
-def run(name: str, ids: list[dict], steps: int) -> list[float]:
-    """Seconds of each of a method's steps.
+def run(name: str, ids: list[dict], steps: int) -> dict:
+    """Makes steps of a method.
 
     Args:
         name: As it was built.
         ids: Of each table the arguments of a function of `drawn_ids`, and its name as `function`.
         steps: Steps that are timed.
+
+    Returns:
+        `seconds` of each step, after the first ones, and of all steps the seconds of each of their
+        `exchanges`, by kind.
     """
     model, count, parts = _models[name]
     ranks = strategy().world_size
     batches = [_ids(ranks, number, **arguments) for number, arguments in enumerate(ids[:count])]
     dataset = sleeping_model.endless(ranks, batches)
+    exchanges: dict[str, list[float]] = {}
+    strategy().events()
 
     def finish() -> None:
-        for part in parts:
-            part.finish()
+        for number, part in enumerate(parts):
+            exchanges.update((f"{kind} {number}", times) for kind, times in part.finish().items())
         strategy().synchronize()
 
-    return sleeping_model.seconds_of_steps(model, dataset, steps, finish)
+    seconds = sleeping_model.seconds_of_steps(model, dataset, steps, finish)
+    for event in strategy().events():
+        if event.kind in _EXCHANGES:
+            exchanges.setdefault(event.kind, []).append(event.end - event.begin)
+    return {"seconds": seconds, "exchanges": exchanges}
 
 
 @functools.lru_cache(maxsize=8)

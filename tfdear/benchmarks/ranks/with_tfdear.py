@@ -286,7 +286,7 @@ def build_tables(**arguments) -> None:
     table_steps.build(**arguments)
 
 
-def run_tables(**arguments) -> list[float]:
+def run_tables(**arguments) -> dict:
     """Trains it; see `table_steps.run`."""
     import table_steps
 
