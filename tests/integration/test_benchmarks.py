@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tfdear.planning.table import Table
 from tfdear.planning.trace import Layer, Trace
 
 _REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -185,6 +186,10 @@ def test_overlap(tmp_path):
         (["search", "--searches", "NoSuchPlanner"], "is not a planner"),
         (["search", "--searches", "Planned"], "--searches takes planners that search"),
         (["search", "--noise", "-0.1"], "--noise must be from 0 to 1"),
+        (["embeddings", "sweep", "--sparsity", "100"], "--sparsity must be from 0 to below 100"),
+        (["embeddings", "replay", "--trace", "resnet-50"], "has no tables"),
+        (["embeddings", "replay", "--scale", "-1"], "--scale must be 0 or more"),
+        (["embeddings", "train", "--words", "0"], "--words must be at least 1"),
     ],
 )
 def test_wrong_arguments_are_refused_in_words(arguments, words, tmp_path):
@@ -256,3 +261,80 @@ def test_training_refuses_what_it_does_not_know(tmp_path):
     assert done.returncode == 2
     assert "density" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.timeout(240)
+def test_embeddings_sweep(tmp_path):
+    methods = (
+        *("dense", "byteps", "all_gather", "parameter_servers_1", "parameter_servers"),
+        *("block_sparse", "all_to_all"),
+    )
+    printed, numbers = benchmark(
+        tmp_path, "embeddings", "sweep", "--rate", "none", "--rows", "1000", "--columns", "512",
+        "--sparsity", "0,90", "--repeats", "1", "--iterations", "2", "--methods", *methods,
+    )  # fmt: skip
+    assert "chosen / best" in printed
+    assert "BytePS-like" in numbers["methods"]["byteps"]
+    whole, sparse = numbers["points"]
+    assert (whole["used"], sparse["used"]) == (1000, 100)
+    row = 4 * 512
+    for point in numbers["points"]:
+        sent = {result["method"]: result["sent"] for result in point["results"]}
+        used = point["used"]
+        # Each rank's half of the sums, twice; each rank's rows; vectors and gradients of halves.
+        least = {
+            "dense": 1000 * row,
+            "byteps": 1000 * row,
+            "all_gather": used * (row + 8),
+            "parameter_servers_1": used * row,
+            "parameter_servers": used * row,
+            "all_to_all": used * (row + 4),
+        }
+        for name, nbytes in least.items():
+            assert nbytes <= sent[name] * 1.001 and sent[name] <= 1.1 * nbytes + 60_000, name
+        for result in point["results"]:
+            assert result["communication"] > 0, result
+
+
+@pytest.mark.timeout(240)
+def test_embeddings_replay(tmp_path):
+    layers = [Layer(name, 4 * 500 * 32, 1e-3, 2e-3) for name in ("first", "second")]
+    for place in (1, 2, 4):
+        layers.insert(place, Layer(f"dense{place}", 40_000, 1e-3, 2e-3))
+    tables = tuple(Table(name, 500, 32, 120, 80, 40, 4) for name in ("first", "second"))
+    path = tmp_path / "tables.json"
+    Trace("two tables", tuple(layers), tables).save(path)
+    methods = ("byteps", "all_gather_raw", "all_gather", "parameter_servers", "all_to_all")
+    printed, numbers = benchmark(
+        tmp_path, "embeddings", "replay", "--rate", "200mbit", "--trace", str(path), "--scale", "1",
+        "--repeats", "1", "--iterations", "2", "--methods", *methods,
+    )  # fmt: skip
+    assert numbers["dense_bytes"] == 3 * 40_000
+    results = {result["method"]: result for result in numbers["results"]}
+    assert tuple(results) == methods
+    for name, result in results.items():
+        # Sleep is no shorter than asked for; a step sends what it must, and little more.
+        assert result["median"] >= 0.99 * numbers["computation"]
+        assert result["sent"] >= 0.999 * result["least_bytes"], name
+        assert result["sent"] <= 1.1 * result["least_bytes"] + 60_000, name
+        assert result["predicted"]["16"] > 0
+    raw, coalesced = (results[name]["least_bytes"] for name in ("all_gather_raw", "all_gather"))
+    assert raw - coalesced == 2 * (120 - 80) * (4 * 32 + 8)
+    assert "tokens/s, simulated" in printed
+
+
+@pytest.mark.timeout(240)
+def test_embeddings_train(tmp_path):
+    printed, numbers = benchmark(
+        tmp_path, "embeddings", "train", "--rate", "none", "--words", "3000", "--columns", "32",
+        "--units", "8", "--samples", "20", "--windows", "3", "--length", "5", "--repeats", "1",
+        "--iterations", "1",
+    )  # fmt: skip
+    assert "horovod: not there (--horovod-python names no Python)" in printed
+    rows = {row["name"]: row for row in numbers["rows"]}
+    assert tuple(rows) == ("sharded", "plain", "densified")
+    # Gradients of the tables as tensors, or rows of some of the words.
+    tables = 2 * 4 * 3000 * 33
+    assert rows["densified"]["sent"] > 0.9 * tables / 2
+    assert rows["plain"]["sent"] < 0.3 * tables and rows["sharded"]["sent"] < 0.3 * tables
+    assert all(row["median"] > 0 and row["memory"] > 0 for row in rows.values())

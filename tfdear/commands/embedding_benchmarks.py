@@ -113,6 +113,8 @@ def replay(options: argparse.Namespace) -> dict[str, Any]:
     if not 0 < options.ratio < math.inf:
         raise ValueError(f"--ratio must be above 0. Received: {options.ratio:g}")
     trace = simulator.load(options.trace)
+    if not trace.tables:
+        raise ValueError(f"trace {trace.name!r} has no tables")
     with benchmark_runs.settings_of(options, options.rate, options.iterations) as settings:
         return replay.measure(
             settings,

@@ -37,13 +37,21 @@ class Method:
     raw: bool = False
     baseline: bool = True
 
+    @property
+    def schedule(self) -> str:
+        """That of the dense gradients."""
+        sliced = "bytescheduler" if self.exchange == "slices" else "dear"
+        return self.variables.get("TFDEAR_SCHEDULE", sliced)
+
 
 # Dense gradients as other frameworks send them. Layers that wait for servers wait in threads.
 _IN_ORDER = {"TFDEAR_SCHEDULE": "wfbp", "TF_NUM_INTEROP_THREADS": "6"}
 METHODS = {
     "dense": Method("all_reduce", "all-reduce of whole tables"),
     "byteps": Method(
-        "slices", "BytePS-like: all gradients in slices by priority, over servers", _IN_ORDER
+        "slices",
+        "BytePS-like: all gradients in slices by priority, over servers",
+        {"TF_NUM_INTEROP_THREADS": "6"},
     ),
     "all_gather_raw": Method(
         "all_gather", "Horovod-like: a row for each id, to all ranks", raw=True
@@ -87,8 +95,8 @@ class Result:
 
     method: str
     seconds: list[float] = dataclasses.field(default_factory=list)  # Of steps.
-    # The sum of a step's exchanges, each on the rank that came to it last: without waiting for it.
-    exchanges: list[float] = dataclasses.field(default_factory=list)
+    # Of a step, by kind, each exchange on the rank that came to it last: without waiting for others.
+    exchanges: list[dict[str, float]] = dataclasses.field(default_factory=list)
     sent: float = 0.0  # Bytes of the busiest rank in a step, headers included.
 
     @property
@@ -99,7 +107,7 @@ class Result:
     @property
     def communication(self) -> float:
         """Median time of a step's exchanges, one after the other."""
-        return statistics.median(self.exchanges)
+        return statistics.median(sum(kinds.values()) for kinds in self.exchanges)
 
 
 class Jobs:
@@ -171,19 +179,20 @@ class Jobs:
                 # Ranks wait for each other, so that they take as long but for single steps.
                 means = [statistics.fmean(answer["seconds"]) for answer in of_ranks]
                 result.seconds.append(max(means))
-                exchanges = [answer["exchanges"] for answer in of_ranks]
                 # One step more is not timed.
-                result.exchanges.append(_of_last(exchanges) / (settings.iterations + 1))
+                kinds = _of_last([answer["exchanges"] for answer in of_ranks])
+                steps = settings.iterations + 1
+                result.exchanges.append({kind: total / steps for kind, total in kinds.items()})
         return results
 
 
-def _of_last(of_ranks: Sequence[Mapping[str, Sequence[float]]]) -> float:
-    """The sum of all exchanges, each as long as on the rank where it was shortest."""
-    total = 0.0
+def _of_last(of_ranks: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, float]:
+    """The sums of all exchanges by kind, each as long as on the rank where it was shortest."""
+    sums = {}
     for kind in of_ranks[0]:
         times = [exchanges.get(kind, []) for exchanges in of_ranks]
         if len({len(of_rank) for of_rank in times}) > 1:
-            total += min(map(sum, times))
+            sums[kind] = min(map(sum, times))
         else:
-            total += sum(map(min, zip(*times, strict=True)))
-    return total
+            sums[kind] = sum(map(min, zip(*times, strict=True)))
+    return sums

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfdear.benchmarks import report
+from tfdear.benchmarks.embeddings import prediction
 from tfdear.benchmarks.embeddings.methods import METHODS, Computation, Jobs, Lookup, Result
 from tfdear.benchmarks.ranks import drawn_ids
 from tfdear.benchmarks.settings import Settings
@@ -26,6 +27,8 @@ from tfdear.planning.trace import Trace
 
 # Until buckets are planned by what was measured.
 _WARM_UP_STEPS = 8
+# Numbers of ranks.
+_SIMULATED = (2, 4, 8, 16)
 
 
 def measure(
@@ -44,8 +47,6 @@ def measure(
     Returns:
         What the JSON file holds.
     """
-    if not trace.tables:
-        raise ValueError(f"Trace {trace.name!r} has no tables; it needs at least one.")
     ranks = len(settings.lab.nodes)
     tables = [
         dataclasses.replace(table, prior=row_counts.fit(table).prior(ranks), workers=ranks)
@@ -63,6 +64,10 @@ def measure(
         for name in methods:
             jobs.build(name, layers, _lookups(name, tables, places, ranks))
         results = jobs.measure({name: _ids(name, tables) for name in methods}, _WARM_UP_STEPS)
+    network = prediction.network_of(costs, ranks)
+    workers = sorted({*_SIMULATED, ranks})
+    schedules = {name: METHODS[name].schedule for name in methods}
+    predicted = prediction.iteration_times(trace, network, workers, schedules)
     least = {name: _least_bytes(name, dense_bytes, tables, ranks) for name in methods}
     for table in tables:
         settings.tell(
@@ -73,7 +78,8 @@ def measure(
         f"{trace.name} on {ranks} ranks: dense gradients {dense_bytes / 1e6:.1f} MB (x {scale:g}), "
         f"computation {computation:.3f} s"
     )
-    _print(settings, results, least, computation, ranks * tables[0].ids)
+    _print(settings, results, least, predicted, computation, ranks * tables[0].ids)
+    _print_scaling(settings, predicted, workers, tables[0].ids)
     return {
         "benchmark": "embeddings replay",
         "trace": trace.name,
@@ -92,6 +98,7 @@ def measure(
                 "communication": result.communication,
                 "stall": result.median - computation,
                 "least_bytes": least[name],
+                "predicted": predicted.get(name),
             }
             for name, result in results.items()
         ],
@@ -142,7 +149,7 @@ def _counts(name: str, table: Table) -> tuple[int, int, int]:
 def _lookups(
     name: str, tables: Sequence[Table], places: Mapping[str, int], ranks: int
 ) -> list[Lookup]:
-    whole = METHODS[name].exchange == "all_reduce"
+    whole = METHODS[name].exchange in ("all_reduce", "slices")
     return [
         Lookup(
             table.rows if whole else drawn_ids.rows_of(*_counts(name, table)[1:], ranks),
@@ -167,12 +174,17 @@ def _least_bytes(name: str, dense_bytes: int, tables: Sequence[Table], ranks: in
     exchange = METHODS[name].exchange
     for table in tables:
         rows = _counts(name, table)[1]
+        values = 4 * rows * table.columns
         holders = partition.choose("auto", table.rows, table.columns, ranks)
         traffic = TableTraffic(table, ranks, holders)
-        if exchange == "all_reduce":
-            total += 2 * (ranks - 1) / ranks * 4 * table.rows * table.columns
-        elif exchange == "all_gather":
+        if exchange == "all_gather":
             total += (ranks - 1) * traffic.gathered(rows)
+        elif exchange.startswith("servers"):
+            servers = min(int(exchange.partition(" ")[2] or ranks), ranks)
+            # The vectors of a server's rows to all others, gradients to the other servers.
+            total += values * max(1.0 if servers < ranks else 0.0, (ranks + servers - 2) / servers)
+        elif exchange in ("all_reduce", "slices"):
+            total += 2 * (ranks - 1) / ranks * 4 * table.rows * table.columns
         else:
             total += traffic.vectors(rows) + traffic.gradients(rows) + traffic.ids()
     return total
@@ -182,6 +194,7 @@ def _print(
     settings: Settings,
     results: Mapping[str, Result],
     least: Mapping[str, float],
+    predicted: Mapping[str, Mapping[int, float]],
     computation: float,
     tokens: int,
 ) -> None:
@@ -190,6 +203,7 @@ def _print(
     cells = []
     for name, result in results.items():
         line = None if rate is None else least[name] / (rate / 8 * report.PAYLOAD_SHARE)
+        simulated = predicted.get(name, {}).get(len(settings.lab.nodes))
         of_best = "" if not baselines else f"{result.median / min(baselines):.3f}"
         cells.append(
             [
@@ -201,8 +215,24 @@ def _print(
                 ("of best baseline", of_best),
                 ("exchanges s", f"{result.communication:.3f}"),
                 ("line s", "" if line is None else f"{line:.3f}"),
+                ("predicted s", "" if simulated is None else f"{simulated:.3f}"),
                 ("MB sent", f"{result.sent / 1e6:.1f}"),
                 ("of least", f"{result.sent / least[name]:.3f}"),
             ]
         )
     settings.tell(table_of(cells))
+
+
+def _print_scaling(
+    settings: Settings,
+    predicted: Mapping[str, Mapping[int, float]],
+    workers: Sequence[int],
+    tokens: int,
+) -> None:
+    """Simulated throughput, with the measured line and as much computation for each rank."""
+    rows = []
+    for name, times in predicted.items():
+        cells = [(f"{count}", f"{count * tokens / times[count]:.0f}") for count in workers]
+        rows.append([("tokens/s, simulated", name), *cells])
+    if rows:
+        settings.tell(f"\n{table_of(rows)}")
