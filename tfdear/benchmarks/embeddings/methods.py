@@ -95,7 +95,7 @@ class Result:
 
     method: str
     seconds: list[float] = dataclasses.field(default_factory=list)  # Of steps.
-    # Of a step, by kind, each exchange on the rank that came to it last: without waiting for others.
+    # Of a step, by kind: each exchange on the rank that came to it last, so without waiting.
     exchanges: list[dict[str, float]] = dataclasses.field(default_factory=list)
     sent: float = 0.0  # Bytes of the busiest rank in a step, headers included.
 
