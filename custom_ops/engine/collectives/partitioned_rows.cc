@@ -154,6 +154,11 @@ Status ExchangePartitionedRows(CollectiveBackend* backend, const Signature& sign
 
   std::vector<char> packed;
   std::vector<size_t> sent(size, 0), received(size, 0);
+  size_t packed_bytes = 0;
+  for (size_t t = 0; t < tables.size(); ++t) {
+    for (const Block& block : blocks[t]) packed_bytes += block.size(tables[t].known == nullptr);
+  }
+  packed.reserve(packed_bytes);
   for (int peer = 0; peer < size; ++peer) {
     const size_t before = packed.size();
     for (size_t t = 0; t < tables.size(); ++t) Pack(tables[t], blocks[t][peer], &packed);

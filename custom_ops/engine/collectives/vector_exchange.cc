@@ -2,6 +2,7 @@
 #include "custom_ops/engine/collectives/vector_exchange.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace tfdear {
 namespace {
@@ -90,6 +91,7 @@ Status ExchangeVectors(CollectiveBackend* backend, const Signature& signature, u
   } else {
     std::vector<const char*> next;
     for (const LookedUp& table : tables) next.push_back(static_cast<const char*>(table.held));
+    packed.reserve(std::accumulate(sent.begin(), sent.end(), size_t{0}));
     for (int peer = 0; peer < size; ++peer) {
       for (size_t t = 0; t < tables.size(); ++t) {
         const size_t bytes = PartOf(tables[t], peer, rank).elements() * tables[t].element_bytes;

@@ -33,7 +33,7 @@ class Method:
 
     exchange: str
     description: str
-    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    variables: Mapping[str, str]
     raw: bool = False
     baseline: bool = True
 
@@ -44,19 +44,19 @@ class Method:
         return self.variables.get("TFDEAR_SCHEDULE", sliced)
 
 
-# Dense gradients as other frameworks send them. Layers that wait for servers wait in threads.
-_IN_ORDER = {"TFDEAR_SCHEDULE": "wfbp", "TF_NUM_INTEROP_THREADS": "6"}
+# Layers of baselines wait in threads of TensorFlow.
+_BY_PRIORITY = {"TF_NUM_INTEROP_THREADS": "6"}
+# Dense gradients as other frameworks send them.
+_IN_ORDER = {**_BY_PRIORITY, "TFDEAR_SCHEDULE": "wfbp"}
 METHODS = {
-    "dense": Method("all_reduce", "all-reduce of whole tables"),
+    "dense": Method("all_reduce", "all-reduce of whole tables", _BY_PRIORITY),
     "byteps": Method(
-        "slices",
-        "BytePS-like: all gradients in slices by priority, over servers",
-        {"TF_NUM_INTEROP_THREADS": "6"},
+        "slices", "BytePS-like: all gradients in slices by priority, over servers", _BY_PRIORITY
     ),
     "all_gather_raw": Method(
-        "all_gather", "Horovod-like: a row for each id, to all ranks", raw=True
+        "all_gather", "Horovod-like: a row for each id, to all ranks", _BY_PRIORITY, raw=True
     ),
-    "all_gather": Method("all_gather", "a row for each different id, to all ranks"),
+    "all_gather": Method("all_gather", "a row for each different id, to all ranks", _BY_PRIORITY),
     "parameter_servers_1": Method("servers 1", "Parallax-like with one server of rows", _IN_ORDER),
     "parameter_servers_2": Method("servers 2", "Parallax-like with two servers of rows", _IN_ORDER),
     "parameter_servers": Method(
