@@ -189,6 +189,7 @@ def test_overlap(tmp_path):
         (["embeddings", "sweep", "--sparsity", "100"], "--sparsity must be from 0 to below 100"),
         (["embeddings", "replay", "--trace", "resnet-50"], "has no tables"),
         (["embeddings", "replay", "--scale", "-1"], "--scale must be 0 or more"),
+        (["embeddings", "replay", "--counts", "5,6,1"], "none larger than the one before"),
         (["embeddings", "train", "--words", "0"], "--words must be at least 1"),
     ],
 )
@@ -263,7 +264,7 @@ def test_training_refuses_what_it_does_not_know(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_embeddings_sweep(tmp_path):
     methods = (
         *("dense", "byteps", "all_gather", "parameter_servers_1", "parameter_servers"),
@@ -271,7 +272,7 @@ def test_embeddings_sweep(tmp_path):
     )
     printed, numbers = benchmark(
         tmp_path, "embeddings", "sweep", "--rate", "none", "--rows", "1000", "--columns", "512",
-        "--sparsity", "0,90", "--repeats", "1", "--iterations", "2", "--methods", *methods,
+        "--sparsity", "0,90", "--repeats", "1", "--iterations", "2", "--methods", *methods, timeout=380,
     )  # fmt: skip
     assert "chosen / best" in printed
     assert "BytePS-like" in numbers["methods"]["byteps"]
@@ -296,7 +297,7 @@ def test_embeddings_sweep(tmp_path):
             assert result["communication"] > 0, result
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_embeddings_replay(tmp_path):
     layers = [Layer(name, 4 * 500 * 32, 1e-3, 2e-3) for name in ("first", "second")]
     for place in (1, 2, 4):
@@ -307,7 +308,7 @@ def test_embeddings_replay(tmp_path):
     methods = ("byteps", "all_gather_raw", "all_gather", "parameter_servers", "all_to_all")
     printed, numbers = benchmark(
         tmp_path, "embeddings", "replay", "--rate", "200mbit", "--trace", str(path), "--scale", "1",
-        "--repeats", "1", "--iterations", "2", "--methods", *methods,
+        "--repeats", "1", "--iterations", "2", "--methods", *methods, timeout=380,
     )  # fmt: skip
     assert numbers["dense_bytes"] == 3 * 40_000
     results = {result["method"]: result for result in numbers["results"]}
@@ -323,12 +324,12 @@ def test_embeddings_replay(tmp_path):
     assert "tokens/s, simulated" in printed
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_embeddings_train(tmp_path):
     printed, numbers = benchmark(
         tmp_path, "embeddings", "train", "--rate", "none", "--words", "3000", "--columns", "32",
         "--units", "8", "--samples", "20", "--windows", "3", "--length", "5", "--repeats", "1",
-        "--iterations", "1",
+        "--iterations", "1", timeout=380,
     )  # fmt: skip
     assert "horovod: not there (--horovod-python names no Python)" in printed
     rows = {row["name"]: row for row in numbers["rows"]}

@@ -58,6 +58,12 @@ def add_parser(kinds: argparse._SubParsersAction, add: _Add) -> None:
         default=1.0,
         help="computation over the dense gradients' time on the line (default: 1)",
     )
+    replayed.add_argument(
+        "--counts",
+        metavar="ORIGINAL,COALESCED,PRIOR",
+        help="rows of a rank's batch, of all tables together (default: the trace's, those of the "
+        "paper)",
+    )
     replayed.add_argument("--iterations", type=int, default=3, help="steps per turn (default: 3)")
     replayed.set_defaults(repeats=3)
     trained = add(modes, train, "training of a language model with two tables")
@@ -112,6 +118,7 @@ def replay(options: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"--scale must be 0 or more. Received: {options.scale:g}")
     if not 0 < options.ratio < math.inf:
         raise ValueError(f"--ratio must be above 0. Received: {options.ratio:g}")
+    counts = None if options.counts is None else _counts(options.counts)
     trace = simulator.load(options.trace)
     if not trace.tables:
         raise ValueError(f"trace {trace.name!r} has no tables")
@@ -122,6 +129,7 @@ def replay(options: argparse.Namespace) -> dict[str, Any]:
             trace=trace,
             scale=options.scale,
             ratio=options.ratio,
+            counts=counts,
         )
 
 
@@ -138,6 +146,20 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
             sizes=Sizes(**{name: getattr(options, name) for name in numbers}),
             horovod_python=options.horovod_python,
         )
+
+
+def _counts(text: str) -> tuple[int, int, int]:
+    """Reads "2560,794,318"."""
+    try:
+        original, coalesced, prior = map(int, text.split(","))
+    except ValueError:
+        original = coalesced = prior = -1
+    if not 0 <= prior <= coalesced <= original or coalesced < 1:
+        raise ValueError(
+            "--counts are three whole numbers, none larger than the one before, such as "
+            f"2560,794,318. Received: {text!r}"
+        )
+    return original, coalesced, prior
 
 
 def _check_positive(options: argparse.Namespace, *names: str) -> None:

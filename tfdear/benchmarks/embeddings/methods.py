@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tfdear.base import names
 from tfdear.benchmarks import link
 from tfdear.benchmarks.group import Group
 from tfdear.benchmarks.settings import Settings
@@ -28,6 +29,7 @@ class Method:
         description: What it is, for readers.
         variables: Of its job's environment. Methods with the same ones share their processes.
         raw: Whether rows of the same id travel one by one.
+        prior_only: Whether nothing waits for rows but those that are prior.
         baseline: Whether it is one that sharded tables are compared with.
     """
 
@@ -35,6 +37,7 @@ class Method:
     description: str
     variables: Mapping[str, str]
     raw: bool = False
+    prior_only: bool = False
     baseline: bool = True
 
     @property
@@ -45,7 +48,7 @@ class Method:
 
 
 # Layers of baselines wait in threads of TensorFlow.
-_BY_PRIORITY = {"TF_NUM_INTEROP_THREADS": "6"}
+_BY_PRIORITY = {"TF_NUM_INTEROP_THREADS": "6", "TFDEAR_EMBEDDING_SCHEDULE": "none"}
 # Dense gradients as other frameworks send them.
 _IN_ORDER = {**_BY_PRIORITY, "TFDEAR_SCHEDULE": "wfbp"}
 METHODS = {
@@ -68,6 +71,25 @@ METHODS = {
     "all_to_all": Method(
         "all_to_all", "tables divided among the ranks, without an order", _IN_ORDER, baseline=False
     ),
+    "+horizontal": Method(
+        "all_to_all",
+        "and rows and vectors overtake dense gradients",
+        {**_BY_PRIORITY, "TFDEAR_EMBEDDING_SCHEDULE": "horizontal"},
+        baseline=False,
+    ),
+    "+early": Method(
+        "all_to_all",
+        "and rows that no next batch needs come last, vectors that the step does not change first",
+        {**_BY_PRIORITY, "TFDEAR_EMBEDDING_SCHEDULE": "2d"},
+        prior_only=True,
+        baseline=False,
+    ),
+}
+# Without the schedules that this version of tfdear does not have.
+METHODS = {
+    name: method
+    for name, method in METHODS.items()
+    if method.variables["TFDEAR_EMBEDDING_SCHEDULE"] in names.EMBEDDING_SCHEDULES
 }
 
 

@@ -32,7 +32,13 @@ _SIMULATED = (2, 4, 8, 16)
 
 
 def measure(
-    settings: Settings, *, methods: Sequence[str], trace: Trace, scale: float, ratio: float
+    settings: Settings,
+    *,
+    methods: Sequence[str],
+    trace: Trace,
+    scale: float,
+    ratio: float,
+    counts: tuple[int, int, int] | None = None,
 ) -> dict[str, Any]:
     """Replays a model with every method, and prints a table.
 
@@ -43,15 +49,15 @@ def measure(
         scale: What the sizes of dense gradients are multiplied by. With 0 there are none, and no
             computation: all that is measured is the traffic of tables.
         ratio: Computation over the time that the line needs for dense gradients.
+        counts: Rows of a rank's batch in place of the trace's, of all tables together: original,
+            different ones and prior ones, these with as many ranks as there are here.
 
     Returns:
         What the JSON file holds.
     """
     ranks = len(settings.lab.nodes)
-    tables = [
-        dataclasses.replace(table, prior=row_counts.fit(table).prior(ranks), workers=ranks)
-        for table in trace.tables
-    ]
+    tables = [_counted(table, ranks, len(trace.tables), counts) for table in trace.tables]
+    trace = dataclasses.replace(trace, tables=tuple(tables))
     with Jobs(settings, methods) as jobs:
         costs = jobs.costs()
         trace = _scaled(trace, scale)
@@ -69,6 +75,11 @@ def measure(
     schedules = {name: METHODS[name].schedule for name in methods}
     predicted = prediction.iteration_times(trace, network, workers, schedules)
     least = {name: _least_bytes(name, dense_bytes, tables, ranks) for name in methods}
+    exposed = {
+        name: _exposed_bytes(name, tables, ranks)
+        for name in methods
+        if METHODS[name].exchange == "all_to_all"
+    }
     for table in tables:
         settings.tell(
             f"{table.layer}: {table.rows} x {table.columns}; rows of a rank's batch: {table.ids}, "
@@ -78,7 +89,7 @@ def measure(
         f"{trace.name} on {ranks} ranks: dense gradients {dense_bytes / 1e6:.1f} MB (x {scale:g}), "
         f"computation {computation:.3f} s"
     )
-    _print(settings, results, least, predicted, computation, ranks * tables[0].ids)
+    _print(settings, results, least, exposed, predicted, computation, ranks * tables[0].ids)
     _print_scaling(settings, predicted, workers, tables[0].ids)
     return {
         "benchmark": "embeddings replay",
@@ -98,11 +109,21 @@ def measure(
                 "communication": result.communication,
                 "stall": result.median - computation,
                 "least_bytes": least[name],
+                "exposed_bytes": exposed.get(name),
                 "predicted": predicted.get(name),
             }
             for name, result in results.items()
         ],
     }
+
+
+def _counted(table: Table, ranks: int, tables: int, counts: tuple[int, int, int] | None) -> Table:
+    """The table with the rows of a batch that belong to this number of ranks."""
+    if counts is None:
+        prior = row_counts.fit(table).prior(ranks)
+        return dataclasses.replace(table, prior=prior, workers=ranks)
+    ids, coalesced, prior = (round(count / tables) for count in counts)
+    return dataclasses.replace(table, ids=ids, coalesced=coalesced, prior=prior, workers=ranks)
 
 
 def _scaled(trace: Trace, scale: float) -> Trace:
@@ -190,10 +211,22 @@ def _least_bytes(name: str, dense_bytes: int, tables: Sequence[Table], ranks: in
     return total
 
 
+def _exposed_bytes(name: str, tables: Sequence[Table], ranks: int) -> float:
+    """Rows and vectors that computation can hide nothing of: ready last and needed first."""
+    total = 0.0
+    for table in tables:
+        rows = table.prior if METHODS[name].prior_only else table.coalesced
+        holders = partition.choose("auto", table.rows, table.columns, ranks)
+        traffic = TableTraffic(table, ranks, holders)
+        total += traffic.vectors(rows) + traffic.gradients(rows)
+    return total
+
+
 def _print(
     settings: Settings,
     results: Mapping[str, Result],
     least: Mapping[str, float],
+    exposed: Mapping[str, float],
     predicted: Mapping[str, Mapping[int, float]],
     computation: float,
     tokens: int,
@@ -204,6 +237,9 @@ def _print(
     for name, result in results.items():
         line = None if rate is None else least[name] / (rate / 8 * report.PAYLOAD_SHARE)
         simulated = predicted.get(name, {}).get(len(settings.lab.nodes))
+        bound = ""
+        if line is not None and name in exposed:
+            bound = f"{max(computation + exposed[name] * line / least[name], line):.3f}"
         of_best = "" if not baselines else f"{result.median / min(baselines):.3f}"
         cells.append(
             [
@@ -214,6 +250,7 @@ def _print(
                 ("stall s", f"{result.median - computation:.3f}"),
                 ("of best baseline", of_best),
                 ("exchanges s", f"{result.communication:.3f}"),
+                ("bound s", bound),
                 ("line s", "" if line is None else f"{line:.3f}"),
                 ("predicted s", "" if simulated is None else f"{simulated:.3f}"),
                 ("MB sent", f"{result.sent / 1e6:.1f}"),

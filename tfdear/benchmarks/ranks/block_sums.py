@@ -13,7 +13,7 @@ import concurrent.futures
 import time
 
 import keras
-import messages
+import messages  # type: ignore[import-not-found]
 import numpy as np
 import tensorflow as tf
 

@@ -44,7 +44,7 @@ def _ready(connection):
 
 def send(connection, *numbers, arrays=()):
     """Sends up to four numbers and arrays; the other side knows their types from the numbers."""
-    parts = [memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)) for array in arrays]
+    parts = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays]
     padded = (*numbers, 0, 0, 0, 0)[:4]
     connection.sendall(_HEADER.pack(*padded, sum(map(len, parts))))
     for part in parts:

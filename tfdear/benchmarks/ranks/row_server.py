@@ -10,7 +10,7 @@ of the step before. Needs NumPy.
 import sys
 import threading
 
-import messages
+import messages  # type: ignore[import-not-found]
 import numpy as np
 
 PULL, PUSH = 0, 1

@@ -14,9 +14,9 @@ import sys
 import time
 
 import keras
-import messages
+import messages  # type: ignore[import-not-found]
 import numpy as np
-import row_server
+import row_server  # type: ignore[import-not-found]
 import tensorflow as tf
 
 _PROGRAM = pathlib.Path(__file__).with_name("row_server.py")

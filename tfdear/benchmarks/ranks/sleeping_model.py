@@ -10,7 +10,7 @@ import time
 
 import keras
 import numpy as np
-import sleeping
+import sleeping  # type: ignore[import-not-found]
 import tensorflow as tf
 
 # Steps of every turn that are not measured: they find an idle link.

@@ -9,7 +9,7 @@ import queue
 import sys
 import threading
 
-import messages
+import messages  # type: ignore[import-not-found]
 import numpy as np
 
 
@@ -24,7 +24,7 @@ class Sums:
 
     def serve(self, connection):
         """Takes the slices of one rank until it ends."""
-        answers = queue.SimpleQueue()
+        answers: queue.SimpleQueue = queue.SimpleQueue()
         with self._lock:
             self._answers.append(answers)
         threading.Thread(target=_answer, args=(connection, answers), daemon=True).start()

@@ -18,9 +18,9 @@ import threading
 import time
 
 import keras
-import messages
+import messages  # type: ignore[import-not-found]
 import numpy as np
-import sleeping_model
+import sleeping_model  # type: ignore[import-not-found]
 import tensorflow as tf
 
 _PROGRAM = pathlib.Path(__file__).with_name("slice_server.py")
@@ -39,7 +39,7 @@ class Slices:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
         self._servers = [messages.connect(address, _PORT) for address in addresses]
         self._ranks = len(addresses)
-        self._ready = queue.PriorityQueue()
+        self._ready: queue.PriorityQueue = queue.PriorityQueue()
         self._changed = threading.Condition()
         self._left = {}  # Slices of each layer whose sums are not there.
         self._seconds, self._began = [], 0.0

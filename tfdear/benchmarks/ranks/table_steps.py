@@ -3,10 +3,10 @@
 
 import functools
 
-import drawn_ids
+import drawn_ids  # type: ignore[import-not-found]
 import keras
 import numpy as np
-import sleeping_model
+import sleeping_model  # type: ignore[import-not-found]
 
 import tfdear
 from tfdear.base import names
@@ -85,7 +85,7 @@ def _sharded(table: dict, exchange: str) -> keras.layers.Layer:
 
 
 def _served(tables: list[dict], addresses: list[str], servers: int) -> list:
-    import served_tables
+    import served_tables  # type: ignore[import-not-found]
 
     shapes = [(table["rows"], table["columns"]) for table in tables]
     started = served_tables.Servers(
@@ -95,14 +95,14 @@ def _served(tables: list[dict], addresses: list[str], servers: int) -> list:
 
 
 def _summed(tables: list[dict], addresses: list[str]) -> list:
-    import block_sums
+    import block_sums  # type: ignore[import-not-found]
 
     sums = block_sums.BlockSums(strategy().rank, addresses)
     return [block_sums.SummedTable(sums, table["rows"], table["columns"]) for table in tables]
 
 
 def _sliced(layers: list[dict], addresses: list[str]) -> tuple[list, list]:
-    import sliced_layers
+    import sliced_layers  # type: ignore[import-not-found]
 
     slices = sliced_layers.Slices(strategy().rank, addresses)
     made = [
