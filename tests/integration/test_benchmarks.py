@@ -272,7 +272,8 @@ def test_embeddings_sweep(tmp_path):
     )
     printed, numbers = benchmark(
         tmp_path, "embeddings", "sweep", "--rate", "none", "--rows", "1000", "--columns", "512",
-        "--sparsity", "0,90", "--repeats", "1", "--iterations", "2", "--methods", *methods, timeout=380,
+        "--sparsity", "0,90", "--repeats", "1", "--iterations", "2", "--methods", *methods,
+        timeout=380,
     )  # fmt: skip
     assert "chosen / best" in printed
     assert "BytePS-like" in numbers["methods"]["byteps"]
