@@ -81,8 +81,6 @@ def test_so_it_is_in_the_environment(variable, value):
     [
         ("backend", "nccl"),
         ("backend", "mpi"),
-        ("embedding_schedule", "2d"),
-        ("embedding_schedule", "horizontal"),
     ],
 )
 def test_what_is_not_built_is_refused_as_such(name, value):
