@@ -67,6 +67,7 @@ class LookupGroup:
         with step_data.required(), step_data.read():
             ahead = ops.dear_open_look_ahead(self._order, self.ticket)
         for index, (following, rows) in enumerate(self._next):
+            assert following is not None  # It looks ahead.
             order.run_when_ready(
                 ops.dear_contribute_next_ids(
                     ahead, following.ids, following.present, index=index, rows=rows
