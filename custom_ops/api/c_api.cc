@@ -177,7 +177,8 @@ void tfdear_table_counts(int64_t variable, int64_t* counts) {
   const auto seen = Engine::Get()->table_counts()->Of(variable);
   for (const std::atomic<int64_t>* count :
        {&seen->lookups, &seen->ids, &seen->unique_ids, &seen->steps, &seen->rows,
-        &seen->rows_of_ranks, &seen->summed_steps}) {
+        &seen->rows_of_ranks, &seen->summed_steps, &seen->foreseen_steps, &seen->prior_rows,
+        &seen->delayed_rows, &seen->early_vectors, &seen->late_vectors}) {
     *counts++ = count->load();
   }
 }

@@ -51,7 +51,7 @@ TFDEAR_EXPORT int tfdear_layout_set_partition(int64_t layout, int tensor,
 TFDEAR_EXPORT int tfdear_layout_set_table(int64_t layout, int tensor, int64_t variable,
                                           int64_t rows, int64_t most_gathered, char* error,
                                           int error_size);
-// The seven numbers of RowCounts, in their order.
+// The numbers of RowCounts, in their order.
 TFDEAR_EXPORT void tfdear_table_counts(int64_t variable, int64_t* counts);
 // Engine::CreateLookup, Engine::AddLookupTable; `variable`: the table's.
 TFDEAR_EXPORT int64_t tfdear_lookup_create();

@@ -26,6 +26,7 @@ Status Engine::AddLookupTable(int64_t lookup, LookupLayout::Table table) {
   MutexLock lock(mutex_);
   LookupEntry* entry = nullptr;
   TFDEAR_RETURN_IF_ERROR(FindLookup(lookup, &entry));
+  table.counts = table_counts_.Of(table.variable);
   entry->layout->tables.push_back(std::move(table));
   return Status();
 }

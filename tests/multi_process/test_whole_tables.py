@@ -86,17 +86,23 @@ def test_whole_reads(world_size):
 
 
 AFTER_THE_END = """
+    import sys
+    import time
+
     import tfdear
 
-    strategy = tfdear.DearStrategy()
+    strategy = tfdear.DearStrategy(timeout=float(sys.argv[1]))
     with strategy.scope():
         layer = tfdear.layers.ShardedEmbedding(20, 6, name="words")
         layer.build()
     strategy.barrier()
     if strategy.rank > 0:
-        assert strategy.extended.table_service._chief_is_done.wait(60)
+        if sys.argv[2] == "late":
+            assert strategy.extended.table_service._chief_is_done.wait(60)
+        else:
+            time.sleep(2)
         try:
-            layer.get_weights()
+            print("read", layer.get_weights()[0].shape)
         except tfdear.errors.TfdearError as error:
             print("refused:", error)
 """
@@ -105,8 +111,17 @@ AFTER_THE_END = """
 @pytest.mark.multi_process
 @pytest.mark.newest_only
 @pytest.mark.timeout(150)
+def test_rank_0_waits_at_its_end_for_who_still_reads():
+    for code, _ in (results := ranks.run_ranks(3, AFTER_THE_END, arguments=("60", "soon"))):
+        assert code == 0, results
+    assert all("read (20, 6)" in output for _, output in results[1:])
+
+
+@pytest.mark.multi_process
+@pytest.mark.newest_only
+@pytest.mark.timeout(150)
 def test_a_read_after_the_end_of_rank_0_says_so():
-    _, (code, output) = ranks.run_ranks(2, AFTER_THE_END)
+    _, (code, output) = ranks.run_ranks(2, AFTER_THE_END, arguments=("5", "late"))
     assert code == 0, output[-4000:]
     assert "refused: Rank 1 cannot read layer 'words'" in output, output[-4000:]
-    assert "rank 0 has ended its script" in output and "strategy.barrier()" in output
+    assert "rank 0 has ended its script" in output and "raise `timeout`" in output

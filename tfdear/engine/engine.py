@@ -59,6 +59,13 @@ class RowCounts:
     rows: int  # Of this rank's gradients.
     rows_of_ranks: int  # Of the gradients of all ranks, where they have the table whole.
     summed_steps: int  # In which they were summed on their way.
+    # Of a divided table: steps whose ids were foreseen, rows of this rank's gradients that went
+    # first and last, and vectors for this rank that came early and late.
+    foreseen_steps: int
+    prior_rows: int
+    delayed_rows: int
+    early_vectors: int
+    late_vectors: int
 
 
 class Engine:

@@ -278,6 +278,7 @@ class Reducer:
             lookup = None
         elif lookup is not None and lookup.group.looks_ahead:
             lookup.group.ahead  # noqa: B018 - Takes its ticket, before the update is put off.
+            table.hint = "next batch"
         # Its rows are in order by themselves: several updates of them may be in flight.
         for written in traced.written:
             if not isinstance(written, ShardedVariable):

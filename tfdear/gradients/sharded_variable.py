@@ -32,6 +32,8 @@ class ShardedVariable(variable_module.DearVariable):
         # the number of steps that it divides them by, and a constraint.
         self.accumulated: tuple[ShardedVariable, int] | None = None
         self.row_constraint: Callable[[tf.Tensor], tf.Tensor] | None = None
+        # How a step knows what the next one looks up: "next batch" or "none".
+        self.hint = "none"
         super().__init__(*args, **kwargs)
 
     @property

@@ -9,6 +9,7 @@ from tfdear.engine.engine import Engine, RowCounts
 from tfdear.gradients.row_travel import RowTravel
 from tfdear.gradients.variable import DearVariable
 
+_COUNTS = len(dataclasses.fields(RowCounts))
 _NAMED_AS_THEIR_LAYER = "embeddings"  # What Keras calls the table of an embedding layer.
 
 
@@ -29,7 +30,7 @@ class TableReport:
 
     def _of(self, table: DearVariable) -> dict[str, Any]:
         counts = self._engine.row_counts(table.number)
-        before = self._before.get(table.number, RowCounts(0, 0, 0, 0, 0, 0, 0))
+        before = self._before.get(table.number, RowCounts(*[0] * _COUNTS))
         self._before[table.number] = counts
         seen = RowCounts(
             *(
@@ -62,6 +63,12 @@ class TableReport:
             "summed_steps": seen.summed_steps,
             "original": original,
             "coalesced": coalesced,
+            "hint": getattr(table, "hint", "none"),
+            "foreseen_steps": seen.foreseen_steps,
+            "prior": _mean(seen.prior_rows, seen.steps),
+            "delayed": _mean(seen.delayed_rows, seen.steps),
+            "early_vectors": _mean(seen.early_vectors, seen.lookups),
+            "late_vectors": _mean(seen.late_vectors, seen.lookups),
             "density": None if coalesced is None else coalesced / rows,
         }
 

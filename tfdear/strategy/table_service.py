@@ -6,7 +6,7 @@
 server that hands out the rows it holds. A reader says how many changes of the table it has seen; a
 rank waits until it has made as many. It cannot have made more: the next change needs a gradient of
 the reader's, and writes of a script wait for all ranks (`ShardedVariable.assign`). A rank whose
-script has ended serves until rank 0's has.
+script has ended serves until the scripts of all have; rank 0 waits for them, up to `timeout`.
 """
 
 import atexit
@@ -34,6 +34,7 @@ _SERVICE = "tfdear.Tables"
 _TOKEN = "tfdear-token"
 # The variable's number, the changes it must have, and the rows of the server's part.
 _REQUEST = struct.Struct("<4q")
+_RANK = struct.Struct("<q")
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -56,6 +57,7 @@ class TableService:
         self._count = 0
         self._token = secrets.token_hex(32)
         self._chief_is_done = threading.Event()
+        self._ended: set[int] = set()  # The ranks that have told rank 0 so.
         self._server = grpc.server(_Daemon(), options=_OPTIONS)
         self._server.add_generic_rpc_handlers(
             [
@@ -122,9 +124,8 @@ class TableService:
         if self._chief_is_done.is_set():
             raise errors.TfdearError(
                 f"Rank {self._job.rank} cannot read {variable.placement.label} as a whole: every "
-                "rank holds a part of it, and rank 0 has ended its script, until which tables are "
-                "served. Read them before: rank 0 waits if all ranks call `strategy.barrier()` "
-                "after the last rank has read."
+                "rank holds a part of it, and rank 0 has ended its script and waited `timeout` "
+                "seconds for this rank's. Read them before, or raise `timeout`."
             )
 
     def _failure(self, variable: ShardedVariable, rank: int, error: Any) -> Exception:
@@ -182,20 +183,30 @@ class TableService:
             time.sleep(_PAUSE_SECONDS)
 
     def _note_farewell(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        del request, context
-        self._chief_is_done.set()
+        del context
+        (rank,) = _RANK.unpack(request)
+        if rank == 0:
+            self._chief_is_done.set()
+        self._ended.add(rank)
         return b""
 
     def _close(self) -> None:
-        """Ends the service when the script ends: that of rank 0 last."""
+        """Ends the service when the scripts of all ranks have ended."""
         monitor = self._job.monitor
         if monitor is None or not monitor.healthy:
             return
+        farewell = _RANK.pack(self._job.rank)
         if self._job.rank == 0:
-            farewells = [p.call("Farewell", b"", _FAREWELL_SECONDS) for p in self._peers[1:]]
-            for farewell in farewells:
-                farewell.exception()  # Of one that is gone there is nothing to say here.
+            deadline = time.monotonic() + self._job.options.timeout
+            while monitor.healthy and len(self._ended) + 1 < len(self._peers):
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(_PAUSE_SECONDS)
+            calls = [p.call("Farewell", farewell, _FAREWELL_SECONDS) for p in self._peers[1:]]
+            for call in calls:
+                call.exception()  # Of one that is gone there is nothing to say here.
         else:
+            self._peers[0].call("Farewell", farewell, _FAREWELL_SECONDS).exception()
             while monitor.healthy and not self._chief_is_done.wait(0.1):
                 pass
         for peer in self._peers:

@@ -241,8 +241,14 @@ Status TableLookup::Exchange(CollectiveBackend* backend, const Signature& signat
   MutexLock lock(mutex_);
   size_t next = 0;
   for (size_t t = 0; t < tables_.size(); ++t) {
-    if (is_ahead_ && !layout_->tables[t].early) continue;
+    const LookupLayout::Table& table = layout_->tables[t];
+    if (is_ahead_ && !table.early) continue;
     tables_[t].vectors = std::move(vectors[next++]);
+    if (table.counts != nullptr) {
+      auto& count = is_ahead_ ? table.counts->early_vectors : table.counts->late_vectors;
+      count += tables_[t].needed.counts[rank_];
+      if (agreed_ > kNothing) ++table.counts->foreseen_steps;
+    }
     tables_[t].owner = nullptr;
     if (!is_ahead_ && agreed_ == kIdsAndVectors && layout_->tables[t].early) {
       TFDEAR_RETURN_IF_ERROR(AddEarlyVectors(static_cast<int>(t)));

@@ -13,6 +13,7 @@
 #include "custom_ops/engine/memory/fusion_buffer.h"
 #include "custom_ops/engine/queue/lane.h"
 #include "custom_ops/engine/record/event_record.h"
+#include "custom_ops/engine/record/table_counts.h"
 #include "custom_ops/engine/schedule/held_back.h"
 #include "custom_ops/engine/schedule/reduced.h"
 
@@ -27,6 +28,7 @@ struct LookupLayout {
     int64_t variable = -1;  // The table's number.
     // Whether vectors that a step does not change are looked up for the next one while it runs.
     bool early = false;
+    std::shared_ptr<RowCounts> counts;  // Null: nobody counts.
   };
   std::vector<Table> tables;
   bool looks_ahead = false;  // Whether a step knows the ids of the next one.

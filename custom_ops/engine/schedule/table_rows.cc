@@ -183,6 +183,9 @@ Status TableRows::TakePart(int table, Part part, Rows* rows, GatheredIds* known)
     if (is_prior == (part == kPrior)) taken.push_back(i);
   }
   rows->shape[0] = static_cast<int64_t>(taken.size());
+  if (const auto& counts = given.lookup->layout().tables[given.table_of_lookup].counts) {
+    (part == kPrior ? counts->prior_rows : counts->delayed_rows) += rows->shape[0];
+  }
   TFDEAR_RETURN_IF_ERROR(pool_->Take(taken.size() * row_bytes, &rows->values));
   TFDEAR_RETURN_IF_ERROR(pool_->Take(taken.size() * sizeof(int64_t), &rows->numbers));
   char* to = rows->values->data();

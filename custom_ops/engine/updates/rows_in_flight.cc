@@ -80,6 +80,7 @@ void RowsInFlight::WhenIdle(std::vector<int32_t> rows, Done done) {
 }
 
 bool RowsInFlight::IsIdle(const Waiting& waiting) const {
+  if (waiting.rows.empty()) return true;
   for (const auto& [number, change] : changes_) {
     if (number >= waiting.changes) break;
     for (const Part& part : change.parts) {

@@ -30,6 +30,9 @@ TEST(RowsInFlight, AReaderWaitsForItsRowsAlone) {
   rows.WhenIdle({1}, prior.Done());
   rows.WhenIdle({4}, delayed.Done());
   EXPECT_EQ(early.state(), "waits");
+  Reader none;
+  rows.WhenIdle({}, none.Done());
+  EXPECT_EQ(none.state(), "done");
   rows.Declare(0, {{3, 1}, {4, 2}});
   EXPECT_EQ(early.state(), "done");
   EXPECT_EQ(prior.state(), "waits");
