@@ -76,7 +76,7 @@ Status Engine::OpenLookup(int64_t lookup, std::shared_ptr<TableLookup>* opened, 
 
 Status Engine::OpenLookAhead(TableLookup* lookup, std::shared_ptr<TableLookup>* opened,
                              Lane** its_lane) {
-  *opened = lookup->ahead();
+  *opened = lookup->TakeAhead();
   if (*opened == nullptr) return Internal("a lookup that does not look ahead was asked to");
   *its_lane = lane(LaneKind::kEmbeddings);
   {

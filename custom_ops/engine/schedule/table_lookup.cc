@@ -28,11 +28,18 @@ void TableLookup::LookAhead(int64_t number) {
   if (!layout_->looks_ahead) return;
   ahead_ = std::make_shared<TableLookup>(layout_, pool_, events_, lane_, max_delay_ms_, held_back_);
   ahead_->is_ahead_ = true;
-  ahead_->current_ = shared_from_this();
   const auto& tables = layout_->tables;
   ahead_->vectors_ = static_cast<int>(std::count_if(
       tables.begin(), tables.end(), [](const LookupLayout::Table& table) { return table.early; }));
   ahead_->missing_vectors_ = ahead_->vectors_;
+}
+
+const std::shared_ptr<TableLookup>& TableLookup::TakeAhead() {
+  if (ahead_ != nullptr) {
+    MutexLock lock(ahead_->mutex_);
+    if (!ahead_->ids_phase_.done) ahead_->current_ = shared_from_this();
+  }
+  return ahead_;
 }
 
 void TableLookup::ContributeIds(int table, std::vector<int32_t> ids, bool early_vectors_valid) {

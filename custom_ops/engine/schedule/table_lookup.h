@@ -63,6 +63,8 @@ class TableLookup : public Ticket, public std::enable_shared_from_this<TableLook
   void SetExpected(std::shared_ptr<TableLookup> expected) { expected_ = std::move(expected); }
   // The ticket that looks ahead of this one; null: there is none.
   const std::shared_ptr<TableLookup>& ahead() const { return ahead_; }
+  // The same, to be opened now: from here on it keeps this one until it has all ids.
+  const std::shared_ptr<TableLookup>& TakeAhead();
 
   // This rank's ids in a table, each of them once. `early_vectors_valid`: whether those of the
   // table that were looked up early are still what a lookup now would find.

@@ -161,7 +161,7 @@ void CheckAhead(const Ahead& ahead) {
       lookup->WhenVectorsThere(t, received.For(t));
       lookup->ContributeIds(t, first);
     }
-    auto beyond = lookup->ahead();
+    auto beyond = lookup->TakeAhead();
     rank->lane()->Open(beyond);
     for (int t = 0; t < kTables; ++t) {
       if (t < 2) take(beyond, t, 0);
@@ -274,6 +274,105 @@ TEST(TableRows, BringTheRowsOfAllTablesAtOnce) {
           }
         }
         EXPECT_EQ(result.sum.shape[0], row);
+      }
+    });
+  }
+}
+
+TEST(TableRows, TravelInTwoPartsWhereTheNextIdsAreKnown) {
+  for (int size : {2, 3}) {
+    RunEngines(size, [size](EngineRank* rank) {
+      auto pool = std::make_shared<FusionBufferPool>();
+      auto layout = std::make_shared<LookupLayout>(*LayoutFor(size));
+      layout->looks_ahead = true;
+      HeldBack held_back;
+      auto lookup =
+          std::make_shared<TableLookup>(layout, pool, rank->events(), rank->lane(), 0, &held_back);
+      lookup->LookAhead(0);
+      rank->lane()->Open(lookup);
+      // Every rank looks up 5, its own number and 10 more than that; in the next step 5 and 10.
+      const std::vector<int32_t> ids = {5, rank->rank(), 10 + rank->rank()}, next = {10, 5};
+      Received vectors;
+      for (int t = 0; t < kTables; ++t) {
+        lookup->WhenIdsThere(
+            t, [&, t, lookup](const Status& status, const auto&, const GatheredIds& needed) {
+              TFDEAR_EXPECT_OK(status);
+              Contribute(lookup.get(), t, needed, rank->rank(), size);
+            });
+        lookup->WhenVectorsThere(t, vectors.For(t));
+        lookup->ContributeIds(t, ids);
+      }
+      rank->lane()->Open(lookup->TakeAhead());
+      for (int t = 0; t < kTables; ++t) lookup->ahead()->ContributeIds(t, next);
+      ASSERT_TRUE(vectors.WaitFor(kTables));
+
+      std::vector<TableRows::Table> tables;
+      for (const auto& table : layout->tables) {
+        tables.push_back({std::make_shared<const TablePartition>(table.partition)});
+      }
+      auto rows = std::make_shared<TableRows>("gradients", tables, pool, rank->events(),
+                                              rank->lane(), rank->lane(), 0, &held_back);
+      rows->Open();
+      Received prior, delayed;
+      std::mutex mutex;
+      std::vector<std::vector<std::vector<int32_t>>> declared(kTables);
+      for (int t = 0; t < kTables; ++t) {
+        auto declare = [&, t](const std::vector<std::vector<int32_t>>& parts) {
+          std::lock_guard<std::mutex> lock(mutex);
+          declared[t] = parts;
+        };
+        auto part = [first = prior.For(t), second = delayed.For(t)](
+                        const Status& status, int number, int parts, const Reduced& sum) {
+          EXPECT_EQ(parts, 2);
+          (number == TableRows::kPrior ? first : second)(status, sum);
+        };
+        rows->WhenThere(t, lookup, t, {t}, {declare, part});
+        TableRows::Rows given;
+        TFDEAR_EXPECT_OK(pool->Take(ids.size() * 2 * size * sizeof(float), &given.values));
+        TFDEAR_EXPECT_OK(pool->Take(ids.size() * sizeof(int64_t), &given.numbers));
+        for (size_t i = 0; i < ids.size(); ++i) {
+          reinterpret_cast<int64_t*>(given.numbers->data())[i] = ids[i];
+          for (int c = 0; c < 2 * size; ++c) {
+            reinterpret_cast<float*>(given.values->data())[i * 2 * size + c] =
+                ValueOf(t, ids[i], c);
+          }
+        }
+        given.shape = {static_cast<int64_t>(ids.size()), 2 * size};
+        given.lookup = lookup;
+        given.table_of_lookup = t;
+        rows->Contribute(t, std::move(given));
+      }
+      ASSERT_TRUE(prior.WaitFor(kTables));
+      if (rank->rank() == 0) EXPECT_EQ(delayed.calls(), 0);
+      held_back.VariableWanted(kTables);  // Of no table.
+      held_back.VariableWanted(1);
+      ASSERT_TRUE(delayed.WaitFor(kTables));
+      auto of = [&](Received* received, int t) {
+        const auto result = received->Get(t);
+        TFDEAR_EXPECT_OK(result.status);
+        const bool by_row = tables[t].partition->by_row();
+        const int first = by_row ? 0 : 2 * rank->rank();
+        const auto* const values = static_cast<const float*>(result.sum.data);
+        std::vector<int32_t> numbers;
+        for (int64_t row = 0; row < result.sum.shape[0]; ++row) {
+          numbers.push_back(static_cast<int32_t>(result.sum.indices[row]));
+          EXPECT_EQ(values[row * result.sum.shape[1]], ValueOf(t, numbers.back(), first));
+        }
+        return numbers;
+      };
+      for (int t = 0; t < kTables; ++t) {
+        std::vector<int32_t> first, second;
+        for (int peer = 0; peer < size; ++peer) {
+          for (int32_t id : {5, peer, 10 + peer}) {
+            if (tables[t].partition->by_row() && id % size != rank->rank()) continue;
+            (id == 5 || id == 10 ? first : second).push_back(id);
+          }
+        }
+        EXPECT_EQ(of(&prior, t), first);
+        EXPECT_EQ(of(&delayed, t), second);
+        std::lock_guard<std::mutex> lock(mutex);
+        ASSERT_EQ(declared[t].size(), 2u);
+        EXPECT_EQ(declared[t][0], (std::vector<int32_t>{5, 10}));
       }
     });
   }
