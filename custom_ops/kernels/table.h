@@ -76,9 +76,11 @@ class Table {
   void Fail(int64_t change, const Status& cause);
 
   // Calls `done` once no gradient is in flight for any of these rows, by their numbers in the whole
-  // table.
-  void WhenIdle(const int32_t* ids, int64_t count, RowsInFlight::Done done) {
-    in_flight_.WhenIdle(std::vector<int32_t>(ids, ids + count), std::move(done));
+  // table; `before`: of changes before this one.
+  template <typename Id>
+  void WhenIdle(const Id* ids, int64_t count, RowsInFlight::Done done,
+                int64_t before = RowsInFlight::kAll) {
+    in_flight_.WhenIdle(std::vector<int32_t>(ids, ids + count), std::move(done), before);
   }
   // Copies what this rank holds of rows, by their numbers in the whole table; rows of other ranks
   // are left out. No gradient may be in flight for them. `version`: of the table, as it is then.

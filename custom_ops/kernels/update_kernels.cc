@@ -155,9 +155,9 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     const UpdatePtr update = Begin(reduction);
     const auto fail = [rows, update](const Status& cause) {
       rows->Fail(cause);
-      GiveUp(*update, cause);
+      if (rows->End()) GiveUp(*update, cause);
     };
-    const auto apply = [rows, update](int part, int parts, const Reduced& sum) {
+    const auto run = [rows, update](int part, int parts, const Reduced& sum) {
       UpdateThreads()->Schedule([rows, update, part, parts, sum] {
         InjectDelay(Engine::Get()->max_delay_ms());
         const int64_t begin = EventRecord::NowMicros();
@@ -165,7 +165,13 @@ class DeferUpdateOp : public tensorflow::OpKernel {
         const absl::Status status = rows->Apply(part, parts, sum, &last);
         if (!status.ok()) rows->Fail(Internal(status.message()));
         Record(*update, begin, EventKind::kRowUpdate);
-        if (last || !status.ok()) End(*update, status.ok() ? Status() : Internal(status.message()));
+        if (!last && status.ok()) return;
+        if (rows->End()) End(*update, status.ok() ? Status() : Internal(status.message()));
+      });
+    };
+    const auto apply = [rows, fail, run](int part, int parts, const Reduced& sum) {
+      rows->WhenReady(sum, [fail, run, part, parts, sum](const Status& status) {
+        status.ok() ? run(part, parts, sum) : fail(status);
       });
     };
     const int place = reduction->layout().table_of_tensor[index_];

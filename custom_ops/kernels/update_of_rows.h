@@ -22,9 +22,15 @@ class UpdateOfRows {
 
   // Says which rows are in each part; counts once.
   void Declare(const std::vector<std::vector<int32_t>>& parts);
+  // Calls `done` when the changes before have come to these rows: in a step two may be under way.
+  void WhenReady(const Reduced& rows, RowsInFlight::Done done) {
+    table_->WhenIdle(rows.indices, rows.shape[0], std::move(done), change_);
+  }
   // Applies one of `parts` parts. `last`: whether all were applied then.
   absl::Status Apply(int part, int parts, const Reduced& rows, bool* last);
   void Fail(const Status& cause) { table_->Fail(change_, cause); }
+  // True once: for who ends it.
+  bool End() { return !ended_.exchange(true); }
 
  private:
   UpdateOfRows(std::shared_ptr<Table> table, const TableOfOp& place)
@@ -36,6 +42,7 @@ class UpdateOfRows {
   std::once_flag declared_;
   absl::Status declaration_;
   std::atomic<int> applied_{0};
+  std::atomic<bool> ended_{false};
 };
 
 }  // namespace tfdear

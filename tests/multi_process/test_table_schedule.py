@@ -89,3 +89,53 @@ def test_other_optimizers_and_loops_in_a_graph(tmp_path, optimizer):
     reports = _train(tmp_path / "2d", TFDEAR_MAX_DELAY_MS="2", **env)
     _check_same(reports, expected)
     assert any(kind == "embedding_delayed" for kind, *_ in reports[0][1])
+
+
+_TWO_OPTIMIZERS = """
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import tfdear
+
+    strategy = tfdear.DearStrategy()
+    with strategy.scope():
+        layers = [
+            tfdear.layers.ShardedEmbedding(40, 6, "zeros", exchange=exchange)
+            for exchange in ("all_to_all", "all_gather")
+        ]
+        for layer in layers:
+            layer.build()
+        optimizers = [keras.optimizers.SGD(1.0), keras.optimizers.SGD(2.0)]
+        for optimizer in optimizers:
+            optimizer.build([layer.table for layer in layers])
+
+    @tf.function
+    def step(ids):
+        def on_rank(ids):
+            with tf.GradientTape(persistent=True) as tape:
+                loss = sum(tf.reduce_sum(layer(ids)) for layer in layers)
+            tables = [layer.table for layer in layers]
+            for optimizer in optimizers:
+                optimizer.apply(tape.gradient(loss, tables), tables)
+
+        strategy.run(on_rank, args=(ids,))
+
+    words = np.random.default_rng(0).integers(0, 40, (10, 8, 5))
+    data = tf.data.Dataset.from_tensor_slices(words.reshape(80, 5)).batch(8)
+    for batch in strategy.experimental_distribute_dataset(data):
+        step(batch)
+    counts = np.bincount(words.reshape(-1), minlength=40)
+    for layer in layers:
+        (table,) = layer.get_weights()
+        assert (table == -3.0 * counts[:, None]).all(), table[:, 0] / -3.0 - counts
+    print("added up")
+    strategy.barrier()
+"""
+
+
+def test_two_updates_of_a_table_in_one_step():
+    env = {"TFDEAR_MAX_DELAY_MS": "10"}
+    for code, output in run_ranks(3, _TWO_OPTIMIZERS, env, timeout=120):
+        assert code == 0, output[-3000:]
+        assert "added up" in output

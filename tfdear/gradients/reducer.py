@@ -276,9 +276,6 @@ class Reducer:
         lookup = self._lookup_of_tensor.get((layout, index))
         if table.placement.partition.ranks == 1:
             lookup = None
-        elif lookup is not None and lookup.group.looks_ahead:
-            lookup.group.ahead  # noqa: B018 - Takes its ticket, before the update is put off.
-            table.hint = "next batch"
         # Its rows are in order by themselves: several updates of them may be in flight.
         for written in traced.written:
             if not isinstance(written, ShardedVariable):
@@ -301,6 +298,7 @@ class Reducer:
                 **row_update.attributes(),
             )
             if lookup is not None and lookup.group.looks_ahead:
+                table.hint = "next batch"
                 table_lookup.look_up_early(table, lookup)
         return True
 

@@ -64,12 +64,12 @@ void RowsInFlight::FinishAll(int64_t change) {
   for (const Waiting& each : idle) each.done(Status());
 }
 
-void RowsInFlight::WhenIdle(std::vector<int32_t> rows, Done done) {
+void RowsInFlight::WhenIdle(std::vector<int32_t> rows, Done done, int64_t before) {
   Status failure;
   {
     MutexLock lock(mutex_);
     failure = failure_;
-    Waiting waiting{begun_, std::move(rows), std::move(done)};
+    Waiting waiting{std::min(begun_, before), std::move(rows), std::move(done)};
     if (failure.ok() && !IsIdle(waiting)) {
       waiting_.push_back(std::move(waiting));
       return;

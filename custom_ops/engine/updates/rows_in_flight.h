@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -17,6 +18,7 @@ namespace tfdear {
 class RowsInFlight {
  public:
   using Done = std::function<void(const Status&)>;
+  static constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
 
   void Begin(int64_t change);
   // Says which rows each part has, before any of them is there; other rows get no gradient. What is
@@ -27,8 +29,9 @@ class RowsInFlight {
   // Nothing of a change will come, and nobody waits for it.
   void FinishAll(int64_t change);
   // Calls `done` once none of these rows waits for a gradient of a change that has begun: at once,
-  // or in the thread that brings the last one. It waits on behalf of all changes so far.
-  void WhenIdle(std::vector<int32_t> rows, Done done);
+  // or in the thread that brings the last one. It waits for the changes so far, or for those of
+  // them before a given one.
+  void WhenIdle(std::vector<int32_t> rows, Done done, int64_t before = kAll);
 
  private:
   struct Part {

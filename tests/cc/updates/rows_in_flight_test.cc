@@ -55,7 +55,9 @@ TEST(RowsInFlight, AReaderDoesNotWaitForLaterChanges) {
   rows.Begin(4);
   rows.Finish(3, 0, Status());
   EXPECT_EQ(reader.state(), "done");
-  Reader later;
+  Reader later, earlier;
+  rows.WhenIdle({1}, earlier.Done(), /*before=*/4);
+  EXPECT_EQ(earlier.state(), "done");
   rows.WhenIdle({1}, later.Done());
   EXPECT_EQ(later.state(), "waits");
   rows.FinishAll(4);
