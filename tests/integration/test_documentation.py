@@ -210,6 +210,8 @@ def check_command(words: list[str]) -> None:
         chosen, words = words[:1], words[1:]
         if words and chosen[0] in ("benchmark", "netlab"):
             chosen.append(words.pop(0))
+        if words and chosen == ["benchmark", "embeddings"]:
+            chosen.append(words.pop(0))
         if chosen[0] in ("run", "trace") or chosen == ["netlab", "run"]:
             # What follows the script is the script's.
             end = [k for k, word in enumerate(words) if word.endswith(".py")]

@@ -128,7 +128,7 @@ def test_planned_keeps_blocks_together(train):
 
 
 def test_groups(train):
-    groups = 'Blocks(groups=[("lstm", "bidirectional"), "dense/kernel"])'
+    groups = 'Blocks(groups=[("lstm", "bidirectional"), "scores/kernel"])'
     reference, reports = train("FixedSize(4096)"), train(groups)
     for report in reports:
         assert report["weights"] == reference[0]["weights"]

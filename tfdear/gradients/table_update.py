@@ -70,10 +70,12 @@ def translate(
     variable: ShardedVariable,
     update: Update,
     gradient: Gradient | None,
+    may_take_sums: bool = True,
 ) -> RowUpdate:
     """Translates an update of a table or one of its slots.
 
-    Raises a NotByRowsError if rows cannot be updated one by one.
+    `may_take_sums`: whether it may be element-wise but for sums of the whole table. Raises a
+    NotByRowsError if rows cannot be updated one by one.
     """
     shape = tf.TensorShape(table.placement.shard_shape)
     spec = None if gradient is None else tf.TensorSpec(shape, table.dtype)
@@ -99,7 +101,7 @@ def translate(
             exact_bits=False,
             may_only_read=True,
             foreign=traced.foreign,
-            take_sums=take_sums,
+            take_sums=take_sums if may_take_sums else None,
         )
     if traced is None or program is None:
         raise NotByRowsError(_refusal(table.placement))

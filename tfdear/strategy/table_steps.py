@@ -83,7 +83,10 @@ def _update_whole(
                     fn(variable, *((rows, *args[1:]) if has_gradient else args), **kwargs)
 
             try:
-                row_update = table_update.translate(table.table, table, of_rows, has_gradient)
+                # With sums of the whole it is no cheaper than Keras's update.
+                row_update = table_update.translate(
+                    table.table, table, of_rows, gradient, may_take_sums=False
+                )
             except table_update.NotByRowsError:
                 row_update = None
             if row_update is not None and row_update.is_of_table_alone():

@@ -57,7 +57,7 @@ blocks = [
     layers.Bidirectional(layers.LSTM(8, return_sequences=True)),
     AttentionBlock(16),
     AttentionBlock(16),
-    layers.Dense(60),
+    layers.Dense(60, name="scores"),
 ]
 with strategy.scope():
     model = keras.Sequential([keras.Input((7,), dtype="int32"), table, *blocks])
