@@ -21,8 +21,8 @@ struct RowCounts {
   // they were summed on their way.
   std::atomic<int64_t> rows_of_ranks{0};
   std::atomic<int64_t> summed_steps{0};
-  // Of divided tables: steps whose ids were foreseen, rows of this rank's gradients that went first
-  // and last in steps that knew the next one's ids, and this rank's vectors that came early and late.
+  // Of divided tables: steps whose ids were foreseen; rows of this rank's gradients that went first
+  // and last in steps that knew the next one's ids; this rank's vectors that came early and late.
   std::atomic<int64_t> foreseen_steps{0};
   std::atomic<int64_t> prior_rows{0};
   std::atomic<int64_t> delayed_rows{0};
