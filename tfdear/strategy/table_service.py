@@ -132,7 +132,7 @@ class TableService:
         failure = errors.TfdearError(
             f"Rank {self._job.rank} could not read the part of {variable.placement.label} that "
             f"rank {rank} holds: {error.code().name.lower()}, {error.details()}. Every rank serves "
-            "its part until rank 0's script has ended: see the log of that rank."
+            "its part until all scripts have ended: see the log of that rank."
         )
         monitor = self._job.monitor
         return failure if monitor is None else monitor.cause_of(failure)
