@@ -74,7 +74,6 @@ def refusals():
     """What cannot be done row by row; prints why, and that the next model trains."""
     optimizers = {
         "Adafactor": keras.optimizers.Adafactor,
-        "Muon": lambda: keras.optimizers.Muon(exclude_embeddings=False),
         "Lamb": keras.optimizers.Lamb,
         "clipping": lambda: keras.optimizers.Adam(clipnorm=1.0, gradient_accumulation_steps=2),
         "touched": lambda: keras.optimizers.Adam(gradient_accumulation_steps=2),
