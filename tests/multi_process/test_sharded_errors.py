@@ -74,7 +74,6 @@ def test_what_cannot_be_done_by_rows_is_refused():
     assert codes == [0, 0], outputs
     wanted = {
         "Adafactor": "optimizer of its own",
-        "Muon": "optimizer of its own",
         "Lamb": "norms of all of",
         "clipping": "`clipnorm`",
         "touched": '`updates="touched"`',
