@@ -55,12 +55,10 @@ Status BlocksOf(const PartitionedRows& table, int size, const std::string& text,
   return Status();
 }
 
-// Appends a block: the numbers of its rows, unless they are known, then the bytes of each.
-void Pack(const PartitionedRows& table, const Block& block, std::vector<char>* packed) {
-  const size_t start = packed->size();
+// Puts down a block: the numbers of its rows, unless they are known, then the bytes of each.
+// Returns where it ends.
+char* Pack(const PartitionedRows& table, const Block& block, char* to) {
   const bool numbered = table.known == nullptr;
-  packed->resize(start + block.size(numbered));
-  char* to = packed->data() + start;
   auto row = [&](int64_t i) { return block.rows.empty() ? i : block.rows[i]; };
   for (int64_t i = 0; numbered && i < block.count; ++i) {
     const auto number = static_cast<RowNumber>(table.numbers[row(i)]);
@@ -70,6 +68,7 @@ void Pack(const PartitionedRows& table, const Block& block, std::vector<char>* p
   for (int64_t i = 0; i < block.count; ++i) {
     to = std::copy_n(values + row(i) * table.values.row_bytes, block.bytes, to);
   }
+  return to;
 }
 
 // The ids of `peer` of which `rank` holds a part.
@@ -128,7 +127,8 @@ std::string TablePartition::Describe() const {
 }
 
 Status ExchangePartitionedRows(CollectiveBackend* backend, const Signature& signature,
-                               uint64_t sequence, const std::vector<PartitionedRows>& tables) {
+                               uint64_t sequence, const std::vector<PartitionedRows>& tables,
+                               FusionBufferPool* pool) {
   const std::string& text = signature.text();
   const int size = backend->size();
   const int rank = backend->rank();
@@ -152,17 +152,18 @@ Status ExchangePartitionedRows(CollectiveBackend* backend, const Signature& sign
         AnnounceNumbers(backend, Signature(text + " counts"), sequence, own, &all));
   }
 
-  std::vector<char> packed;
   std::vector<size_t> sent(size, 0), received(size, 0);
   size_t packed_bytes = 0;
   for (size_t t = 0; t < tables.size(); ++t) {
     for (const Block& block : blocks[t]) packed_bytes += block.size(tables[t].known == nullptr);
   }
-  packed.reserve(packed_bytes);
+  std::shared_ptr<FusionBuffer> packed, incoming;
+  TFDEAR_RETURN_IF_ERROR(pool->Take(packed_bytes, &packed));
+  char* to = packed->data();
   for (int peer = 0; peer < size; ++peer) {
-    const size_t before = packed.size();
-    for (size_t t = 0; t < tables.size(); ++t) Pack(tables[t], blocks[t][peer], &packed);
-    sent[peer] = packed.size() - before;
+    const char* const begin = to;
+    for (size_t t = 0; t < tables.size(); ++t) to = Pack(tables[t], blocks[t][peer], to);
+    sent[peer] = static_cast<size_t>(to - begin);
   }
   // How many rows each rank has for this one, of each table.
   std::vector<std::vector<int64_t>> counts(tables.size());
@@ -199,10 +200,10 @@ Status ExchangePartitionedRows(CollectiveBackend* backend, const Signature& sign
   }
   size_t incoming_bytes = 0;
   for (size_t bytes : received) incoming_bytes += bytes;
-  std::vector<char> incoming(incoming_bytes);
+  TFDEAR_RETURN_IF_ERROR(pool->Take(incoming_bytes, &incoming));
   TFDEAR_RETURN_IF_ERROR(
-      backend->AllToAllV(packed.data(), sent, incoming.data(), received, signature, sequence));
-  const char* next = incoming.data();
+      backend->AllToAllV(packed->data(), sent, incoming->data(), received, signature, sequence));
+  const char* next = incoming->data();
   for (int peer = 0; peer < size; ++peer) {
     for (size_t t = 0; t < tables.size(); ++t) {
       next = Unpack(next, counts[t][peer], blocks[t][rank].bytes,

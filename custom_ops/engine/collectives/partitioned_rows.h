@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "custom_ops/engine/collectives/row_exchange.h"
+#include "custom_ops/engine/memory/fusion_buffer.h"
 
 namespace tfdear {
 
@@ -55,8 +56,10 @@ struct PartitionedRows {
 };
 
 // Brings the rows of the gradients of several tables to the ranks that hold them: each gets, of all
-// ranks in their order, the numbers of the rows it has a part of, and that part.
+// ranks in their order, the numbers of the rows it has a part of, and that part. `pool`: for what
+// travels.
 Status ExchangePartitionedRows(CollectiveBackend* backend, const Signature& signature,
-                               uint64_t sequence, const std::vector<PartitionedRows>& tables);
+                               uint64_t sequence, const std::vector<PartitionedRows>& tables,
+                               FusionBufferPool* pool);
 
 }  // namespace tfdear

@@ -73,7 +73,7 @@ std::vector<int32_t> HeldIds(const IdsOfRanks& ids, const TablePartition& partit
 }
 
 Status ExchangeVectors(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
-                       const std::vector<LookedUp>& tables) {
+                       const std::vector<LookedUp>& tables, FusionBufferPool* pool) {
   const int size = backend->size();
   const int rank = backend->rank();
   std::vector<size_t> sent(size, 0), received(size, 0);
@@ -84,30 +84,31 @@ Status ExchangeVectors(CollectiveBackend* backend, const Signature& signature, u
     }
   }
   // For every reader, the parts of all tables: those of one table lie together already.
-  std::vector<char> packed;
+  std::shared_ptr<FusionBuffer> packed, incoming;
   const void* outgoing = nullptr;
   if (tables.size() == 1) {
     outgoing = tables[0].held;
   } else {
     std::vector<const char*> next;
     for (const LookedUp& table : tables) next.push_back(static_cast<const char*>(table.held));
-    packed.reserve(std::accumulate(sent.begin(), sent.end(), size_t{0}));
+    TFDEAR_RETURN_IF_ERROR(
+        pool->Take(std::accumulate(sent.begin(), sent.end(), size_t{0}), &packed));
+    char* to = packed->data();
     for (int peer = 0; peer < size; ++peer) {
       for (size_t t = 0; t < tables.size(); ++t) {
         const size_t bytes = PartOf(tables[t], peer, rank).elements() * tables[t].element_bytes;
-        packed.insert(packed.end(), next[t], next[t] + bytes);
+        to = std::copy_n(next[t], bytes, to);
         next[t] += bytes;
       }
     }
-    outgoing = packed.data();
+    outgoing = packed->data();
   }
-  size_t total = 0;
-  for (size_t bytes : received) total += bytes;
-  std::vector<char> incoming(total);
   TFDEAR_RETURN_IF_ERROR(
-      backend->AllToAllV(outgoing, sent, incoming.data(), received, signature, sequence));
+      pool->Take(std::accumulate(received.begin(), received.end(), size_t{0}), &incoming));
+  TFDEAR_RETURN_IF_ERROR(
+      backend->AllToAllV(outgoing, sent, incoming->data(), received, signature, sequence));
   std::vector<std::vector<const char*>> parts(tables.size());
-  const char* next = incoming.data();
+  const char* next = incoming->data();
   for (int peer = 0; peer < size; ++peer) {
     for (size_t t = 0; t < tables.size(); ++t) {
       parts[t].push_back(next);

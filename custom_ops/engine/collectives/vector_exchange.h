@@ -25,9 +25,9 @@ struct LookedUp {
   void* result = nullptr;  // The whole vectors of this rank's ids.
 };
 
-// Exchanges the vectors of several tables at once.
+// Exchanges the vectors of several tables at once. `pool`: for what travels.
 Status ExchangeVectors(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
-                       const std::vector<LookedUp>& tables);
+                       const std::vector<LookedUp>& tables, FusionBufferPool* pool);
 
 // Gathers the ids of all ranks, of several tables at once; `all` has an entry for each table.
 //

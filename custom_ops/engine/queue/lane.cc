@@ -11,12 +11,16 @@ std::string WithTicket(const std::string& text, int64_t number) {
 
 void Lane::Open(std::shared_ptr<Ticket> ticket) {
   Status failure;
+  Ticket::Reactions reactions;
   {
     MutexLock lock(mutex_);
     ticket->number_ = next_number_++;
     failure = failure_;
     if (failure.ok()) line_.push_back(ticket);
+    // One that waits for nothing, such as the sums of a model without dense weights, would stay.
+    if (failure.ok()) AdvanceLocked(&reactions);
   }
+  for (auto& react : reactions) react();
   if (!failure.ok()) ticket->Fail(failure);
 }
 

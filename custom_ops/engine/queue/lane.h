@@ -73,7 +73,7 @@ class Lane {
   LaneKind kind() const { return kind_; }
   ProcessGroup* group() { return group_.get(); }
 
-  // Takes the next place for the ticket.
+  // Takes the next place for the ticket, and issues what of it needs no data.
   void Open(std::shared_ptr<Ticket> ticket);
   // Issues what has become ready. Called whenever a ticket may have made progress.
   void Advance();

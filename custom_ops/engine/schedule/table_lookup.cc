@@ -242,7 +242,7 @@ Status TableLookup::Exchange(CollectiveBackend* backend, const Signature& signat
       bytes += static_cast<int64_t>(size);
     }
   }
-  TFDEAR_RETURN_IF_ERROR(ExchangeVectors(backend, signature, sequence, exchanged));
+  TFDEAR_RETURN_IF_ERROR(ExchangeVectors(backend, signature, sequence, exchanged, pool_.get()));
   events_->Add(
       {EventKind::kEmbeddingVectors, number(), is_ahead_, bytes, begin, EventRecord::NowMicros()});
   MutexLock lock(mutex_);

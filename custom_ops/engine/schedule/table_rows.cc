@@ -239,7 +239,7 @@ Status TableRows::Exchange(Part part, int64_t number, CollectiveBackend* backend
       parts.back().known = &known[i];
     }
   }
-  TFDEAR_RETURN_IF_ERROR(ExchangePartitionedRows(backend, signature, sequence, parts));
+  TFDEAR_RETURN_IF_ERROR(ExchangePartitionedRows(backend, signature, sequence, parts, pool_.get()));
   const EventKind kind = part == kPrior ? EventKind::kEmbeddingPrior : EventKind::kEmbeddingDelayed;
   events_->Add({kind, number, 0, static_cast<int64_t>(bytes), begin, EventRecord::NowMicros()});
   MutexLock lock(mutex_);

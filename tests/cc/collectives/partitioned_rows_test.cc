@@ -38,6 +38,11 @@ struct Table {
   int64_t columns;
 };
 
+FusionBufferPool* Pool() {
+  static const auto* const pool = new auto(std::make_shared<FusionBufferPool>());
+  return pool->get();
+}
+
 std::vector<Table> TablesFor(int size) {
   return {{ByColumns(10, size), 10}, {TablePartition(), 3}, {ByColumns(1, size), 1}};
 }
@@ -70,7 +75,7 @@ TEST(PartitionedRows, ReachTheRanksThatHoldThemInTheOrderOfTheRanks) {
                return Status();
              }});
       }
-      TFDEAR_EXPECT_OK(ExchangePartitionedRows(backend.get(), Signature("rows"), 0, given));
+      TFDEAR_EXPECT_OK(ExchangePartitionedRows(backend.get(), Signature("rows"), 0, given, Pool()));
       // Where all know which rows they are, the numbers do not travel, and arrive all the same.
       const auto numbers_that_travelled = got_numbers;
       const auto values_that_travelled = got;
@@ -85,11 +90,13 @@ TEST(PartitionedRows, ReachTheRanksThatHoldThemInTheOrderOfTheRanks) {
         known[t].ids = ids[t].data();
         given[t].known = &known[t];
         if (t == 0) {  // Also where only one table's are known.
-          TFDEAR_EXPECT_OK(ExchangePartitionedRows(backend.get(), Signature("some"), 1, given));
+          TFDEAR_EXPECT_OK(
+              ExchangePartitionedRows(backend.get(), Signature("some"), 1, given, Pool()));
           EXPECT_EQ(got_numbers, numbers_that_travelled);
         }
       }
-      TFDEAR_EXPECT_OK(ExchangePartitionedRows(backend.get(), Signature("known"), 2, given));
+      TFDEAR_EXPECT_OK(
+          ExchangePartitionedRows(backend.get(), Signature("known"), 2, given, Pool()));
       EXPECT_EQ(got_numbers, numbers_that_travelled);
       EXPECT_EQ(got, values_that_travelled);
       for (size_t t = 0; t < tables.size(); ++t) {
@@ -126,7 +133,8 @@ TEST(PartitionedRows, OfUnequalLengthsAreRefusedOnAllRanks) {
                                 {{&partition,
                                   &number,
                                   {values.data(), 1, columns * sizeof(float)},
-                                  [](size_t, size_t, void**, void**) { return Status(); }}});
+                                  [](size_t, size_t, void**, void**) { return Status(); }}},
+                                Pool());
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_TRUE(Contains(status.message(), "output_dim")) << status.message();
   });
@@ -137,11 +145,13 @@ TEST(PartitionedRows, OfNoTableAreRefused) {
     const TablePartition partition;
     const float value = 0;
     for (int64_t number : {int64_t{-1}, int64_t{1} << 31}) {
-      const Status status = ExchangePartitionedRows(
-          backend.get(), Signature("rows"), 0,
-          {{&partition, &number, {&value, 1, sizeof(float)}, [](size_t, size_t, void**, void**) {
-              return Status();
-            }}});
+      const Status status =
+          ExchangePartitionedRows(backend.get(), Signature("rows"), 0,
+                                  {{&partition,
+                                    &number,
+                                    {&value, 1, sizeof(float)},
+                                    [](size_t, size_t, void**, void**) { return Status(); }}},
+                                  Pool());
       EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
       EXPECT_TRUE(Contains(status.message(), std::to_string(number))) << status.message();
     }
@@ -178,7 +188,7 @@ TEST(VectorExchange, GivesEveryRankTheWholeVectorsOfItsIds) {
         looked_up.push_back({tables[t].partition, of_ranks, held[t].data(), sizeof(float),
                              tables[t].columns, results[t].data()});
       }
-      TFDEAR_EXPECT_OK(ExchangeVectors(backend.get(), Signature("vectors"), 1, looked_up));
+      TFDEAR_EXPECT_OK(ExchangeVectors(backend.get(), Signature("vectors"), 1, looked_up, Pool()));
       for (size_t t = 0; t < tables.size(); ++t) {
         std::vector<float> expected;
         for (int32_t id : own[t]) {

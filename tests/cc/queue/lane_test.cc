@@ -159,6 +159,21 @@ TEST(Lane, OrderIsTheSameOnAllRanksForAnyArrival) {
   });
 }
 
+TEST(Lane, TicketWithoutCollectivesDoesNotStay) {
+  class Nothing : public Ticket {
+   public:
+    bool Issue(ProcessGroup*, Reactions*) override { return true; }
+    bool Untouched() const override { return true; }
+    void Fail(const Status&) override {}
+  };
+  Alone([](Lane* lane) {
+    auto ticket = std::make_shared<Nothing>();
+    const std::weak_ptr<Nothing> kept = ticket;
+    lane->Open(std::move(ticket));
+    EXPECT_TRUE(kept.expired());
+  });
+}
+
 TEST(Lane, WithdrawnTicketLetsTheNextGo) {
   RunEngines(2, [&](EngineRank* rank) {
     Line line;
