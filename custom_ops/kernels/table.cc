@@ -24,35 +24,6 @@ VariablePtr Share(Var* variable) {
   return VariablePtr(variable);
 }
 
-// What concerns this rank of a gradient: its rows and columns, one row of every index.
-struct HeldGradient {
-  std::vector<int64_t> rows;
-  std::vector<float> values;
-};
-
-HeldGradient SumRows(const GradientRows& rows, HeldRows held, int64_t width) {
-  // Rows that were exchanged have only the columns that are here.
-  const int64_t first_column = rows.columns == width ? 0 : rows.first_column;
-  // The sum of the rows of one index, in the order of the ranks.
-  std::unordered_map<int64_t, size_t> places;
-  HeldGradient sum;
-  places.reserve(rows.count);
-  sum.values.reserve(rows.count * width);
-  for (int64_t i = 0; i < rows.count; ++i) {
-    if (rows.indices[i] % held.stride != held.offset) continue;
-    const float* const row = rows.values + i * rows.columns + first_column;
-    const auto [place, is_new] = places.try_emplace(rows.indices[i], sum.rows.size());
-    if (is_new) {
-      sum.rows.push_back(rows.indices[i] / held.stride);
-      sum.values.insert(sum.values.end(), row, row + width);
-    } else {
-      float* const values = sum.values.data() + place->second * width;
-      for (int64_t column = 0; column < width; ++column) values[column] += row[column];
-    }
-  }
-  return sum;
-}
-
 }  // namespace
 
 // Writes go where nobody else looks: a variable whose elements somebody still holds gets new ones.
@@ -217,18 +188,48 @@ absl::Status Table::Complete(int64_t change) {
   return ToAbsl(journal_.Complete(change));
 }
 
+Table::HeldGradient Table::SumOf(const GradientRows& rows, HeldRows held) {
+  HeldGradient sum;
+  {
+    tensorflow::mutex_lock lock(mutex_);
+    std::swap(sum, spare_);
+  }
+  sum.rows.clear();
+  sum.values.clear();
+  sum.values.reserve(rows.count * width_);
+  // Rows that were exchanged have only the columns that are here.
+  const int64_t first_column = rows.columns == width_ ? 0 : rows.first_column;
+  std::unordered_map<int64_t, size_t> places;
+  places.reserve(rows.count);
+  for (int64_t i = 0; i < rows.count; ++i) {
+    if (rows.indices[i] % held.stride != held.offset) continue;
+    const float* const row = rows.values + i * rows.columns + first_column;
+    const auto [place, is_new] = places.try_emplace(rows.indices[i], sum.rows.size());
+    if (is_new) {
+      sum.rows.push_back(rows.indices[i] / held.stride);
+      sum.values.insert(sum.values.end(), row, row + width_);
+    } else {
+      float* const values = sum.values.data() + place->second * width_;
+      for (int64_t column = 0; column < width_; ++column) values[column] += row[column];
+    }
+  }
+  return sum;
+}
+
 absl::Status Table::Apply(int64_t change, const GradientRows& rows, HeldRows held) {
-  const HeldGradient gradient = SumRows(rows, held, width_);
+  HeldGradient gradient = SumOf(rows, held);
   tensorflow::mutex_lock lock(mutex_);
   Locked locked;
   TF_RETURN_IF_ERROR(locked.Lock(variable_.GetNewRef(), slots_, rows_, width_));
-  return ToAbsl(journal_.Apply(change, gradient.rows.data(), gradient.rows.size(),
-                               gradient.values.data(), locked.arrays()));
+  TF_RETURN_IF_ERROR(ToAbsl(journal_.Apply(change, gradient.rows.data(), gradient.rows.size(),
+                                           gradient.values.data(), locked.arrays())));
+  std::swap(spare_, gradient);
+  return absl::OkStatus();
 }
 
 absl::Status Table::Sum(const Change& change, const GradientRows& rows, HeldRows held,
                         std::vector<double>* sums) {
-  const HeldGradient gradient = SumRows(rows, held, width_);
+  const HeldGradient gradient = SumOf(rows, held);
   tensorflow::mutex_lock lock(mutex_);
   if (journal_.complete() < journal_.size()) {
     return absl::FailedPreconditionError("a table was summed while an update of it was in flight");

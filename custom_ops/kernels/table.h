@@ -103,6 +103,11 @@ class Table {
   absl::Status Settle();
 
  private:
+  // What concerns this rank of a gradient: its rows and columns, one row of every index.
+  struct HeldGradient {
+    std::vector<int64_t> rows;
+    std::vector<float> values;
+  };
   // All variables while they are locked: where their elements are.
   class Locked;
   class Registry;
@@ -111,6 +116,8 @@ class Table {
   static absl::Status Make(const VariablePtr& variable, bool touched_only,
                            std::shared_ptr<Table>* table);
 
+  // The sum of the rows of each index, in the order of the ranks.
+  HeldGradient SumOf(const GradientRows& rows, HeldRows held);
   // The number of a variable among this table's; a new slot gets the next one.
   int ArrayOf(const tensorflow::Var* variable) TF_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -119,6 +126,8 @@ class Table {
   tensorflow::mutex mutex_;
   RowJournal journal_ TF_GUARDED_BY(mutex_);
   int64_t version_ TF_GUARDED_BY(mutex_) = 0;
+  // The last one that was applied: fresh memory costs more than the sum.
+  HeldGradient spare_ TF_GUARDED_BY(mutex_);
   RowsInFlight in_flight_;
   const tensorflow::core::WeakPtr<tensorflow::Var> variable_;
   // A slot's optimizer may be gone while rows still miss its changes.
