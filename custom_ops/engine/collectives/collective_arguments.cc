@@ -1,6 +1,8 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/collectives/collective_arguments.h"
 
+#include <algorithm>
+
 namespace tfdear {
 
 Status CheckElements(const void* data, size_t count, DataType type) {
@@ -30,6 +32,20 @@ Status CheckExchange(const std::vector<size_t>& send_bytes, const std::vector<si
   if (send_bytes[rank] == recv_bytes[rank]) return Status();
   return InvalidArgument("a rank sends itself ", send_bytes[rank], " bytes, but expects ",
                          recv_bytes[rank], " from itself");
+}
+
+Status CheckPieces(const std::vector<OutgoingPieces>& sends,
+                   const std::vector<IncomingPieces>& receives, int rank, int size) {
+  TFDEAR_RETURN_IF_ERROR(CheckLength("sends", sends.size(), size));
+  TFDEAR_RETURN_IF_ERROR(CheckLength("receives", receives.size(), size));
+  const auto same = [](const Piece<const char>& sent, const Piece<char>& received) {
+    return sent.bytes == received.bytes;
+  };
+  if (std::equal(sends[rank].begin(), sends[rank].end(), receives[rank].begin(),
+                 receives[rank].end(), same)) {
+    return Status();
+  }
+  return InvalidArgument("a rank sends itself other pieces than it expects from itself");
 }
 
 Status ToByteRanges(const void* data, const std::vector<Range>& shards, DataType type, int size,

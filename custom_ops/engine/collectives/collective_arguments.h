@@ -7,6 +7,7 @@
 #include "custom_ops/engine/base/data_type.h"
 #include "custom_ops/engine/base/errors.h"
 #include "custom_ops/engine/base/shard.h"
+#include "custom_ops/engine/collectives/pieces.h"
 
 namespace tfdear {
 
@@ -18,6 +19,9 @@ Status CheckLength(const char* name, size_t length, int size);
 // Of AllToAllV: a rank sends itself what it receives from itself.
 Status CheckExchange(const std::vector<size_t>& send_bytes, const std::vector<size_t>& recv_bytes,
                      int rank, int size);
+
+Status CheckPieces(const std::vector<OutgoingPieces>& sends,
+                   const std::vector<IncomingPieces>& receives, int rank, int size);
 
 // Checks the arguments of a sum or a gather and converts its shards to ranges of bytes.
 Status ToByteRanges(const void* data, const std::vector<Range>& shards, DataType type, int size,

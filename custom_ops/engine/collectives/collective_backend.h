@@ -14,6 +14,7 @@
 #include "custom_ops/engine/base/signature.h"
 #include "custom_ops/engine/base/status.h"
 #include "custom_ops/engine/base/work.h"
+#include "custom_ops/engine/collectives/pieces.h"
 #include "custom_ops/engine/memory/fusion_memory.h"
 
 namespace tfdear {
@@ -138,9 +139,15 @@ class CollectiveBackend {
 
   // Input is send_bytes[j] bytes for each rank j, in rank order; output is recv_bytes[j] bytes from
   // each rank j, in rank order. send_bytes[j] here equals recv_bytes[rank] on j. No overlap.
-  virtual Status AllToAllV(const void* input, const std::vector<size_t>& send_bytes, void* output,
-                           const std::vector<size_t>& recv_bytes, const Signature& signature,
-                           uint64_t sequence) = 0;
+  Status AllToAllV(const void* input, const std::vector<size_t>& send_bytes, void* output,
+                   const std::vector<size_t>& recv_bytes, const Signature& signature,
+                   uint64_t sequence);
+  // The same where data lie in pieces: entry j of `sends` goes to rank j, entry j of `receives`
+  // comes from there. Between two ranks both name pieces of the same sizes in the same order. What
+  // a rank has for itself is copied, unless it names nothing there.
+  virtual Status AllToAllPieces(const std::vector<OutgoingPieces>& sends,
+                                const std::vector<IncomingPieces>& receives,
+                                const Signature& signature, uint64_t sequence) = 0;
 
   // In place: afterwards data on every rank is what it was on `root`.
   virtual Status Broadcast(void* data, size_t bytes, int root, const Signature& signature,

@@ -19,6 +19,37 @@ size_t MostSegments(const std::vector<Range>& ranges, size_t segment_bytes) {
   return most;
 }
 
+// Cuts into messages of at most so many bytes.
+template <typename Byte>
+std::vector<Piece<Byte>> Segments(const std::vector<Piece<Byte>>& pieces, size_t segment_bytes) {
+  std::vector<Piece<Byte>> segments;
+  for (const Piece<Byte>& piece : pieces) {
+    const Range all{0, piece.bytes};
+    for (size_t i = 0; i < SegmentsOf(all, segment_bytes); ++i) {
+      const Range segment = SegmentOf(all, i, segment_bytes);
+      segments.push_back({piece.data + segment.begin, segment.size()});
+    }
+  }
+  return segments;
+}
+
+// The same for each of several ranks.
+template <typename Byte>
+std::vector<std::vector<Piece<Byte>>> SegmentsOfRanks(
+    const std::vector<std::vector<Piece<Byte>>>& pieces, size_t segment_bytes) {
+  std::vector<std::vector<Piece<Byte>>> segments;
+  for (const auto& of_rank : pieces) segments.push_back(Segments(of_rank, segment_bytes));
+  return segments;
+}
+
+// One piece for each range.
+template <typename Byte>
+std::vector<std::vector<Piece<Byte>>> PiecesAt(Byte* data, const std::vector<Range>& ranges) {
+  std::vector<std::vector<Piece<Byte>>> pieces;
+  for (const Range& range : ranges) pieces.push_back({{data + range.begin, range.size()}});
+  return pieces;
+}
+
 }  // namespace
 
 Range SegmentOf(Range range, size_t index, size_t segment_bytes) {
@@ -41,18 +72,22 @@ char* DirectExchange::Scratch(size_t bytes) {
 }
 
 // Every rank starts with another peer, so that none is the first target of all.
-DirectExchange::Outgoing DirectExchange::ToPeers(const std::vector<Range>& range_of_peer) const {
+DirectExchange::Outgoing DirectExchange::ToPeers(
+    const std::vector<OutgoingPieces>& messages) const {
   Outgoing outgoing;
   for (int offset = 1; offset < size_; ++offset) {
-    const Range range = range_of_peer[Peer(offset)];
-    if (range.size() > 0) outgoing.emplace_back(Peer(offset), range);
+    const OutgoingPieces& to_peer = messages[Peer(offset)];
+    if (!to_peer.empty()) outgoing.emplace_back(Peer(offset), to_peer);
   }
   return outgoing;
 }
 
-DirectExchange::Outgoing DirectExchange::ToAll(const Channel& channel, Range range) const {
-  if (!channel.SendsToAll()) return ToPeers(std::vector<Range>(size_, range));
-  return size_ > 1 ? Outgoing{{Channel::kAll, range}} : Outgoing{};
+// Who gets what all peers get.
+std::vector<int> DirectExchange::Targets(const Channel& channel) const {
+  if (channel.SendsToAll()) return std::vector<int>(size_ > 1 ? 1 : 0, Channel::kAll);
+  std::vector<int> peers;
+  for (int offset = 1; offset < size_; ++offset) peers.push_back(Peer(offset));
+  return peers;
 }
 
 // [Note: rounds of a direct exchange]
@@ -70,8 +105,8 @@ DirectExchange::Outgoing DirectExchange::ToAll(const Channel& channel, Range ran
 //
 // `receive(round, peer)` starts a receive; `use(round, of_peer)` waits for those of a round.
 Status DirectExchange::Run(
-    Channel* channel, uint64_t first_tag, size_t rounds, const char* from, const Outgoing& outgoing,
-    size_t segment_bytes, const std::function<Channel::Message*(size_t round, int peer)>& receive,
+    Channel* channel, uint64_t first_tag, size_t rounds, const Outgoing& outgoing,
+    const std::function<Channel::Message*(size_t round, int peer)>& receive,
     const std::function<Status(size_t round, const Messages& of_peer)>& use) const {
   std::vector<Messages> sends(std::min(rounds, channel->SendsAhead(outgoing.size())));
   std::vector<Messages> arrivals(std::min(rounds, channel->ReceivesAhead()), Messages(size_));
@@ -79,10 +114,10 @@ Status DirectExchange::Run(
     Messages& messages = sends[round % sends.size()];
     for (Channel::Message* message : messages) TFDEAR_RETURN_IF_ERROR(channel->Wait(message));
     messages.clear();
-    for (const auto& [peer, range] : outgoing) {
-      const Range segment = SegmentOf(range, round, segment_bytes);
+    for (const auto& [peer, segments] : outgoing) {
+      if (round >= segments.size()) continue;
       messages.push_back(
-          channel->Send(peer, first_tag + round, from + segment.begin, segment.size()));
+          channel->Send(peer, first_tag + round, segments[round].data, segments[round].bytes));
     }
     return Status();
   };
@@ -102,13 +137,18 @@ Status DirectExchange::Run(
   return channel->WaitForSends();
 }
 
-// Puts everything that arrives into its range of `to`.
-Status DirectExchange::Move(Channel* channel, uint64_t first_tag, size_t rounds, const char* from,
-                            const Outgoing& outgoing, char* to, const std::vector<Range>& receives,
-                            size_t segment_bytes) const {
+// Puts everything that arrives where it belongs.
+Status DirectExchange::Move(Channel* channel, uint64_t first_tag, const Outgoing& outgoing,
+                            const std::vector<IncomingPieces>& incoming) const {
+  // Ranks do not know what others exchange, so they may differ in their numbers of rounds; each
+  // takes part in all that concern it.
+  size_t rounds = 0;
+  for (const auto& of_peer : outgoing) rounds = std::max(rounds, of_peer.second.size());
+  for (const IncomingPieces& of_peer : incoming) rounds = std::max(rounds, of_peer.size());
   auto receive = [&](size_t round, int peer) {
-    const Range segment = SegmentOf(receives[peer], round, segment_bytes);
-    return channel->Receive(peer, first_tag + round, to + segment.begin, segment.size());
+    const Piece<char> segment =
+        round < incoming[peer].size() ? incoming[peer][round] : Piece<char>();
+    return channel->Receive(peer, first_tag + round, segment.data, segment.bytes);
   };
   auto use = [&](size_t, const Messages& of_peer) {
     for (int offset = 1; offset < size_; ++offset) {
@@ -116,25 +156,30 @@ Status DirectExchange::Move(Channel* channel, uint64_t first_tag, size_t rounds,
     }
     return Status();
   };
-  return Run(channel, first_tag, rounds, from, outgoing, segment_bytes, receive, use);
+  return Run(channel, first_tag, rounds, outgoing, receive, use);
 }
 
 Status DirectExchange::AllGather(Channel* channel, char* data, const std::vector<Range>& shards,
                                  size_t segment_bytes) {
-  return Move(channel, kGatherTag, MostSegments(shards, segment_bytes), data,
-              ToAll(*channel, shards[rank_]), data, shards, segment_bytes);
+  const Range mine = shards[rank_];
+  const OutgoingPieces segments =
+      Segments<const char>({{data + mine.begin, mine.size()}}, segment_bytes);
+  Outgoing outgoing;
+  for (int target : Targets(*channel)) outgoing.emplace_back(target, segments);
+  std::vector<IncomingPieces> incoming = SegmentsOfRanks(PiecesAt(data, shards), segment_bytes);
+  incoming[rank_].clear();
+  return Move(channel, kGatherTag, outgoing, incoming);
 }
 
-Status DirectExchange::AllToAll(Channel* channel, const char* from, const std::vector<Range>& sends,
-                                char* to, const std::vector<Range>& receives,
-                                size_t segment_bytes) {
-  const Range mine = sends[rank_];
-  if (mine.size() > 0) std::memcpy(to + receives[rank_].begin, from + mine.begin, mine.size());
-  // Ranks do not know what others exchange, so they differ in their numbers of rounds; each takes
-  // part in all that concern it.
-  const size_t rounds =
-      std::max(MostSegments(sends, segment_bytes), MostSegments(receives, segment_bytes));
-  return Move(channel, kReduceTag, rounds, from, ToPeers(sends), to, receives, segment_bytes);
+Status DirectExchange::AllToAll(Channel* channel, const std::vector<OutgoingPieces>& sends,
+                                const std::vector<IncomingPieces>& receives, size_t segment_bytes) {
+  for (size_t i = 0; i < sends[rank_].size(); ++i) {
+    const Piece<const char> from = sends[rank_][i];
+    if (from.bytes > 0) std::memcpy(receives[rank_][i].data, from.data, from.bytes);
+  }
+  std::vector<IncomingPieces> incoming = SegmentsOfRanks(receives, segment_bytes);
+  incoming[rank_].clear();
+  return Move(channel, kReduceTag, ToPeers(SegmentsOfRanks(sends, segment_bytes)), incoming);
 }
 
 Status DirectExchange::ReduceScatter(Channel* channel, char* data, const std::vector<Range>& shards,
@@ -168,8 +213,9 @@ Status DirectExchange::ReduceScatter(Channel* channel, char* data, const std::ve
     }
     return Status();
   };
-  return Run(channel, kReduceTag, MostSegments(shards, segment_bytes), data, ToPeers(shards),
-             segment_bytes, receive, use);
+  const auto sends = PiecesAt<const char>(data, shards);
+  return Run(channel, kReduceTag, MostSegments(shards, segment_bytes),
+             ToPeers(SegmentsOfRanks(sends, segment_bytes)), receive, use);
 }
 
 Status DirectExchange::AllReduce(Channel* channel, char* data, const std::vector<Range>& shards,
@@ -192,9 +238,7 @@ Status DirectExchange::AllReduce(Channel* channel, char* data, const std::vector
     if (peer == rank_) continue;
     arrivals[peer] = channel->Receive(peer, kReduceTag, peer == 0 ? sum : nullptr, bytes);
   }
-  for (const auto& [peer, range] : ToAll(*channel, Range{0, bytes})) {
-    channel->Send(peer, kReduceTag, mine, bytes);
-  }
+  for (int target : Targets(*channel)) channel->Send(target, kReduceTag, mine, bytes);
   if (rank_ == 0) std::memcpy(sum, mine, bytes);
   for (int peer = 0; peer < size_; ++peer) {
     auto add = [&](const char* values) {

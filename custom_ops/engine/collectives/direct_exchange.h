@@ -10,6 +10,7 @@
 #include "custom_ops/engine/base/data_type.h"
 #include "custom_ops/engine/base/shard.h"
 #include "custom_ops/engine/base/status.h"
+#include "custom_ops/engine/collectives/pieces.h"
 #include "custom_ops/engine/transport/channel.h"
 
 namespace tfdear {
@@ -36,9 +37,9 @@ class DirectExchange {
                    size_t segment_bytes);
   // In place, at once: every rank sends all shards to all, and sums them. For small data.
   Status AllReduce(Channel* channel, char* data, const std::vector<Range>& shards, DataType type);
-  // Range r of `from` goes to rank r; range r of `to` comes from there.
-  Status AllToAll(Channel* channel, const char* from, const std::vector<Range>& sends, char* to,
-                  const std::vector<Range>& receives, size_t segment_bytes);
+  // Entry r of `sends` goes to rank r; entry r of `receives` comes from there.
+  Status AllToAll(Channel* channel, const std::vector<OutgoingPieces>& sends,
+                  const std::vector<IncomingPieces>& receives, size_t segment_bytes);
 
   // Whether so few bytes among so few ranks are faster this way, and by AllReduce(), than with more
   // latencies.
@@ -46,20 +47,18 @@ class DirectExchange {
 
  private:
   using Messages = std::vector<Channel::Message*>;
-  using Outgoing =
-      std::vector<std::pair<int, Range>>;  // Peers, or Channel::kAll, and their ranges.
+  // Peers, or Channel::kAll, and what they get: a message for each round.
+  using Outgoing = std::vector<std::pair<int, OutgoingPieces>>;
 
   int Peer(int offset) const { return (rank_ + offset + size_) % size_; }
   char* Scratch(size_t bytes);
-  Outgoing ToPeers(const std::vector<Range>& range_of_peer) const;
-  Outgoing ToAll(const Channel& channel, Range range) const;
-  Status Run(Channel* channel, uint64_t first_tag, size_t rounds, const char* from,
-             const Outgoing& outgoing, size_t segment_bytes,
+  Outgoing ToPeers(const std::vector<OutgoingPieces>& messages) const;
+  std::vector<int> Targets(const Channel& channel) const;
+  Status Run(Channel* channel, uint64_t first_tag, size_t rounds, const Outgoing& outgoing,
              const std::function<Channel::Message*(size_t round, int peer)>& receive,
              const std::function<Status(size_t round, const Messages& of_peer)>& use) const;
-  Status Move(Channel* channel, uint64_t first_tag, size_t rounds, const char* from,
-              const Outgoing& outgoing, char* to, const std::vector<Range>& receives,
-              size_t segment_bytes) const;
+  Status Move(Channel* channel, uint64_t first_tag, const Outgoing& outgoing,
+              const std::vector<IncomingPieces>& incoming) const;
 
   const int rank_;
   const int size_;

@@ -111,16 +111,14 @@ Status GlooBackend::AllGatherV(const void* input, void* output,
   return Gather(&exchange, bytes, ranges);
 }
 
-Status GlooBackend::AllToAllV(const void* input, const std::vector<size_t>& send_bytes,
-                              void* output, const std::vector<size_t>& recv_bytes,
-                              const Signature& signature, uint64_t sequence) {
-  TFDEAR_RETURN_IF_ERROR(CheckExchange(send_bytes, recv_bytes, rank(), size()));
+Status GlooBackend::AllToAllPieces(const std::vector<OutgoingPieces>& sends,
+                                   const std::vector<IncomingPieces>& receives,
+                                   const Signature& signature, uint64_t sequence) {
+  TFDEAR_RETURN_IF_ERROR(CheckPieces(sends, receives, rank(), size()));
   GlooExchange exchange(transport_.get(), "all_to_all_v", signature, sequence,
                         rounds_.Next(sequence));
-  // Whole ranges: a message for every peer.
-  return direct_.AllToAll(&exchange, static_cast<const char*>(input), ConsecutiveRanges(send_bytes),
-                          static_cast<char*>(output), ConsecutiveRanges(recv_bytes),
-                          std::numeric_limits<size_t>::max());
+  // Whole pieces: a message for each.
+  return direct_.AllToAll(&exchange, sends, receives, std::numeric_limits<size_t>::max());
 }
 
 Status GlooBackend::Broadcast(void* data, size_t bytes, int root, const Signature& signature,

@@ -60,9 +60,9 @@ class GlooBackend : public CollectiveBackend {
                 uint64_t sequence) override;
   Status AllGatherV(const void* input, void* output, const std::vector<size_t>& bytes_of_rank,
                     const Signature& signature, uint64_t sequence) override;
-  Status AllToAllV(const void* input, const std::vector<size_t>& send_bytes, void* output,
-                   const std::vector<size_t>& recv_bytes, const Signature& signature,
-                   uint64_t sequence) override;
+  Status AllToAllPieces(const std::vector<OutgoingPieces>& sends,
+                        const std::vector<IncomingPieces>& receives, const Signature& signature,
+                        uint64_t sequence) override;
   Status Broadcast(void* data, size_t bytes, int root, const Signature& signature,
                    uint64_t sequence) override;
   Status Barrier(const Signature& signature, uint64_t sequence) override;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 namespace tfdear {
 namespace {
@@ -55,10 +56,9 @@ Status BlocksOf(const PartitionedRows& table, int size, const std::string& text,
   return Status();
 }
 
-// Puts down a block: the numbers of its rows, unless they are known, then the bytes of each.
+// Puts down a block: the numbers of its rows, if they travel, then the bytes of each.
 // Returns where it ends.
-char* Pack(const PartitionedRows& table, const Block& block, char* to) {
-  const bool numbered = table.known == nullptr;
+char* Pack(const PartitionedRows& table, const Block& block, bool numbered, char* to) {
   auto row = [&](int64_t i) { return block.rows.empty() ? i : block.rows[i]; };
   for (int64_t i = 0; numbered && i < block.count; ++i) {
     const auto number = static_cast<RowNumber>(table.numbers[row(i)]);
@@ -83,17 +83,109 @@ std::vector<RowNumber> KnownNumbers(const PartitionedRows& table, int peer, int 
   return numbers;
 }
 
-// Takes a block apart, behind those of the ranks before. `known`: its numbers, if they are.
-const char* Unpack(const char* packed, int64_t count, size_t bytes,
-                   const std::vector<RowNumber>* known, int64_t** numbers, char** values) {
-  if (known != nullptr) *numbers = std::copy(known->begin(), known->end(), *numbers);
-  for (int64_t i = 0; known == nullptr && i < count; ++i, packed += sizeof(RowNumber)) {
-    RowNumber number = 0;
-    std::copy_n(packed, sizeof(number), reinterpret_cast<char*>(&number));
-    *(*numbers)++ = number;
+// Where rows of one table go that come from all ranks, in their order.
+struct Arrivals {
+  std::vector<int64_t> counts;  // Of each rank.
+  size_t bytes = 0;             // Of a row.
+  int64_t* numbers = nullptr;
+  char* values = nullptr;
+};
+
+// Exchanges rows with their numbers, where these are not known.
+Status MoveRows(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                const std::vector<PartitionedRows>& tables,
+                const std::vector<std::vector<Block>>& blocks, std::vector<Arrivals> arrivals,
+                FusionBufferPool* pool) {
+  std::vector<size_t> sent(backend->size(), 0), received(backend->size(), 0);
+  for (size_t t = 0; t < tables.size(); ++t) {
+    const bool numbered = tables[t].known == nullptr;
+    for (int peer = 0; peer < backend->size(); ++peer) {
+      sent[peer] += blocks[t][peer].size(numbered);
+      received[peer] +=
+          arrivals[t].counts[peer] * (arrivals[t].bytes + (numbered ? sizeof(RowNumber) : 0));
+    }
   }
-  *values = std::copy_n(packed, count * bytes, *values);
-  return packed + count * bytes;
+  std::shared_ptr<FusionBuffer> packed, incoming;
+  TFDEAR_RETURN_IF_ERROR(pool->Take(std::accumulate(sent.begin(), sent.end(), size_t{0}), &packed));
+  TFDEAR_RETURN_IF_ERROR(
+      pool->Take(std::accumulate(received.begin(), received.end(), size_t{0}), &incoming));
+  char* to = packed->data();
+  for (int peer = 0; peer < backend->size(); ++peer) {
+    for (size_t t = 0; t < tables.size(); ++t) {
+      to = Pack(tables[t], blocks[t][peer], tables[t].known == nullptr, to);
+    }
+  }
+  TFDEAR_RETURN_IF_ERROR(
+      backend->AllToAllV(packed->data(), sent, incoming->data(), received, signature, sequence));
+  const char* from = incoming->data();
+  for (int peer = 0; peer < backend->size(); ++peer) {
+    for (size_t t = 0; t < tables.size(); ++t) {
+      Arrivals& table = arrivals[t];
+      const int64_t count = table.counts[peer];
+      for (int64_t i = 0; tables[t].known == nullptr && i < count; ++i, from += sizeof(RowNumber)) {
+        RowNumber number = 0;
+        std::copy_n(from, sizeof(number), reinterpret_cast<char*>(&number));
+        *table.numbers++ = number;
+      }
+      table.values = std::copy_n(from, count * table.bytes, table.values);
+      from += count * table.bytes;
+    }
+  }
+  return Status();
+}
+
+// Exchanges rows whose numbers are known: they arrive, and this rank's own are packed, in place.
+Status MoveValues(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                  const std::vector<PartitionedRows>& tables,
+                  const std::vector<std::vector<Block>>& blocks, std::vector<Arrivals> arrivals,
+                  FusionBufferPool* pool) {
+  const int size = backend->size();
+  std::vector<size_t> sent(size, 0), received(size, 0);
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == backend->rank()) continue;
+    for (size_t t = 0; t < tables.size(); ++t) {
+      sent[peer] += blocks[t][peer].size(/*numbered=*/false);
+      received[peer] += arrivals[t].counts[peer] * arrivals[t].bytes;
+    }
+  }
+  std::shared_ptr<FusionBuffer> packed, incoming;
+  TFDEAR_RETURN_IF_ERROR(pool->Take(std::accumulate(sent.begin(), sent.end(), size_t{0}), &packed));
+  TFDEAR_RETURN_IF_ERROR(
+      pool->Take(std::accumulate(received.begin(), received.end(), size_t{0}), &incoming));
+  std::vector<OutgoingPieces> sends(size);
+  std::vector<IncomingPieces> receives(size), together(size);
+  char* to = packed->data();
+  char* arrived = incoming->data();
+  for (int peer = 0; peer < size; ++peer) {
+    const bool here = peer == backend->rank();
+    const bool sent_apart = TravelApart(sent[peer], tables.size());
+    const bool received_apart = TravelApart(received[peer], tables.size());
+    if (!here && !sent_apart) sends[peer].push_back({to, sent[peer]});
+    if (!here && !received_apart) {
+      receives[peer].push_back({arrived, received[peer]});
+      arrived += received[peer];
+    }
+    for (size_t t = 0; t < tables.size(); ++t) {
+      Arrivals& table = arrivals[t];
+      const Piece<char> place{table.values, table.counts[peer] * table.bytes};
+      table.values += place.bytes;
+      char* const begin = here ? place.data : to;
+      char* const end = Pack(tables[t], blocks[t][peer], /*numbered=*/false, begin);
+      if (here) continue;
+      to = end;
+      if (sent_apart) sends[peer].push_back({begin, static_cast<size_t>(end - begin)});
+      (received_apart ? receives : together)[peer].push_back(place);
+    }
+  }
+  TFDEAR_RETURN_IF_ERROR(backend->AllToAllPieces(sends, receives, signature, sequence));
+  const char* from = incoming->data();
+  for (const IncomingPieces& places : together) {
+    for (const Piece<char>& place : places) {
+      std::copy_n(from, place.bytes, place.data);
+      from += place.bytes;
+    }
+  }
+  return Status();
 }
 
 }  // namespace
@@ -152,32 +244,17 @@ Status ExchangePartitionedRows(CollectiveBackend* backend, const Signature& sign
         AnnounceNumbers(backend, Signature(text + " counts"), sequence, own, &all));
   }
 
-  std::vector<size_t> sent(size, 0), received(size, 0);
-  size_t packed_bytes = 0;
+  std::vector<Arrivals> arrivals(tables.size());
   for (size_t t = 0; t < tables.size(); ++t) {
-    for (const Block& block : blocks[t]) packed_bytes += block.size(tables[t].known == nullptr);
-  }
-  std::shared_ptr<FusionBuffer> packed, incoming;
-  TFDEAR_RETURN_IF_ERROR(pool->Take(packed_bytes, &packed));
-  char* to = packed->data();
-  for (int peer = 0; peer < size; ++peer) {
-    const char* const begin = to;
-    for (size_t t = 0; t < tables.size(); ++t) to = Pack(tables[t], blocks[t][peer], to);
-    sent[peer] = static_cast<size_t>(to - begin);
-  }
-  // How many rows each rank has for this one, of each table.
-  std::vector<std::vector<int64_t>> counts(tables.size());
-  std::vector<std::vector<std::vector<RowNumber>>> known(tables.size());
-  std::vector<int64_t*> numbers(tables.size());
-  std::vector<char*> values(tables.size());
-  for (size_t t = 0; t < tables.size(); ++t) {
-    const size_t kept_bytes = blocks[t][rank].bytes;
-    const bool numbered = tables[t].known == nullptr;
-    for (int peer = 0; peer < size && !numbered; ++peer) {
-      known[t].push_back(KnownNumbers(tables[t], peer, rank, size));
-      counts[t].push_back(static_cast<int64_t>(known[t].back().size()));
-    }
-    for (int peer = 0; peer < size && numbered; ++peer) {
+    Arrivals& table = arrivals[t];
+    table.bytes = blocks[t][rank].bytes;
+    std::vector<std::vector<RowNumber>> known;
+    for (int peer = 0; peer < size; ++peer) {
+      if (tables[t].known != nullptr) {
+        known.push_back(KnownNumbers(tables[t], peer, rank, size));
+        table.counts.push_back(static_cast<int64_t>(known.back().size()));
+        continue;
+      }
       const int64_t* const announced = all.data() + peer * own.size() + t * (size + 1);
       if (announced[0] != own[t * (size + 1)]) {
         return InvalidArgument(text, ": member ", rank, " of the process group sent rows of ",
@@ -185,32 +262,22 @@ Status ExchangePartitionedRows(CollectiveBackend* backend, const Signature& sign
                                " rows of ", announced[0],
                                "; all ranks must build a table with the same `output_dim`");
       }
-      counts[t].push_back(announced[1 + rank]);
+      table.counts.push_back(announced[1 + rank]);
     }
     size_t total = 0;
-    TFDEAR_RETURN_IF_ERROR(CheckedTotal(counts[t], kept_bytes + sizeof(RowNumber), text, &total));
-    for (int peer = 0; peer < size; ++peer) {
-      received[peer] += counts[t][peer] * (kept_bytes + (numbered ? sizeof(RowNumber) : 0));
-    }
-    void* to_numbers = nullptr;
-    void* to_values = nullptr;
-    TFDEAR_RETURN_IF_ERROR(tables[t].allocate(total, kept_bytes, &to_numbers, &to_values));
-    numbers[t] = static_cast<int64_t*>(to_numbers);
-    values[t] = static_cast<char*>(to_values);
-  }
-  size_t incoming_bytes = 0;
-  for (size_t bytes : received) incoming_bytes += bytes;
-  TFDEAR_RETURN_IF_ERROR(pool->Take(incoming_bytes, &incoming));
-  TFDEAR_RETURN_IF_ERROR(
-      backend->AllToAllV(packed->data(), sent, incoming->data(), received, signature, sequence));
-  const char* next = incoming->data();
-  for (int peer = 0; peer < size; ++peer) {
-    for (size_t t = 0; t < tables.size(); ++t) {
-      next = Unpack(next, counts[t][peer], blocks[t][rank].bytes,
-                    known[t].empty() ? nullptr : &known[t][peer], &numbers[t], &values[t]);
+    TFDEAR_RETURN_IF_ERROR(
+        CheckedTotal(table.counts, table.bytes + sizeof(RowNumber), text, &total));
+    void* numbers = nullptr;
+    void* values = nullptr;
+    TFDEAR_RETURN_IF_ERROR(tables[t].allocate(total, table.bytes, &numbers, &values));
+    table.numbers = static_cast<int64_t*>(numbers);
+    table.values = static_cast<char*>(values);
+    for (const auto& of_peer : known) {
+      table.numbers = std::copy(of_peer.begin(), of_peer.end(), table.numbers);
     }
   }
-  return Status();
+  return (all_known ? MoveValues : MoveRows)(backend, signature, sequence, tables, blocks,
+                                             std::move(arrivals), pool);
 }
 
 }  // namespace tfdear

@@ -174,13 +174,13 @@ Status SharedMemoryBackend::Reduce(void* data, size_t count, DataType type, int 
   TFDEAR_RETURN_IF_ERROR(Begin("reduce", signature, sequence));
   char* const bytes = static_cast<char*>(data);
   TFDEAR_RETURN_IF_ERROR(ScatterSums(bytes, ranges, type));
-  Shards sends(size()), receives(size());
-  if (rank() == root) {
-    receives = ranges;
-  } else {
-    sends[root] = ranges[rank()];
+  std::vector<OutgoingPieces> sends(size());
+  std::vector<IncomingPieces> receives(size());
+  if (rank() != root) sends[root] = {{bytes + ranges[rank()].begin, ranges[rank()].size()}};
+  for (int owner = 0; rank() == root && owner < size(); ++owner) {
+    if (owner != root) receives[owner] = {{bytes + ranges[owner].begin, ranges[owner].size()}};
   }
-  return AllToAll(bytes, sends, bytes, receives);
+  return AllToAll(sends, receives);
 }
 
 Status SharedMemoryBackend::ScatterSums(char* data, const Shards& shards, DataType type) {
@@ -193,10 +193,10 @@ Status SharedMemoryBackend::Gather(char* data, const Shards& shards) {
   return direct_.AllGather(&channel, data, shards, segment_bytes_);
 }
 
-Status SharedMemoryBackend::AllToAll(const char* from, const Shards& sends, char* to,
-                                     const Shards& receives) {
+Status SharedMemoryBackend::AllToAll(const std::vector<OutgoingPieces>& sends,
+                                     const std::vector<IncomingPieces>& receives) {
   RingChannel channel(transport_.get(), /*to_all=*/false);
-  return direct_.AllToAll(&channel, from, sends, to, receives, segment_bytes_);
+  return direct_.AllToAll(&channel, sends, receives, segment_bytes_);
 }
 
 Status SharedMemoryBackend::ReduceScatterShared(void* data, int host, const Shards& shards,
@@ -280,13 +280,12 @@ Status SharedMemoryBackend::AllGatherV(const void* input, void* output,
   return Gather(bytes, ranges);
 }
 
-Status SharedMemoryBackend::AllToAllV(const void* input, const std::vector<size_t>& send_bytes,
-                                      void* output, const std::vector<size_t>& recv_bytes,
-                                      const Signature& signature, uint64_t sequence) {
-  TFDEAR_RETURN_IF_ERROR(CheckExchange(send_bytes, recv_bytes, rank(), size()));
+Status SharedMemoryBackend::AllToAllPieces(const std::vector<OutgoingPieces>& sends,
+                                           const std::vector<IncomingPieces>& receives,
+                                           const Signature& signature, uint64_t sequence) {
+  TFDEAR_RETURN_IF_ERROR(CheckPieces(sends, receives, rank(), size()));
   TFDEAR_RETURN_IF_ERROR(Begin("all_to_all_v", signature, sequence));
-  return AllToAll(static_cast<const char*>(input), ConsecutiveRanges(send_bytes),
-                  static_cast<char*>(output), ConsecutiveRanges(recv_bytes));
+  return AllToAll(sends, receives);
 }
 
 Status SharedMemoryBackend::Broadcast(void* data, size_t bytes, int root,

@@ -56,9 +56,9 @@ class SharedMemoryBackend : public CollectiveBackend {
                 uint64_t sequence) override;
   Status AllGatherV(const void* input, void* output, const std::vector<size_t>& bytes_of_rank,
                     const Signature& signature, uint64_t sequence) override;
-  Status AllToAllV(const void* input, const std::vector<size_t>& send_bytes, void* output,
-                   const std::vector<size_t>& recv_bytes, const Signature& signature,
-                   uint64_t sequence) override;
+  Status AllToAllPieces(const std::vector<OutgoingPieces>& sends,
+                        const std::vector<IncomingPieces>& receives, const Signature& signature,
+                        uint64_t sequence) override;
   Status Broadcast(void* data, size_t bytes, int root, const Signature& signature,
                    uint64_t sequence) override;
   Status Barrier(const Signature& signature, uint64_t sequence) override;
@@ -83,7 +83,8 @@ class SharedMemoryBackend : public CollectiveBackend {
   // On ranges of bytes.
   Status ScatterSums(char* data, const Shards& shards, DataType type);
   Status Gather(char* data, const Shards& shards);
-  Status AllToAll(const char* from, const Shards& sends, char* to, const Shards& receives);
+  Status AllToAll(const std::vector<OutgoingPieces>& sends,
+                  const std::vector<IncomingPieces>& receives);
   Status FindData(void* data, size_t bytes, std::vector<char*>* data_of_rank);
   void SumInPlace(const std::vector<char*>& data_of_rank, int host, Range shard, DataType type);
 

@@ -76,45 +76,53 @@ Status ExchangeVectors(CollectiveBackend* backend, const Signature& signature, u
                        const std::vector<LookedUp>& tables, FusionBufferPool* pool) {
   const int size = backend->size();
   const int rank = backend->rank();
+  const auto bytes_of = [&](const LookedUp& table, int reader, int holder) {
+    return PartOf(table, reader, holder).elements() * table.element_bytes;
+  };
   std::vector<size_t> sent(size, 0), received(size, 0);
   for (const LookedUp& table : tables) {
     for (int peer = 0; peer < size; ++peer) {
-      sent[peer] += PartOf(table, peer, rank).elements() * table.element_bytes;
-      received[peer] += PartOf(table, rank, peer).elements() * table.element_bytes;
+      if (peer == rank) continue;
+      sent[peer] += bytes_of(table, peer, rank);
+      received[peer] += bytes_of(table, rank, peer);
     }
   }
-  // For every reader, the parts of all tables: those of one table lie together already.
   std::shared_ptr<FusionBuffer> packed, incoming;
-  const void* outgoing = nullptr;
-  if (tables.size() == 1) {
-    outgoing = tables[0].held;
-  } else {
-    std::vector<const char*> next;
-    for (const LookedUp& table : tables) next.push_back(static_cast<const char*>(table.held));
-    TFDEAR_RETURN_IF_ERROR(
-        pool->Take(std::accumulate(sent.begin(), sent.end(), size_t{0}), &packed));
-    char* to = packed->data();
-    for (int peer = 0; peer < size; ++peer) {
-      for (size_t t = 0; t < tables.size(); ++t) {
-        const size_t bytes = PartOf(tables[t], peer, rank).elements() * tables[t].element_bytes;
-        to = std::copy_n(next[t], bytes, to);
-        next[t] += bytes;
-      }
-    }
-    outgoing = packed->data();
-  }
+  TFDEAR_RETURN_IF_ERROR(pool->Take(std::accumulate(sent.begin(), sent.end(), size_t{0}), &packed));
   TFDEAR_RETURN_IF_ERROR(
       pool->Take(std::accumulate(received.begin(), received.end(), size_t{0}), &incoming));
-  TFDEAR_RETURN_IF_ERROR(
-      backend->AllToAllV(outgoing, sent, incoming->data(), received, signature, sequence));
-  std::vector<std::vector<const char*>> parts(tables.size());
-  const char* next = incoming->data();
+  std::vector<OutgoingPieces> sends(size);
+  std::vector<IncomingPieces> receives(size);
+  std::vector<std::vector<const char*>> parts(tables.size());  // Of each table, from each holder.
+  std::vector<const char*> held;
+  for (const LookedUp& table : tables) held.push_back(static_cast<const char*>(table.held));
+  char* to = packed->data();
+  char* arrived = incoming->data();
   for (int peer = 0; peer < size; ++peer) {
+    // What lies together: the parts of one table, or packed, of all tables.
+    const bool sent_apart = TravelApart(sent[peer], tables.size());
+    const bool received_apart = TravelApart(received[peer], tables.size());
+    if (peer != rank && !sent_apart) sends[peer].push_back({to, sent[peer]});
+    if (peer != rank && !received_apart) receives[peer].push_back({arrived, received[peer]});
     for (size_t t = 0; t < tables.size(); ++t) {
-      parts[t].push_back(next);
-      next += PartOf(tables[t], rank, peer).elements() * tables[t].element_bytes;
+      const size_t out = bytes_of(tables[t], peer, rank);
+      const size_t in = bytes_of(tables[t], rank, peer);
+      if (peer == rank) {
+        parts[t].push_back(held[t]);
+      } else {
+        parts[t].push_back(arrived);
+        if (received_apart) receives[peer].push_back({arrived, in});
+        arrived += in;
+        if (sent_apart) {
+          sends[peer].push_back({held[t], out});
+        } else {
+          to = std::copy_n(held[t], out, to);
+        }
+      }
+      held[t] += out;
     }
   }
+  TFDEAR_RETURN_IF_ERROR(backend->AllToAllPieces(sends, receives, signature, sequence));
   for (size_t t = 0; t < tables.size(); ++t) PutTogether(tables[t], rank, size, parts[t]);
   return Status();
 }

@@ -145,12 +145,10 @@ class QueuedBackend : public CollectiveBackend {
     return Add(
         [=] { return gloo_->AllGatherV(input, output, bytes_of_rank, signature, sequence); });
   }
-  Status AllToAllV(const void* input, const std::vector<size_t>& send_bytes, void* output,
-                   const std::vector<size_t>& recv_bytes, const Signature& signature,
-                   uint64_t sequence) override {
-    return Add([=] {
-      return gloo_->AllToAllV(input, send_bytes, output, recv_bytes, signature, sequence);
-    });
+  Status AllToAllPieces(const std::vector<OutgoingPieces>& sends,
+                        const std::vector<IncomingPieces>& receives, const Signature& signature,
+                        uint64_t sequence) override {
+    return Add([=] { return gloo_->AllToAllPieces(sends, receives, signature, sequence); });
   }
   Status Broadcast(void* data, size_t bytes, int root, const Signature& signature,
                    uint64_t sequence) override {
