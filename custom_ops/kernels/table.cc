@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "custom_ops/engine/base/id_places.h"
 #include "custom_ops/engine/updates/row_sums.h"
 #include "custom_ops/kernels/conversions.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -199,17 +200,16 @@ Table::HeldGradient Table::SumOf(const GradientRows& rows, HeldRows held) {
   sum.values.reserve(rows.count * width_);
   // Rows that were exchanged have only the columns that are here.
   const int64_t first_column = rows.columns == width_ ? 0 : rows.first_column;
-  std::unordered_map<int64_t, size_t> places;
-  places.reserve(rows.count);
+  IdPlaces places(rows.count);
   for (int64_t i = 0; i < rows.count; ++i) {
     if (rows.indices[i] % held.stride != held.offset) continue;
     const float* const row = rows.values + i * rows.columns + first_column;
-    const auto [place, is_new] = places.try_emplace(rows.indices[i], sum.rows.size());
+    const auto [place, is_new] = places.Add(rows.indices[i], static_cast<int64_t>(sum.rows.size()));
     if (is_new) {
       sum.rows.push_back(rows.indices[i] / held.stride);
       sum.values.insert(sum.values.end(), row, row + width_);
     } else {
-      float* const values = sum.values.data() + place->second * width_;
+      float* const values = sum.values.data() + place * width_;
       for (int64_t column = 0; column < width_; ++column) values[column] += row[column];
     }
   }

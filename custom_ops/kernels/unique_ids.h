@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
+
+#include "custom_ops/engine/base/id_places.h"
 
 namespace tfdear {
 
@@ -13,13 +14,13 @@ namespace tfdear {
 template <typename Id>
 int64_t FindUnique(const Id* ids, int64_t count, int64_t rows, std::vector<int32_t>* unique,
                    int32_t* positions) {
-  std::unordered_map<int64_t, int32_t> places;
+  IdPlaces places(count);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t id = static_cast<int64_t>(ids[i]);
     if (id < 0 || id >= rows) return i;
-    const auto [place, is_new] = places.try_emplace(id, static_cast<int32_t>(unique->size()));
+    const auto [place, is_new] = places.Add(id, static_cast<int64_t>(unique->size()));
     if (is_new) unique->push_back(static_cast<int32_t>(id));
-    if (positions != nullptr) positions[i] = place->second;
+    if (positions != nullptr) positions[i] = static_cast<int32_t>(place);
   }
   return -1;
 }

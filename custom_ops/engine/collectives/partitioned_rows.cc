@@ -196,14 +196,13 @@ const int32_t* GatheredIds::Of(int rank) const {
   return begin;
 }
 
-std::pair<GatheredIds, GatheredIds> GatheredIds::Split(
-    const std::unordered_set<int32_t>& set) const {
+std::pair<GatheredIds, GatheredIds> GatheredIds::Split(const IdPlaces& set) const {
   std::pair<GatheredIds, GatheredIds> parts;
   const int32_t* next = ids.data();
   for (int64_t count : counts) {
     const size_t before = parts.first.ids.size();
     for (int64_t i = 0; i < count; ++i, ++next) {
-      (set.count(*next) > 0 ? parts.first : parts.second).ids.push_back(*next);
+      (set.Contains(*next) ? parts.first : parts.second).ids.push_back(*next);
     }
     parts.first.counts.push_back(static_cast<int64_t>(parts.first.ids.size() - before));
     parts.second.counts.push_back(count - parts.first.counts.back());

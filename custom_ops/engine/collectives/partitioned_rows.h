@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "custom_ops/engine/base/id_places.h"
 #include "custom_ops/engine/collectives/row_exchange.h"
 #include "custom_ops/engine/memory/fusion_buffer.h"
 
@@ -39,7 +39,7 @@ struct GatheredIds {
   // Where the ids of a rank begin.
   const int32_t* Of(int rank) const;
   // Those that are in a set, and the others, each in their order.
-  std::pair<GatheredIds, GatheredIds> Split(const std::unordered_set<int32_t>& set) const;
+  std::pair<GatheredIds, GatheredIds> Split(const IdPlaces& set) const;
 };
 
 // This rank's rows of the gradient of one table.

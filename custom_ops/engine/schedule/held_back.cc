@@ -2,7 +2,6 @@
 #include "custom_ops/engine/schedule/held_back.h"
 
 #include <algorithm>
-#include <unordered_set>
 
 namespace tfdear {
 
@@ -36,12 +35,12 @@ void HeldBack::LookupArrived(int64_t lookup) {
 void HeldBack::RowsWanted(int64_t variable, const GatheredIds& ids) {
   MutexLock lock(mutex_);
   if (held_.empty()) return;
-  const std::unordered_set<int32_t> wanted(ids.ids.begin(), ids.ids.end());
+  const IdPlaces wanted(ids.ids);
   ReleaseIf([&](const Held& rows) {
     for (const auto& [of_table, held] : rows->tables) {
       if (of_table != variable) continue;
       for (int32_t id : held.ids) {
-        if (wanted.count(id) > 0) return true;
+        if (wanted.Contains(id)) return true;
       }
     }
     return false;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <tuple>
-#include <unordered_set>
 
 #include "custom_ops/engine/base/injected_delay.h"
 
@@ -172,16 +171,16 @@ void TableLookup::SetNeeded() {
   }
   for (size_t t = 0; t < tables_.size(); ++t) {
     OfTable& table = tables_[t];
-    std::unordered_set<int32_t> now;
+    std::vector<int32_t> now;
     if (layout_->tables[t].early && current_ != nullptr) {
       MutexLock lock(current_->mutex_);
       // A table may be looked up in several times.
       for (size_t other = 0; other < tables_.size(); ++other) {
         if (layout_->tables[other].variable != layout_->tables[t].variable) continue;
         const std::vector<int32_t>& ids = current_->tables_[other].all.ids;
-        now.insert(ids.begin(), ids.end());
+        now.insert(now.end(), ids.begin(), ids.end());
       }
-      std::tie(table.rest, table.needed) = table.all.Split(now);
+      std::tie(table.rest, table.needed) = table.all.Split(IdPlaces(now));
     } else {
       table.rest = table.all;
       table.needed.counts.assign(table.all.counts.size(), 0);

@@ -2,7 +2,6 @@
 #include "custom_ops/engine/schedule/table_rows.h"
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "custom_ops/engine/base/injected_delay.h"
 
@@ -82,14 +81,14 @@ void TableRows::Split(int table, TableLookup* lookup, int table_of_lookup) {
     MutexLock lock(mutex_);
     if (states_[table].is_split) return;
   }
-  std::unordered_set<int32_t> next;
+  std::vector<int32_t> next;
   const auto& tables = lookup->layout().tables;
   for (size_t t = 0; t < tables.size(); ++t) {
     if (tables[t].variable != tables[table_of_lookup].variable) continue;
     const GatheredIds ids = Copy(ahead->IdsThere(static_cast<int>(t)));
-    next.insert(ids.ids.begin(), ids.ids.end());
+    next.insert(next.end(), ids.ids.begin(), ids.ids.end());
   }
-  auto split = Copy(lookup->IdsThere(table_of_lookup)).Split(next);
+  auto split = Copy(lookup->IdsThere(table_of_lookup)).Split(IdPlaces(next));
   std::vector<PartReceiver> receivers;
   std::vector<std::vector<int32_t>> parts;
   {
@@ -174,12 +173,12 @@ Status TableRows::TakePart(int table, Part part, Rows* rows, GatheredIds* known)
   if (!state.is_split) return Status();
   *known = part == kPrior ? state.split.first : state.split.second;
   const GatheredIds& prior = state.split.first;
-  const std::unordered_set<int32_t> first(prior.ids.begin(), prior.ids.end());
+  const IdPlaces first(prior.ids);
   const auto* const numbers = reinterpret_cast<const int64_t*>(given.numbers->data());
   const size_t row_bytes = RowBytes(given, tables_[table].type);
   std::vector<int64_t> taken;
   for (int64_t i = 0; i < given.shape[0]; ++i) {
-    const bool is_prior = first.count(static_cast<int32_t>(numbers[i])) > 0;
+    const bool is_prior = first.Contains(numbers[i]);
     if (is_prior == (part == kPrior)) taken.push_back(i);
   }
   rows->shape[0] = static_cast<int64_t>(taken.size());

@@ -219,7 +219,7 @@ TEST(GatherIds, GathersNothingIfAllRanksKnowTheIdsOrOneHasNone) {
 
 TEST(GatheredIds, SplitInOrder) {
   const GatheredIds ids{{5, 1, 7, 1, 9}, {3, 0, 2}};
-  const auto [in, out] = ids.Split({1, 9});
+  const auto [in, out] = ids.Split(IdPlaces({1, 9}));
   EXPECT_EQ(in.ids, (std::vector<int32_t>{1, 1, 9}));
   EXPECT_EQ(in.counts, (std::vector<int64_t>{1, 0, 2}));
   EXPECT_EQ(out.ids, (std::vector<int32_t>{5, 7}));
