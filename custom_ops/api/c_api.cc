@@ -120,7 +120,8 @@ int tfdear_group_connect(int lane, const char* const* blobs, const int* lengths,
   return Report(backend->Connect(Blobs(blobs, lengths, count)), error, error_size);
 }
 
-int tfdear_start(int max_delay_ms, int64_t first_agreement, char* error, int error_size) {
+int tfdear_start(int max_delay_ms, int64_t first_agreement, int tables_first, char* error,
+                 int error_size) {
   std::lock_guard<std::mutex> lock(StartingMutex());
   std::array<std::unique_ptr<ProcessGroup>, kNumLanes> groups;
   for (int i = 0; i < kNumLanes; ++i) {
@@ -132,6 +133,7 @@ int tfdear_start(int max_delay_ms, int64_t first_agreement, char* error, int err
   Engine::Options options;
   options.max_delay_ms = max_delay_ms;
   options.first_agreement = first_agreement;
+  options.tables_first = tables_first != 0;
   return Report(Engine::Get()->Start(options, std::move(groups)), error, error_size);
 }
 

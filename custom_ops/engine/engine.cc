@@ -33,6 +33,9 @@ Status Engine::Start(const Options& options,
   for (int i = 0; i < kNumLanes; ++i) {
     if (groups[i] == nullptr) continue;
     lanes_[i] = std::make_unique<Lane>(static_cast<LaneKind>(i), std::move(groups[i]));
+    if (options_.tables_first && CarriesGradients(lanes_[i]->kind())) {
+      lanes_[i]->group()->set_give_way([this] { right_of_way_.GiveWay(); });
+    }
   }
   auto& gradients = lanes_[static_cast<int>(LaneKind::kGradients)];
   auto memory = gradients == nullptr ? nullptr : gradients->group()->fusion_memory();
@@ -114,15 +117,17 @@ void Engine::OpenNow(int64_t layout, const Opened& opened) {
   ProcessGroup* group = lane->group();
   std::shared_ptr<TableRows> tables;
   if (!current->tables.empty()) {
-    tables = std::make_shared<TableRows>(
-        current->name, current->tables, pool_, &events_, this->lane(LaneKind::kEmbeddingRows),
-        this->lane(LaneKind::kDelayedRows), options_.max_delay_ms, &held_back_);
+    tables = std::make_shared<TableRows>(current->name, current->tables, pool_, &events_,
+                                         this->lane(LaneKind::kEmbeddingRows),
+                                         this->lane(LaneKind::kDelayedRows), options_.max_delay_ms,
+                                         right_of_way(), !current->steps.empty());
     tables->Open();
   }
   auto reduction = std::make_shared<Reduction>(
       current, group->rank(), group->size(), pool_, &events_, lane, options_.max_delay_ms,
       GroupsOfLevels(), std::move(compression),
-      lane->kind() == LaneKind::kGradients ? group_pool_ : nullptr, std::move(tables));
+      lane->kind() == LaneKind::kGradients ? group_pool_ : nullptr, std::move(tables),
+      lane->kind() == LaneKind::kGradients ? right_of_way() : nullptr);
   lane->Open(reduction);
   if (lane->kind() == LaneKind::kGradients) {
     const int64_t now = EventRecord::NowMicros();
@@ -198,7 +203,7 @@ void Engine::Abort(const Status& cause) {
     if (!failure_.ok()) return;
     failure_ = cause;
   }
-  held_back_.Release();
+  right_of_way_.Release();
   for (auto& lane : lanes_) {
     if (lane != nullptr) lane->Fail(cause);
   }

@@ -17,8 +17,8 @@
 #include "custom_ops/engine/record/table_counts.h"
 #include "custom_ops/engine/record/waits.h"
 #include "custom_ops/engine/schedule/compression_state.h"
-#include "custom_ops/engine/schedule/held_back.h"
 #include "custom_ops/engine/schedule/reduction.h"
+#include "custom_ops/engine/schedule/right_of_way.h"
 #include "custom_ops/engine/schedule/single_collective.h"
 #include "custom_ops/engine/schedule/table_lookup.h"
 #include "custom_ops/engine/updates/pending_updates.h"
@@ -34,13 +34,15 @@ class Engine {
     int max_delay_ms = 0;  // Injected before every collective and update (tests).
     // Executions of a layout of gradients before the ranks first agree on a plan; 0: never.
     int64_t first_agreement = 0;
+    // Whether rows and vectors of tables go before dense gradients, or all as they come.
+    bool tables_first = false;
   };
 
   // The process's own, for callers that can be handed nothing: kernels and the C functions.
   static Engine* Get();
 
   Engine()
-      : pending_(&events_, [this](int64_t variable) { held_back_.VariableWanted(variable); }),
+      : pending_(&events_, [this](int64_t variable) { right_of_way_.VariableWanted(variable); }),
         pool_(std::make_shared<FusionBufferPool>()) {}
   // Waits for the collectives that run. Nobody may wait for others: Abort() ends what does.
   ~Engine();
@@ -125,7 +127,7 @@ class Engine {
   PendingUpdates* pending() { return &pending_; }
   // Waits for all updates in flight, which are held back no longer; see PendingUpdates.
   Status WaitForUpdates(std::chrono::milliseconds timeout) {
-    held_back_.Release();
+    right_of_way_.Release();
     return pending_.WaitAll(timeout);
   }
   EventRecord* events() { return &events_; }
@@ -188,7 +190,9 @@ class Engine {
   Status FindLookup(int64_t lookup, LookupEntry** entry) TFDEAR_REQUIRES(mutex_);
 
   EventRecord events_;
-  HeldBack held_back_;
+  RightOfWay* right_of_way() { return options_.tables_first ? &right_of_way_ : nullptr; }
+
+  RightOfWay right_of_way_;
   Waits waits_;
   TableCounts table_counts_;
   PendingUpdates pending_;

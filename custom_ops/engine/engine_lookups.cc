@@ -65,7 +65,7 @@ Status Engine::OpenLookup(int64_t lookup, std::shared_ptr<TableLookup>* opened, 
     LookupEntry& entry = lookups_[lookup];
     entry.used = true;
     *opened = std::make_shared<TableLookup>(entry.layout, pool_, &events_, *its_lane,
-                                            options_.max_delay_ms, &held_back_);
+                                            options_.max_delay_ms, right_of_way());
     (*opened)->LookAhead(lookup);
     (*opened)->SetExpected(std::move(entry.ahead));
     entry.ahead = nullptr;

@@ -122,9 +122,9 @@ class Engine:
         """Connects a lane's process group to the members whose address blobs are given."""
         call("group_connect", lane, *_address_arguments(blobs))
 
-    def start(self, max_delay_ms: int, first_agreement: int) -> None:
+    def start(self, max_delay_ms: int, first_agreement: int, tables_first: bool) -> None:
         """Hands the connected groups to the engine. Once per process."""
-        call("start", max_delay_ms, first_agreement)
+        call("start", max_delay_ms, first_agreement, tables_first)
 
     def compress(
         self,

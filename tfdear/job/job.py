@@ -101,7 +101,11 @@ class Job:
             self.engine, self._rendezvous.listen_address, self.exchange, monitor.cause_of
         )
         seeds.share(self.exchange)
-        self.engine.start(options.max_delay_ms, first_agreement=FIRST_AGREEMENT)
+        self.engine.start(
+            options.max_delay_ms,
+            first_agreement=FIRST_AGREEMENT,
+            tables_first=options.embedding_schedule != "none",
+        )
         self.links.measure(self.engine, self.node.num_nodes)
         self.table_choice = table_costs.agree(
             self.links.costs_of_class["world"], self.node.local_size, self.exchange

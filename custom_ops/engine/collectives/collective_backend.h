@@ -172,6 +172,10 @@ class CollectiveBackend {
   // What to call the members in messages: the global rank of each group rank. Called once, before
   // the first collective; without it messages use group ranks.
   virtual void NameRanks(const std::vector<int>& global_ranks) { (void)global_ranks; }
+
+  // What to call between two segments of a collective, where a backend cuts data into such and they
+  // share a line with others: it may wait a while for what goes first. Before the first collective.
+  virtual void SetGiveWay(std::function<void()> give_way) { (void)give_way; }
 };
 
 }  // namespace tfdear

@@ -111,6 +111,7 @@ Status DirectExchange::Run(
   std::vector<Messages> sends(std::min(rounds, channel->SendsAhead(outgoing.size())));
   std::vector<Messages> arrivals(std::min(rounds, channel->ReceivesAhead()), Messages(size_));
   auto send_round = [&](size_t round) {
+    channel->GiveWay();
     Messages& messages = sends[round % sends.size()];
     for (Channel::Message* message : messages) TFDEAR_RETURN_IF_ERROR(channel->Wait(message));
     messages.clear();

@@ -44,6 +44,7 @@ Status RunRing(Channel* channel, int left, int right, char* data, uint64_t first
     return channel->Receive(left, first_tag + i, target, receives[i].size());
   };
   auto send = [&](size_t i) {
+    channel->GiveWay();
     channel->Send(right, first_tag + i, data + sends[i].begin, sends[i].size());
   };
   std::vector<Channel::Message*> arrivals(receives.size());

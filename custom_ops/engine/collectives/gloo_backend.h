@@ -70,6 +70,9 @@ class GlooBackend : public CollectiveBackend {
   int waiting_for() const override { return transport_->waiting_for(); }
   int failed_peer() const override { return transport_->failure()->failed_peer(); }
   uint64_t bytes_sent() const override { return transport_->bytes_sent(); }
+  void SetGiveWay(std::function<void()> give_way) override {
+    transport_->set_give_way(std::move(give_way));
+  }
   void NameRanks(const std::vector<int>& global_ranks) override {
     transport_->failure()->NameRanks(global_ranks);
   }

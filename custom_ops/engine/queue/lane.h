@@ -60,6 +60,10 @@ enum class LaneKind : int {
   kEmbeddingRows = 7,
   kDelayedRows = 8,
 };
+inline bool CarriesGradients(LaneKind kind) {
+  return kind == LaneKind::kGradients || kind == LaneKind::kGradientsIntra ||
+         kind == LaneKind::kGradientsInter;
+}
 inline constexpr int kNumLanes = 9;
 
 // The tickets of one process group in program order. tfdear has one lane for gradients and one for

@@ -92,6 +92,9 @@ class ProcessGroup {
   };
   Counters counters() const;
 
+  // CollectiveBackend::SetGiveWay(), before the first collective.
+  void set_give_way(std::function<void()> give_way) { backend_->SetGiveWay(std::move(give_way)); }
+
   // How long to wait for a root cause after a transport error; default 20 s.
   void set_cause_grace(std::chrono::milliseconds grace);
 

@@ -13,7 +13,7 @@ Reduction::Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, in
                      std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* lane,
                      int max_delay_ms, LevelGroups levels, CompressionOfStep compression,
                      std::shared_ptr<FusionBufferPool> group_pool,
-                     std::shared_ptr<TableRows> tables)
+                     std::shared_ptr<TableRows> tables, RightOfWay* right_of_way)
     : layout_(std::move(layout)),
       rank_(rank),
       world_size_(world_size),
@@ -25,6 +25,7 @@ Reduction::Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, in
       compression_(std::move(compression)),
       group_pool_(std::move(group_pool)),
       tables_(std::move(tables)),
+      right_of_way_(right_of_way),
       buckets_(layout_->buckets.size()),
       arrived_(layout_->tensors.size()) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
@@ -44,11 +45,14 @@ bool Reduction::Issue(ProcessGroup* group, Reactions* reactions) {
     if (layout_->wait_for_all && !complete()) return false;
     if (buckets_[step.bucket].missing.load() > 0) return false;
     if (step.takes_norms && buckets_[step.bucket].layers_missing.load() > 0) return false;
-    ++next_step_;
+    if (next_step_++ == 0 && right_of_way_ != nullptr) right_of_way_->DenseBegan(number());
     works_.push_back(Submit(group, step));
     reactions->push_back([self = shared_from_this(), bucket = step.bucket, last = step.brings_sum,
                           work = works_.back()] {
       work->OnDone([self, bucket, last](const Status& status) {
+        if (++self->steps_ended_ == self->layout_->steps.size() && self->right_of_way_ != nullptr) {
+          self->right_of_way_->DenseEnded(self->number());
+        }
         if (!status.ok() || (last && self->buckets_[bucket].outstanding.fetch_sub(1) == 1)) {
           self->Finish(bucket, status);
         }

@@ -16,6 +16,7 @@
 #include "custom_ops/engine/schedule/compression_state.h"
 #include "custom_ops/engine/schedule/reduced.h"
 #include "custom_ops/engine/schedule/reduction_layout.h"
+#include "custom_ops/engine/schedule/right_of_way.h"
 #include "custom_ops/engine/schedule/table_rows.h"
 
 namespace tfdear {
@@ -47,7 +48,7 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
             std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* lane,
             int max_delay_ms, LevelGroups levels = {}, CompressionOfStep compression = {},
             std::shared_ptr<FusionBufferPool> group_pool = nullptr,
-            std::shared_ptr<TableRows> tables = nullptr);
+            std::shared_ptr<TableRows> tables = nullptr, RightOfWay* right_of_way = nullptr);
 
   // Adds this rank's share of a dense tensor, `weight` times what is at `data`. A weight of 0
   // contributes zeros, whatever `data` holds; integers weigh 0 or 1.
@@ -128,6 +129,8 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   // Of the memory that the group wants; or null.
   const std::shared_ptr<FusionBufferPool> group_pool_;
   const std::shared_ptr<TableRows> tables_;
+  RightOfWay* const right_of_way_;  // Hears when steps are under way; or null.
+  std::atomic<size_t> steps_ended_{0};
 
   Mutex mutex_;  // Guards the buffers and the receivers of the buckets, too.
   Status failure_ TFDEAR_GUARDED_BY(mutex_);

@@ -10,13 +10,13 @@ namespace tfdear {
 
 TableLookup::TableLookup(std::shared_ptr<const LookupLayout> layout,
                          std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* lane,
-                         int max_delay_ms, HeldBack* held_back)
+                         int max_delay_ms, RightOfWay* right_of_way)
     : layout_(std::move(layout)),
       pool_(std::move(pool)),
       events_(events),
       lane_(lane),
       max_delay_ms_(max_delay_ms),
-      held_back_(held_back),
+      right_of_way_(right_of_way),
       vectors_(static_cast<int>(layout_->tables.size())),
       missing_ids_(vectors_),
       missing_vectors_(vectors_),
@@ -25,7 +25,8 @@ TableLookup::TableLookup(std::shared_ptr<const LookupLayout> layout,
 void TableLookup::LookAhead(int64_t number) {
   layout_number_ = number;
   if (!layout_->looks_ahead) return;
-  ahead_ = std::make_shared<TableLookup>(layout_, pool_, events_, lane_, max_delay_ms_, held_back_);
+  ahead_ =
+      std::make_shared<TableLookup>(layout_, pool_, events_, lane_, max_delay_ms_, right_of_way_);
   ahead_->is_ahead_ = true;
   const auto& tables = layout_->tables;
   ahead_->vectors_ = static_cast<int>(std::count_if(
@@ -223,6 +224,7 @@ Status TableLookup::Gather(CollectiveBackend* backend, const Signature& signatur
 
 Status TableLookup::Exchange(CollectiveBackend* backend, const Signature& signature,
                              uint64_t sequence) {
+  if (is_ahead_ && right_of_way_ != nullptr) right_of_way_->WaitForDense();
   const int64_t begin = EventRecord::NowMicros();
   std::vector<LookedUp> exchanged;
   std::vector<std::shared_ptr<FusionBuffer>> vectors;
@@ -241,6 +243,8 @@ Status TableLookup::Exchange(CollectiveBackend* backend, const Signature& signat
       bytes += static_cast<int64_t>(size);
     }
   }
+  // All ranks have got here: their ids came before.
+  const RightOfWay::Urgent urgent(is_ahead_ ? nullptr : right_of_way_);
   TFDEAR_RETURN_IF_ERROR(ExchangeVectors(backend, signature, sequence, exchanged, pool_.get()));
   events_->Add(
       {EventKind::kEmbeddingVectors, number(), is_ahead_, bytes, begin, EventRecord::NowMicros()});
@@ -346,13 +350,13 @@ void TableLookup::FinishIds(const Status& status) {
     current_ = nullptr;
     receivers.swap(ids_phase_.receivers);
     // What was expected is not held back.
-    if (status.ok() && !is_ahead_ && agreed_ == kNothing && held_back_ != nullptr) {
+    if (status.ok() && !is_ahead_ && agreed_ == kNothing && right_of_way_ != nullptr) {
       for (size_t t = 0; t < tables_.size(); ++t) {
         wanted.emplace_back(layout_->tables[t].variable, tables_[t].all);
       }
     }
   }
-  for (const auto& [variable, ids] : wanted) held_back_->RowsWanted(variable, ids);
+  for (const auto& [variable, ids] : wanted) right_of_way_->RowsWanted(variable, ids);
   for (auto& [table, receiver] : receivers) WhenIdsThere(table, std::move(receiver));
   if (!status.ok()) FinishVectors(status);
 }
@@ -366,7 +370,7 @@ void TableLookup::FinishVectors(const Status& status) {
     vectors_phase_.status = status;
     receivers.swap(vectors_phase_.receivers);
   }
-  if (status.ok() && !is_ahead_ && held_back_ != nullptr) held_back_->LookupArrived(number());
+  if (status.ok() && !is_ahead_ && right_of_way_ != nullptr) right_of_way_->LookupArrived(number());
   for (auto& [table, receiver] : receivers) WhenVectorsThere(table, std::move(receiver));
 }
 

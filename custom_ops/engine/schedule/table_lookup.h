@@ -14,8 +14,8 @@
 #include "custom_ops/engine/queue/lane.h"
 #include "custom_ops/engine/record/event_record.h"
 #include "custom_ops/engine/record/table_counts.h"
-#include "custom_ops/engine/schedule/held_back.h"
 #include "custom_ops/engine/schedule/reduced.h"
+#include "custom_ops/engine/schedule/right_of_way.h"
 
 namespace tfdear {
 
@@ -53,7 +53,8 @@ class TableLookup : public Ticket, public std::enable_shared_from_this<TableLook
       std::function<void(const Status&, const GatheredIds& ids, const GatheredIds& needed)>;
 
   TableLookup(std::shared_ptr<const LookupLayout> layout, std::shared_ptr<FusionBufferPool> pool,
-              EventRecord* events, Lane* lane, int max_delay_ms, HeldBack* held_back = nullptr);
+              EventRecord* events, Lane* lane, int max_delay_ms,
+              RightOfWay* right_of_way = nullptr);
 
   // Makes the ticket that looks ahead of this one, if the layout has one; before it is opened.
   // `number`: the layout's, where the next lookup finds it.
@@ -137,7 +138,7 @@ class TableLookup : public Ticket, public std::enable_shared_from_this<TableLook
   EventRecord* const events_;
   Lane* const lane_;
   const int max_delay_ms_;
-  HeldBack* const held_back_;
+  RightOfWay* const right_of_way_;
   bool is_ahead_ = false;
   int64_t layout_number_ = -1;
   int vectors_;  // Of how many tables vectors are exchanged.

@@ -31,13 +31,14 @@ GatheredIds Copy(const IdsOfRanks& ids) {
 
 TableRows::TableRows(std::string name, std::vector<Table> tables,
                      std::shared_ptr<FusionBufferPool> pool, EventRecord* events, Lane* prior,
-                     Lane* delayed, int max_delay_ms, HeldBack* held_back)
+                     Lane* delayed, int max_delay_ms, RightOfWay* right_of_way, bool beside_dense)
     : name_(std::move(name)),
       tables_(std::move(tables)),
       pool_(std::move(pool)),
       events_(events),
       max_delay_ms_(max_delay_ms),
-      held_back_(held_back),
+      right_of_way_(right_of_way),
+      beside_dense_(beside_dense),
       prior_(this, kPrior, prior),
       delayed_(this, kDelayed, delayed),
       missing_(static_cast<int>(tables_.size())),
@@ -125,8 +126,8 @@ std::string TableRows::Describe(Part part, int64_t number) {
   return WithTicket(text, number);
 }
 
-HeldBack::Held TableRows::ToHoldBack() {
-  auto held = std::make_shared<HeldBack::Rows>();
+RightOfWay::Held TableRows::ToHoldBack() {
+  auto held = std::make_shared<RightOfWay::Rows>();
   for (const State& state : states_) {
     if (!state.is_split) continue;
     const TableLookup& lookup = *state.given.lookup;
@@ -142,20 +143,20 @@ bool TableRows::Issue(Part part, int64_t number, ProcessGroup* group,
                       Ticket::Reactions* reactions) {
   if (missing_.load() > 0) return false;
   std::shared_ptr<const Signature> signature;
-  HeldBack::Held held;
+  RightOfWay::Held held;
   {
     MutexLock lock(mutex_);
     if (part == kDelayed) {
       if (!AnySplit()) return true;
-      if (held_back_ != nullptr) held = ToHoldBack();
+      if (right_of_way_ != nullptr) held = ToHoldBack();
     }
     signature = std::make_shared<const Signature>(Describe(part, number));
   }
-  if (held != nullptr) held_back_->Add(held);
+  if (held != nullptr) right_of_way_->Add(held);
   auto work = group->Run(signature, [self = shared_from_this(), part, number, signature, held](
                                         CollectiveBackend* backend, uint64_t sequence) {
     // In the thread of this lane, which has nothing else to send.
-    if (held != nullptr) self->held_back_->WaitFor(held);
+    if (held != nullptr) self->right_of_way_->WaitFor(held);
     InjectDelay(self->max_delay_ms_);
     return self->Exchange(part, number, backend, *signature, sequence);
   });
@@ -238,6 +239,10 @@ Status TableRows::Exchange(Part part, int64_t number, CollectiveBackend* backend
       parts.back().known = &known[i];
     }
   }
+  const bool urgent = part == kPrior && beside_dense_ && right_of_way_ != nullptr;
+  // Nothing gives way to rows while a rank is still on its way to them.
+  if (urgent) TFDEAR_RETURN_IF_ERROR(backend->Barrier(signature, sequence));
+  const RightOfWay::Urgent flows(urgent ? right_of_way_ : nullptr);
   TFDEAR_RETURN_IF_ERROR(ExchangePartitionedRows(backend, signature, sequence, parts, pool_.get()));
   const EventKind kind = part == kPrior ? EventKind::kEmbeddingPrior : EventKind::kEmbeddingDelayed;
   events_->Add({kind, number, 0, static_cast<int64_t>(bytes), begin, EventRecord::NowMicros()});

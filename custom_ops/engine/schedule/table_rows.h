@@ -14,8 +14,8 @@
 #include "custom_ops/engine/memory/fusion_buffer.h"
 #include "custom_ops/engine/queue/lane.h"
 #include "custom_ops/engine/record/event_record.h"
-#include "custom_ops/engine/schedule/held_back.h"
 #include "custom_ops/engine/schedule/reduced.h"
+#include "custom_ops/engine/schedule/right_of_way.h"
 #include "custom_ops/engine/schedule/table_lookup.h"
 
 namespace tfdear {
@@ -26,9 +26,9 @@ namespace tfdear {
 // [Note: prior and delayed rows]
 // Where the step looks ahead (`table_lookup.h`) rows travel in two parts: prior rows are those of
 // ids that any rank looks up in the next step, delayed rows the others. Each part is a ticket in a
-// lane of its own, so that delayed rows can go behind the next step's lookups (`held_back.h`), and
-// prior rows before them. All ranks know the ids of this step and of the next, so all split alike.
-// (EmbRace, Algorithm 1.)
+// lane of its own, so that delayed rows can go behind the next step's lookups (`right_of_way.h`),
+// and prior rows before them. All ranks know the ids of this step and of the next, so all split
+// alike. (EmbRace, Algorithm 1.)
 class TableRows : public std::enable_shared_from_this<TableRows> {
  public:
   enum Part : int { kPrior = 0, kDelayed = 1 };
@@ -56,8 +56,10 @@ class TableRows : public std::enable_shared_from_this<TableRows> {
     std::function<void(const Status&, int part, int parts, const Reduced& rows)> part;
   };
 
+  // `beside_dense`: whether there are dense gradients that may have to give way.
   TableRows(std::string name, std::vector<Table> tables, std::shared_ptr<FusionBufferPool> pool,
-            EventRecord* events, Lane* prior, Lane* delayed, int max_delay_ms, HeldBack* held_back);
+            EventRecord* events, Lane* prior, Lane* delayed, int max_delay_ms,
+            RightOfWay* right_of_way, bool beside_dense);
 
   // Takes the next places in both lanes.
   void Open();
@@ -107,7 +109,7 @@ class TableRows : public std::enable_shared_from_this<TableRows> {
   // Splits a table's rows, the ids of this step and the next being there.
   void Split(int table, TableLookup* lookup, int table_of_lookup);
   std::string Describe(Part part, int64_t number) TFDEAR_REQUIRES(mutex_);
-  HeldBack::Held ToHoldBack() TFDEAR_REQUIRES(mutex_);
+  RightOfWay::Held ToHoldBack() TFDEAR_REQUIRES(mutex_);
   bool AnySplit() const TFDEAR_REQUIRES(mutex_);
   // This rank's rows of one part, and those ids of all ranks.
   Status TakePart(int table, Part part, Rows* rows, GatheredIds* known) TFDEAR_REQUIRES(mutex_);
@@ -125,7 +127,8 @@ class TableRows : public std::enable_shared_from_this<TableRows> {
   const std::shared_ptr<FusionBufferPool> pool_;
   EventRecord* const events_;
   const int max_delay_ms_;
-  HeldBack* const held_back_;
+  RightOfWay* const right_of_way_;
+  const bool beside_dense_;
   PartTicket prior_, delayed_;
   std::atomic<bool> touched_{false};
   std::atomic<int> missing_;

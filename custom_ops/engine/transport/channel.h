@@ -41,6 +41,8 @@ class Channel {
   // How many rounds of receives, and of so many sends, to start before the first is waited for.
   virtual size_t ReceivesAhead() const = 0;
   virtual size_t SendsAhead(size_t messages) const = 0;
+  // Called before more is sent: waits for what goes first.
+  virtual void GiveWay() {}
 };
 
 }  // namespace tfdear

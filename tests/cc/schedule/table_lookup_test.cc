@@ -285,7 +285,7 @@ TEST(TableRows, TravelInTwoPartsWhereTheNextIdsAreKnown) {
       auto pool = std::make_shared<FusionBufferPool>();
       auto layout = std::make_shared<LookupLayout>(*LayoutFor(size));
       layout->looks_ahead = true;
-      HeldBack held_back;
+      RightOfWay held_back;
       auto lookup =
           std::make_shared<TableLookup>(layout, pool, rank->events(), rank->lane(), 0, &held_back);
       lookup->LookAhead(0);

@@ -87,6 +87,10 @@ Channel::Message* GlooExchange::Receive(int peer, uint64_t tag, void* target, si
   return message;
 }
 
+void GlooExchange::GiveWay() {
+  if (transport_->give_way_) transport_->give_way_();
+}
+
 Status GlooExchange::Wait(Message* waited_for, const Use& use) {
   auto* const message = static_cast<GlooMessage*>(waited_for);
   if (!status_.ok() || message->buffer == nullptr) return status_;

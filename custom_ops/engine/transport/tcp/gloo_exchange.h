@@ -38,6 +38,7 @@ class GlooExchange : public Channel {
   Status WaitForSends() override;
   size_t ReceivesAhead() const override;
   size_t SendsAhead(size_t messages) const override;
+  void GiveWay() override;
 
  private:
   struct GlooMessage : Message {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -59,6 +60,9 @@ class GlooTransport {
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
   FailureState* failure() { return &failure_; }
 
+  // What is called between two segments of a collective; before the first.
+  void set_give_way(std::function<void()> give_way) { give_way_ = std::move(give_way); }
+
  private:
   friend class GlooExchange;
 
@@ -77,6 +81,7 @@ class GlooTransport {
   std::vector<char> TakeMemory(size_t bytes);
   void GiveBackMemory(std::vector<char> memory) { memory_.push_back(std::move(memory)); }
 
+  std::function<void()> give_way_;
   const int rank_;
   const int size_;
   const std::chrono::milliseconds timeout_;

@@ -1,0 +1,123 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include "custom_ops/engine/schedule/right_of_way.h"
+
+#include <algorithm>
+
+namespace tfdear {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+RightOfWay::Urgent::Urgent(RightOfWay* right_of_way) : right_of_way_(right_of_way) {
+  if (right_of_way_ == nullptr) return;
+  MutexLock lock(right_of_way_->mutex_);
+  if (right_of_way_->urgent_++ == 0) right_of_way_->urgent_until_ = Clock::now() + kLongest;
+}
+
+RightOfWay::Urgent::~Urgent() {
+  if (right_of_way_ == nullptr) return;
+  MutexLock lock(right_of_way_->mutex_);
+  if (--right_of_way_->urgent_ == 0) right_of_way_->changed_.notify_all();
+}
+
+void RightOfWay::GiveWay() {
+  MutexLock lock(mutex_);
+  while (urgent_ > 0 && Clock::now() < urgent_until_) lock.WaitUntil(&changed_, urgent_until_);
+}
+
+void RightOfWay::DenseBegan(int64_t ticket) {
+  MutexLock lock(mutex_);
+  dense_.insert(ticket);
+}
+
+void RightOfWay::DenseEnded(int64_t ticket) {
+  MutexLock lock(mutex_);
+  dense_.erase(ticket);
+  for (Waiting& waiting : held_) waiting.dense.erase(ticket);
+  ReleaseIf([](const Waiting& waiting) { return waiting.next_arrived && waiting.dense.empty(); });
+}
+
+void RightOfWay::WaitForDense() {
+  const auto deadline = Clock::now() + kLongest;
+  MutexLock lock(mutex_);
+  const std::set<int64_t> before = dense_;
+  const int64_t releases = releases_;
+  const auto under_way = [&] {
+    return std::any_of(before.begin(), before.end(),
+                       [&](int64_t ticket) { return dense_.count(ticket) > 0; });
+  };
+  while (under_way() && releases_ == releases && Clock::now() < deadline) {
+    lock.WaitUntil(&changed_, deadline);
+  }
+}
+
+void RightOfWay::NextArrived(Waiting* waiting) {
+  if (waiting->next_arrived) return;
+  waiting->next_arrived = true;
+  waiting->dense = dense_;
+}
+
+void RightOfWay::Add(Held rows) {
+  MutexLock lock(mutex_);
+  Waiting waiting{std::move(rows)};
+  if (arrived_ > waiting.rows->lookup) NextArrived(&waiting);
+  if (!waiting.next_arrived || !waiting.dense.empty()) held_.push_back(std::move(waiting));
+}
+
+void RightOfWay::WaitFor(const Held& rows) {
+  const auto deadline = Clock::now() + kLongest;
+  MutexLock lock(mutex_);
+  const auto of_rows = [&](const Waiting& waiting) { return waiting.rows == rows; };
+  while (std::any_of(held_.begin(), held_.end(), of_rows) && Clock::now() < deadline) {
+    lock.WaitUntil(&changed_, deadline);
+  }
+  held_.erase(std::remove_if(held_.begin(), held_.end(), of_rows), held_.end());
+}
+
+template <typename Predicate>
+void RightOfWay::ReleaseIf(Predicate may_go) {
+  held_.erase(std::remove_if(held_.begin(), held_.end(), may_go), held_.end());
+  changed_.notify_all();
+}
+
+void RightOfWay::LookupArrived(int64_t lookup) {
+  MutexLock lock(mutex_);
+  arrived_ = std::max(arrived_, lookup);
+  for (Waiting& waiting : held_) {
+    if (waiting.rows->lookup < lookup) NextArrived(&waiting);
+  }
+  ReleaseIf([](const Waiting& waiting) { return waiting.next_arrived && waiting.dense.empty(); });
+}
+
+void RightOfWay::RowsWanted(int64_t variable, const GatheredIds& ids) {
+  MutexLock lock(mutex_);
+  if (held_.empty()) return;
+  const IdPlaces wanted(ids.ids);
+  ReleaseIf([&](const Waiting& waiting) {
+    for (const auto& [of_table, held] : waiting.rows->tables) {
+      if (of_table != variable) continue;
+      for (int32_t id : held.ids) {
+        if (wanted.Contains(id)) return true;
+      }
+    }
+    return false;
+  });
+}
+
+void RightOfWay::VariableWanted(int64_t variable) {
+  MutexLock lock(mutex_);
+  ReleaseIf([&](const Waiting& waiting) {
+    const std::vector<int64_t>& writes = waiting.rows->writes;
+    return std::find(writes.begin(), writes.end(), variable) != writes.end();
+  });
+}
+
+void RightOfWay::Release() {
+  MutexLock lock(mutex_);
+  ++releases_;
+  ReleaseIf([](const Waiting&) { return true; });
+}
+
+}  // namespace tfdear
