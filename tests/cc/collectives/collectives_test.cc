@@ -194,6 +194,39 @@ TEST_P(CollectivesTest, AllToAllVTransposes) {
   });
 }
 
+TEST_P(CollectivesTest, PiecesArriveWhereTheyBelong) {
+  RunRanks(size(), [&](std::unique_ptr<CollectiveBackend> backend) {
+    const int rank = backend->rank();
+    uint64_t sequence = 0;
+    for (size_t unit : {0, 1, 1000, 100003}) {
+      // Piece p between two ranks; some are empty, and some ranks have none for each other.
+      auto pieces_between = [&](int from, int to) { return (from + 2 * to) % 4; };
+      auto bytes_of = [&](int from, int to, int p) { return unit * ((from + to + p) % 3); };
+      auto letter = [](int from, int to, int p) {
+        return static_cast<char>('A' + from * 12 + to * 3 + p);
+      };
+      std::vector<std::vector<char>> given, got, expected;
+      std::vector<OutgoingPieces> sends(size());
+      std::vector<IncomingPieces> receives(size());
+      for (int peer = 0; peer < size(); ++peer) {
+        // What a rank has for itself it may keep to itself.
+        if (peer == rank && unit == 1) continue;
+        for (int p = 0; p < pieces_between(rank, peer); ++p) {
+          given.emplace_back(bytes_of(rank, peer, p), letter(rank, peer, p));
+          sends[peer].push_back({given.back().data(), given.back().size()});
+        }
+        for (int p = 0; p < pieces_between(peer, rank); ++p) {
+          expected.emplace_back(bytes_of(peer, rank, p), letter(peer, rank, p));
+          got.emplace_back(expected.back().size(), '?');
+          receives[peer].push_back({got.back().data(), got.back().size()});
+        }
+      }
+      TFDEAR_EXPECT_OK(backend->AllToAllPieces(sends, receives, Signature("x"), sequence++));
+      EXPECT_EQ(got, expected) << "unit " << unit;
+    }
+  });
+}
+
 TEST_P(CollectivesTest, BroadcastFromEveryRoot) {
   RunRanks(size(), [&](std::unique_ptr<CollectiveBackend> backend) {
     uint64_t sequence = 0;
@@ -516,6 +549,26 @@ TEST(GlooBackend, ASenderDoesNotRunAheadWithOnePeerOfADirectExchange) {
           checked.Wait();
         },
         std::chrono::milliseconds(500));
+  }
+}
+
+TEST(GlooBackend, GivesWayBetweenSegments) {
+  for (int direct_ranks : {0, 8}) {
+    RunRanks(3, [&](std::unique_ptr<GlooBackend> backend) {
+      backend->set_direct_ranks(direct_ranks);
+      backend->set_segment_bytes(1 << 10);
+      int calls = 0;
+      backend->SetGiveWay([&] { ++calls; });
+      std::vector<float> data(3 << 13, 1);  // 32 segments of each rank's shard.
+      TFDEAR_EXPECT_OK(
+          backend->ReduceScatter(data.data(), data.size(), DataType::kFloat32, Signature("x"), 0));
+      EXPECT_GE(calls, 32);
+      calls = 0;
+      TFDEAR_EXPECT_OK(
+          backend->AllGather(data.data(), data.size(), DataType::kFloat32, Signature("y"), 1));
+      EXPECT_GE(calls, 32);
+      EXPECT_EQ(data, std::vector<float>(data.size(), 3));
+    });
   }
 }
 

@@ -229,8 +229,9 @@ TEST(TableRows, BringTheRowsOfAllTablesAtOnce) {
       for (const auto& table : layout->tables) {
         tables.push_back({std::make_shared<const TablePartition>(table.partition)});
       }
-      auto rows = std::make_shared<TableRows>("gradients", tables, pool, rank->events(),
-                                              rank->lane(), rank->lane(), 0, nullptr);
+      auto rows =
+          std::make_shared<TableRows>("gradients", tables, pool, rank->events(), rank->lane(),
+                                      rank->lane(), 0, nullptr, /*beside_dense=*/true);
       rows->Open();
       Received received;
       const std::vector<int32_t> ids = IdsOf(rank->rank());
@@ -310,8 +311,9 @@ TEST(TableRows, TravelInTwoPartsWhereTheNextIdsAreKnown) {
       for (const auto& table : layout->tables) {
         tables.push_back({std::make_shared<const TablePartition>(table.partition)});
       }
-      auto rows = std::make_shared<TableRows>("gradients", tables, pool, rank->events(),
-                                              rank->lane(), rank->lane(), 0, &held_back);
+      auto rows =
+          std::make_shared<TableRows>("gradients", tables, pool, rank->events(), rank->lane(),
+                                      rank->lane(), 0, &held_back, /*beside_dense=*/true);
       rows->Open();
       Received prior, delayed;
       std::mutex mutex;
