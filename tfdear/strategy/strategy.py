@@ -72,8 +72,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             way, in every step anew. Results are the same bit for bit. Defaults to "auto".
         embedding_schedule: The order in which rows and vectors of tables travel. "2d": what the
             next batch needs goes first, the rest later, and vectors that a step leaves as they are
-            go early; "horizontal" and "none": as they come. Results are the same bit for bit.
-            Defaults to "2d".
+            go early; "horizontal": as they come, but before dense gradients; "none": as they come.
+            Results are the same bit for bit. Defaults to "2d".
         timeout: Seconds any collective may take before every rank raises, and operations of a step
             may wait while nothing happens. Defaults to 300.
         init_timeout: Seconds within which all ranks must have started. Defaults to 300.
