@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfdear.base import names
 from tfdear.benchmarks import link
 from tfdear.benchmarks.group import Group
 from tfdear.benchmarks.settings import Settings
@@ -29,7 +28,8 @@ class Method:
         description: What it is, for readers.
         variables: Of its job's environment. Methods with the same ones share their processes.
         raw: Whether rows of the same id travel one by one.
-        prior_only: Whether nothing waits for rows but those that are prior.
+        prior_only: Whether nothing waits for gradients of rows but those that are prior.
+        early: Whether vectors of other rows come before the step that needs them.
         baseline: Whether it is one that sharded tables are compared with.
     """
 
@@ -38,6 +38,7 @@ class Method:
     variables: Mapping[str, str]
     raw: bool = False
     prior_only: bool = False
+    early: bool = False
     baseline: bool = True
 
     @property
@@ -77,19 +78,21 @@ METHODS = {
         {**_BY_PRIORITY, "TFDEAR_EMBEDDING_SCHEDULE": "horizontal"},
         baseline=False,
     ),
-    "+early": Method(
-        "all_to_all",
-        "and rows that no next batch needs come last, vectors that the step does not change first",
+    "+vertical": Method(
+        "all_to_all late",
+        "EmbRace: and rows that no next batch needs come last",
         {**_BY_PRIORITY, "TFDEAR_EMBEDDING_SCHEDULE": "2d"},
         prior_only=True,
         baseline=False,
     ),
-}
-# Without the schedules that this version of tfdear does not have.
-METHODS = {
-    name: method
-    for name, method in METHODS.items()
-    if method.variables["TFDEAR_EMBEDDING_SCHEDULE"] in names.EMBEDDING_SCHEDULES
+    "+early": Method(
+        "all_to_all",
+        "and vectors that the step does not change come before it ends",
+        {**_BY_PRIORITY, "TFDEAR_EMBEDDING_SCHEDULE": "2d"},
+        prior_only=True,
+        early=True,
+        baseline=False,
+    ),
 }
 
 

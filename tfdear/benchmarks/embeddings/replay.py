@@ -78,7 +78,7 @@ def measure(
     exposed = {
         name: _exposed_bytes(name, tables, ranks)
         for name in methods
-        if METHODS[name].exchange == "all_to_all"
+        if METHODS[name].exchange.startswith("all_to_all")
     }
     for table in tables:
         settings.tell(
@@ -215,10 +215,11 @@ def _exposed_bytes(name: str, tables: Sequence[Table], ranks: int) -> float:
     """Rows and vectors that computation can hide nothing of: ready last and needed first."""
     total = 0.0
     for table in tables:
-        rows = table.prior if METHODS[name].prior_only else table.coalesced
+        gradients = table.prior if METHODS[name].prior_only else table.coalesced
+        vectors = table.prior if METHODS[name].early else table.coalesced
         holders = partition.choose("auto", table.rows, table.columns, ranks)
         traffic = TableTraffic(table, ranks, holders)
-        total += traffic.vectors(rows) + traffic.gradients(rows)
+        total += traffic.vectors(vectors) + traffic.gradients(gradients)
     return total
 
 

@@ -1,7 +1,10 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Steps of models that sleep, under tfdear: their tables exchanged in every way."""
 
+import contextlib
 import functools
+from collections.abc import Iterator
+from unittest import mock
 
 import drawn_ids  # type: ignore[import-not-found]
 import keras
@@ -10,6 +13,7 @@ import sleeping_model  # type: ignore[import-not-found]
 
 import tfdear
 from tfdear.base import names
+from tfdear.gradients import lookup_group
 
 _EXCHANGES = {
     *(kind.name for kind in names.STEP_KINDS),
@@ -17,6 +21,7 @@ _EXCHANGES = {
 }
 _models: dict = {}
 _dense: dict = {}
+_late: set[str] = set()
 
 
 @functools.cache
@@ -35,7 +40,7 @@ def build(
         exchange: Of all tables: "all_reduce" (of whole tables), "all_gather", "all_to_all",
             "servers" or "servers N" (rows on as many servers, by default one for each rank),
             "slices" (all gradients in slices to servers) or "blocks" (sums of those blocks of a
-            table that are not zero).
+            table that are not zero). "all_to_all late": no vectors are looked up early.
         layers: In the order of the forward pass: seconds `forward` and `backward`, and `sizes`, the
             numbers of elements of the layer's weights.
         tables: Of each its `rows`, `columns`, and the `layer` that needs its vectors.
@@ -66,6 +71,18 @@ def build(
         model = sleeping_model.SleepingModel(made, lookups)
         model.compile(keras.optimizers.SGD(0.5), sleeping_model.mean_output)
     _models[name] = model, len(lookups), parts
+    if number == "late":
+        _late.add(name)
+
+
+@contextlib.contextmanager
+def _early_vectors(wanted: bool) -> Iterator[None]:
+    """Functions that are traced within it look vectors up early, or not: no option does that."""
+    if wanted:
+        yield
+        return
+    with mock.patch.object(lookup_group.LookupGroup, "look_up_early", lambda *_: None):
+        yield
 
 
 def _layer(number: int, layer: dict, shared: bool) -> sleeping_model.SleepingLayer:
@@ -138,7 +155,8 @@ def run(name: str, ids: list[dict], steps: int) -> dict:
             exchanges.update((f"{kind} {number}", times) for kind, times in part.finish().items())
         strategy().synchronize()
 
-    seconds = sleeping_model.seconds_of_steps(model, dataset, steps, finish)
+    with _early_vectors(name not in _late):
+        seconds = sleeping_model.seconds_of_steps(model, dataset, steps, finish)
     for event in strategy().events():
         if event.kind in _EXCHANGES:
             exchanges.setdefault(event.kind, []).append(event.end - event.begin)
