@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tfdear.base import names
+
 __all__ = ["consecutive_parts", "parallel_tensor_operator", "seconds_saved"]
 
 if TYPE_CHECKING:
@@ -73,7 +75,7 @@ def parallel_tensor_operator(
     # A rank without a part applies `fn` to as little as possible, for the shape of the result.
     result = _checked(fn(smallest))[:0] if own_part is None else _checked(fn(own_part))
     # A rank's result counts, whether or not it has examples in this step.
-    return strategy.extended.collectives.all_gather(result)
+    return strategy.extended.collectives.all_gather(result, names.Lane.EXCHANGES)
 
 
 def seconds_saved(

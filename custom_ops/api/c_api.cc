@@ -348,6 +348,12 @@ int64_t tfdear_events_read(uint64_t* position, int64_t* out, int64_t capacity) {
 
 int64_t tfdear_now_micros() { return tfdear::EventRecord::NowMicros(); }
 
+int64_t tfdear_opened(int lane) {
+  if (!Engine::Get()->started()) return 0;
+  auto* opened = Engine::Get()->lane(static_cast<LaneKind>(lane));
+  return opened == nullptr ? 0 : opened->opened();
+}
+
 int tfdear_counters(int lane, uint64_t* collectives, uint64_t* bytes_sent) {
   ProcessGroup* group = GroupOf(lane);
   if (group == nullptr) return 0;

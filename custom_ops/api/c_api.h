@@ -116,6 +116,8 @@ TFDEAR_EXPORT int tfdear_aborted(char* message, int capacity);
 // next event that this reader wants (0 at first) and is moved behind the last one copied.
 TFDEAR_EXPORT int64_t tfdear_events_read(uint64_t* position, int64_t* out, int64_t capacity);
 TFDEAR_EXPORT int64_t tfdear_now_micros();
+// How many tickets of a lane were opened.
+TFDEAR_EXPORT int64_t tfdear_opened(int lane);
 TFDEAR_EXPORT int tfdear_counters(int lane, uint64_t* collectives, uint64_t* bytes_sent);
 
 }  // extern "C"

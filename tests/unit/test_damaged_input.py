@@ -196,6 +196,7 @@ class StoreRecords:
             "signature": "all_reduce",
             "tensors": ["a"],
             "waiting_for": 1,
+            "opened": {"gradients": 4, "control": 7},
         }
     ]
 

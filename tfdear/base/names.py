@@ -25,6 +25,8 @@ class Lane(enum.IntEnum):
     EMBEDDINGS = 6
     EMBEDDING_ROWS = 7
     DELAYED_ROWS = 8
+    # What scripts exchange, and tables that are read whole.
+    EXCHANGES = 9
 
 
 class Transport(enum.IntEnum):

@@ -76,6 +76,7 @@ SIGNATURES: dict[str, tuple] = {
     "tfdear_aborted": (_INT, _TEXT, _INT),
     "tfdear_events_read": (_INT64, _UINT64S, _MEMORY, _INT64),
     "tfdear_now_micros": (_INT64,),
+    "tfdear_opened": (_INT64, _INT),
     "tfdear_counters": (_INT, _INT, _UINT64S, _UINT64S),
     # data_api.h
     "tfdear_collective_run": (

@@ -2,7 +2,6 @@
 """The C++ engine's control plane, through ctypes. Data never pass here."""
 
 import ctypes
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from tfdear import errors
 from tfdear.base import names
 from tfdear.base.names import Lane, Transport
+from tfdear.engine import table_counts
 from tfdear.engine.c_api import call, load
 
 _TEXT_BYTES = 4096
@@ -46,26 +46,6 @@ class OpenReduction:
     def close(self) -> None:
         """Gives up the reduction; sums that are still on their way arrive unseen."""
         load().tfdear_reduction_close(self._number)
-
-
-@dataclasses.dataclass(frozen=True)
-class RowCounts:
-    """What was seen of the rows of a table on one rank."""
-
-    lookups: int
-    ids: int  # Looked up.
-    unique_ids: int  # The different ones of each lookup.
-    steps: int  # With a gradient.
-    rows: int  # Of this rank's gradients.
-    rows_of_ranks: int  # Of the gradients of all ranks, where they have the table whole.
-    summed_steps: int  # In which they were summed on their way.
-    # Of a divided table: steps whose ids were foreseen, rows of this rank's gradients that went
-    # first and last, and vectors for this rank that came early and late.
-    foreseen_steps: int
-    prior_rows: int
-    delayed_rows: int
-    early_vectors: int
-    late_vectors: int
 
 
 class Engine:
@@ -217,11 +197,9 @@ class Engine:
         """
         call("layout_set_table", layout, tensor, variable, rows, most_gathered)
 
-    def row_counts(self, variable: int) -> RowCounts:
+    def row_counts(self, variable: int) -> table_counts.RowCounts:
         """What was seen of a table's rows on this rank, since the start."""
-        counts = (ctypes.c_int64 * len(dataclasses.fields(RowCounts)))()
-        load().tfdear_table_counts(variable, counts)
-        return RowCounts(*counts)
+        return table_counts.read(variable)
 
     def create_lookup(self) -> int:
         """Starts the description of a lookup in sharded tables; returns its number."""
@@ -306,6 +284,7 @@ class Engine:
     def in_flight(self) -> list[dict]:
         """The collectives that run now, one per busy lane."""
         running = []
+        opened = self.opened()
         for lane in Lane:
             sequence, seconds, waiting_for = ctypes.c_uint64(), ctypes.c_double(), ctypes.c_int()
             signature = ctypes.create_string_buffer(_SIGNATURE_BYTES)
@@ -326,9 +305,17 @@ class Engine:
                         "tensors": tensors,
                         "seconds": seconds.value,
                         "waiting_for": waiting_for.value,
+                        "opened": opened,
                     }
                 )
         return running
+
+    def opened(self) -> dict[str, int]:
+        """How many tickets were opened so far, by lane, at one moment."""
+        before = None
+        while (now := {lane.name.lower(): load().tfdear_opened(lane) for lane in Lane}) != before:
+            before = now
+        return now
 
     def failure(self) -> dict | None:
         """A transport error that the engine holds back until its cause is known."""

@@ -11,25 +11,34 @@ from tfdear.data import step_data
 from tfdear.engine import library
 from tfdear.gradients import reducer as reducer_module
 
-GROUPS = {
-    "world": names.Lane.CONTROL,
+# The lanes of the collectives that scripts call, by the name of the process group. Not that of a
+# step's counts and metrics, which would wait behind what a script exchanges.
+LANES_OF_GROUPS = {
+    "world": names.Lane.EXCHANGES,
     "intra_node": names.Lane.INTRA_NODE,
     "inter_node": names.Lane.INTER_NODE,
 }
+# Of collectives that no script called.
+_OWN = names.Lane.CONTROL
 
 
 _TensorLike: TypeAlias = tf.types.experimental.TensorLike
 
 
-def lane(group: str) -> names.Lane:
-    """The lane of a process group, by the group's name."""
-    if group not in GROUPS:
-        raise ValueError(f"`group` must be one of {tuple(GROUPS)}. Received: group={group!r}")
-    return GROUPS[group]
+def lane_of(group: str) -> names.Lane:
+    """The lane of a script's collectives in a process group, by the group's name."""
+    if group not in LANES_OF_GROUPS:
+        groups = tuple(LANES_OF_GROUPS)
+        raise ValueError(f"`group` must be one of {groups}. Received: group={group!r}")
+    return LANES_OF_GROUPS[group]
 
 
 class Collectives:
-    """All-gather, reduce-scatter, all-to-all, broadcast and barrier, in the reducer's order."""
+    """All-gather, reduce-scatter, all-to-all, broadcast and barrier, in the reducer's order.
+
+    They are in order with others in their `lane`, and wait for none in another. Small ones of
+    tfdear's own go into the control lane.
+    """
 
     def __init__(self, reducer: reducer_module.Reducer):
         self._reducer = reducer
@@ -41,39 +50,41 @@ class Collectives:
             return library.load().dear_open_collective(self._reducer.order, lane=int(lane))
 
     def _call(
-        self, function: Callable[..., Any], group: str, *inputs: tf.Tensor, **attributes: object
+        self,
+        function: Callable[..., Any],
+        lane: names.Lane,
+        *inputs: tf.Tensor,
+        **attributes: object,
     ) -> Any:
-        ticket = self.open(lane(group))
+        ticket = self.open(lane)
         with tf.device(self._reducer.device):
             return function(ticket, *inputs, **attributes)
 
-    def all_gather(self, value: _TensorLike, group: str = "world") -> tf.Tensor:
+    def all_gather(self, value: _TensorLike, lane: names.Lane = _OWN) -> tf.Tensor:
         value = tf.convert_to_tensor(value)
         if value.dtype == tf.string:
             raise TypeError(
                 "Strings cannot be gathered over ranks: they have no fixed size. Gather their "
                 f"numbers, or use `tf.io.decode_raw` on padded strings. Received: {value}"
             )
-        return self._call(library.load().dear_all_gather, group, value)
+        return self._call(library.load().dear_all_gather, lane, value)
 
-    def reduce_scatter(self, value: _TensorLike, group: str = "world") -> tf.Tensor:
+    def reduce_scatter(self, value: _TensorLike, lane: names.Lane = _OWN) -> tf.Tensor:
         value = reducer_module.check_type(tf.convert_to_tensor(value))
-        return self._call(library.load().dear_reduce_scatter, group, value)
+        return self._call(library.load().dear_reduce_scatter, lane, value)
 
     def all_to_all(
-        self, value: _TensorLike, splits: _TensorLike, group: str = "world"
+        self, value: _TensorLike, splits: _TensorLike, lane: names.Lane = _OWN
     ) -> tuple[tf.Tensor, tf.Tensor]:
         splits = tf.convert_to_tensor(splits, tf.int64)
-        return self._call(
-            library.load().dear_all_to_all, group, tf.convert_to_tensor(value), splits
-        )
+        return self._call(library.load().dear_all_to_all, lane, tf.convert_to_tensor(value), splits)
 
     def broadcast(
-        self, value: _TensorLike, root: int = 0, group: str = "world", name: str = ""
+        self, value: _TensorLike, root: int = 0, lane: names.Lane = _OWN, name: str = ""
     ) -> tf.Tensor:
         """`name`: what the value is, for error messages; the same on all ranks."""
         value = tf.convert_to_tensor(value)
-        return self._call(library.load().dear_broadcast, group, value, root=root, label=name)
+        return self._call(library.load().dear_broadcast, lane, value, root=root, label=name)
 
-    def barrier(self, group: str = "world") -> tf.Operation | None:
-        return self._call(library.load().dear_barrier, group)
+    def barrier(self, lane: names.Lane = _OWN) -> tf.Operation | None:
+        return self._call(library.load().dear_barrier, lane)

@@ -130,8 +130,8 @@ class Reducer:
         Args:
             values: Tensors or `tf.IndexedSlices`, the same structure on all ranks.
             name: What the values are, for error messages.
-            lane: Where the reduction queues. One in the control lane whose sums are all deferred
-                moves to the gradients' lane.
+            lane: Where the reduction queues. One whose sums updates wait for moves to the
+                gradients' lane.
             active: Scalar bool; where false, this rank contributes nothing.
             weight: Scalar float64, by which this rank's values are multiplied; where 0, it
                 contributes nothing, whatever they are. Takes the place of `active`.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tfdear.base import names
 from tfdear.data import step_data
 from tfdear.engine import library
 from tfdear.gradients.placement import Placement
@@ -101,7 +102,7 @@ def _gather(
     partition = variable.placement.partition
     collectives = variable.strategy.extended.collectives
     if partition.kind == "row":
-        gathered = collectives.all_gather(part)
+        gathered = collectives.all_gather(part, names.Lane.EXCHANGES)
         # The rows of a rank lie together; these are the places that they go to.
         count = end - begin
         places = [
@@ -109,7 +110,7 @@ def _gather(
             for rank in range(partition.ranks)
         ]
         return tf.gather(gathered, tf.math.invert_permutation(tf.concat(places, 0)))
-    gathered = collectives.all_gather(tf.reshape(part, [-1]))
+    gathered = collectives.all_gather(tf.reshape(part, [-1]), names.Lane.EXCHANGES)
     widths = partition.widths
     sizes = tf.stack([(end - begin) * width for width in widths])
     parts = tf.split(gathered, sizes)

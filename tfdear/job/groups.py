@@ -17,6 +17,15 @@ from tfdear.rendezvous.nodes import Node
 
 # The groups of the two levels, in the order of `topology.Grid`: rows and columns.
 LEVELS = (Lane.GRADIENTS_INTRA, Lane.GRADIENTS_INTER)
+# The lanes of all ranks.
+WORLD_LANES = (
+    Lane.GRADIENTS,
+    Lane.CONTROL,
+    Lane.EMBEDDINGS,
+    Lane.EMBEDDING_ROWS,
+    Lane.DELAYED_ROWS,
+    Lane.EXCHANGES,
+)
 # The lanes of the groups in which gradients are sent.
 GRADIENT_LANES = (Lane.GRADIENTS, *LEVELS)
 
@@ -41,11 +50,7 @@ class ProcessGroups:
         own = nodes[rank]
         # The members of each group, in the order of their ranks in it.
         self.members: dict[Lane, list[int]] = {
-            Lane.GRADIENTS: everyone,
-            Lane.CONTROL: everyone,
-            Lane.EMBEDDINGS: everyone,
-            Lane.EMBEDDING_ROWS: everyone,
-            Lane.DELAYED_ROWS: everyone,
+            **dict.fromkeys(WORLD_LANES, everyone),
             Lane.INTRA_NODE: [r for r in everyone if nodes[r].node_rank == own.node_rank],
             Lane.INTER_NODE: [r for r in everyone if nodes[r].local_rank == own.local_rank],
         }
@@ -137,8 +142,7 @@ class ProcessGroups:
         """Lanes whose members share a node; the same on all ranks."""
         lanes = [Lane.INTRA_NODE]
         if self._num_nodes == 1:
-            lanes += [Lane.GRADIENTS, Lane.CONTROL]
-            lanes += [Lane.EMBEDDINGS, Lane.EMBEDDING_ROWS, Lane.DELAYED_ROWS]
+            lanes += WORLD_LANES
         grid = self.grid or self.sparse_grid
         if grid is not None and grid.nodes:
             lanes.append(Lane.GRADIENTS_INTRA)

@@ -117,7 +117,7 @@ def _add(writer: "_Writer", kind: str, row: np.void) -> None:
         name = f"gradient {row['subject']}"
         writer.instant(GRADIENTS, name, end, step=step, tensor=row["subject"], bucket=row["detail"])
     elif kind == "collective":
-        writer.span(OTHER_COLLECTIVES, kind, begin, end, number=step)
+        writer.span(OTHER_COLLECTIVES, kind, begin, end, number=step, lane=row["subject"])
     elif kind == "update":
         name = f"update {row['subject']}"
         writer.span(UPDATES, name, begin, end, category=kind, step=step, variable=row["subject"])

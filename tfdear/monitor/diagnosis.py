@@ -74,7 +74,7 @@ class Snapshot:
 
 def find_cause(snapshot: Snapshot) -> Cause | None:
     """The reason why the job must end, None while there is none. The root cause comes first."""
-    for find in (_failed, _different, _left, _dead, _lost, _overdue, _stuck):
+    for find in (_failed, _different, _apart, _left, _dead, _lost, _overdue, _stuck):
         cause = find(snapshot)
         if cause is not None:
             return cause
@@ -164,15 +164,59 @@ def _different(snapshot: Snapshot) -> Cause | None:
                 f"{rank_names.ranks(ranks)}: {signature}"
                 for signature, ranks in sorted(ranks_of_signature.items(), key=lambda p: min(p[1]))
             )
-            return Cause(
-                "invalid_argument",
-                f"ranks call different collectives: {who} (#{own['sequence']} in group "
-                f"{own['group']}). All ranks must run the same operations in the same order with "
-                f"the same shapes and data types. {_CALLS_FOR_ALL}"
-                + _different_tensors(snapshot, own)
-                + _different_tickets(ranks_of_signature),
+            return _called_differently(
+                f"{who} (#{own['sequence']} in group {own['group']})",
+                _different_tensors(snapshot, own) + _different_tickets(ranks_of_signature),
             )
     return None
+
+
+def _called_differently(who: str, hints: str = "") -> Cause:
+    return Cause(
+        "invalid_argument",
+        f"ranks call different collectives: {who}. All ranks must run the same operations in the "
+        f"same order with the same shapes and data types. {_CALLS_FOR_ALL}{hints}",
+    )
+
+
+def _apart(snapshot: Snapshot) -> Cause | None:
+    """Ranks that wait for each other in different groups, each for what the other has not called.
+
+    All ranks take places in groups in one order, that of the program. So of two ranks one is ahead:
+    it has taken as many places or more in all groups that they share. Where one is ahead in one
+    group and the other in another, their programs differ, and no waiting helps.
+    """
+    for own in snapshot.in_flight:
+        if own["seconds"] <= snapshot.stall_seconds + SECONDS_FOR_OTHERS_TO_STALL:
+            continue
+        members = snapshot.members(own["group"])
+        ranks_of_item = {describe_collective(own): [snapshot.rank]}
+        for rank, items in sorted(snapshot.stalls.items()):
+            for other in items if rank in members and rank != snapshot.rank else ():
+                if snapshot.members(other["group"]) == members:
+                    ranks_of_item.setdefault(describe_collective(other), []).append(rank)
+        others = (item for items in snapshot.stalls.values() for item in items)
+        if any(_are_apart(snapshot, own, other) for other in others):
+            return _called_differently(
+                "; ".join(
+                    f"{rank_names.ranks(ranks)}: {item}"
+                    for item, ranks in sorted(ranks_of_item.items(), key=lambda p: min(p[1]))
+                )
+            )
+    return None
+
+
+def _are_apart(snapshot: Snapshot, own: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    members = snapshot.members(own["group"])
+    if own["group"] == other["group"] or snapshot.members(other["group"]) != members:
+        return False
+    mine, theirs = own.get("opened", {}), other.get("opened", {})
+    shared = [group for group in mine.keys() & theirs.keys() if snapshot.members(group) == members]
+    try:
+        ahead = [mine[group] - theirs[group] for group in shared]
+        return min(ahead, default=0) < 0 < max(ahead, default=0)
+    except TypeError:  # Not numbers: what another rank wrote is not to be trusted that far.
+        return False
 
 
 def _different_tensors(snapshot: Snapshot, own: Mapping[str, Any]) -> str:

@@ -42,6 +42,7 @@ class WatchedEngine(Protocol):
         """Running collectives: group, sequence, signature, seconds, waiting_for (-1: unknown).
 
         Where gradients are summed, also "tensors": a text for each, "IDENTITY NAME TYPE(SHAPE)".
+        Where calls take places in groups, "opened": how many have been taken by now, by group.
         """
 
     def waits(self) -> tuple[int, list[str]]:

@@ -30,6 +30,7 @@ _IN_FLIGHT = {
     "signature": str,
     "tensors?": [str],
     "waiting_for": int,
+    "opened?": dict,
 }
 _REPORTS = {
     "failed": {"error": str, "time": (int, float)},

@@ -57,17 +57,18 @@ class StepCollectives:
     def all_gather(self, value: _TensorLike, group: str = "world") -> tf.Tensor:
         """The rows of all ranks of a group, in the order of the ranks."""
         examples = _Contribution()
+        lane = collectives_module.lane_of(group)
 
         @tf.custom_gradient
         def gather(rows: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
             def gradient(upstream: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
                 (total,) = self._sum_of_gradients([_dense(upstream)], group, examples)
                 count = tf.shape(rows, tf.int64)[0]
-                counts = self._collectives.all_gather(count[tf.newaxis], group)
+                counts = self._collectives.all_gather(count[tf.newaxis], lane)
                 start = tf.reduce_sum(counts[: self._group_ranks[group]])
                 return total[start : start + count]
 
-            return self._collectives.all_gather(rows, group), gradient
+            return self._collectives.all_gather(rows, lane), gradient
 
         return _across_ranks(gather, examples.rows(tf.convert_to_tensor(value)))
 
@@ -94,13 +95,14 @@ class StepCollectives:
     def reduce_scatter(self, value: _TensorLike, group: str = "world") -> tf.Tensor:
         """This rank's rows of the sum over a group's ranks."""
         examples = _Contribution()
+        lane = collectives_module.lane_of(group)
 
         @tf.custom_gradient
         def scatter(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
             def gradient(upstream: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
-                return self._collectives.all_gather(examples.gate(_dense(upstream)), group)
+                return self._collectives.all_gather(examples.gate(_dense(upstream)), lane)
 
-            return self._collectives.reduce_scatter(value, group), gradient
+            return self._collectives.reduce_scatter(value, lane), gradient
 
         return _across_ranks(scatter, examples.gate(reducer_module.check_type(value)))
 
@@ -109,15 +111,16 @@ class StepCollectives:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The rows that a group's ranks have for this one, and how many came from each."""
         examples = _Contribution()
+        lane = collectives_module.lane_of(group)
         splits = examples.gate(tf.cast(splits, tf.int64))
 
         @tf.custom_gradient
         def exchange(rows: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], Callable[..., Any]]:
-            received, counts = self._collectives.all_to_all(rows, splits, group)
+            received, counts = self._collectives.all_to_all(rows, splits, lane)
 
             def gradient(upstream: tf.Tensor | tf.IndexedSlices, _: tf.Tensor) -> tf.Tensor:
                 upstream = examples.gate(_dense(upstream))
-                return self._collectives.all_to_all(upstream, counts, group)[0]
+                return self._collectives.all_to_all(upstream, counts, lane)[0]
 
             return (received, counts), gradient
 
@@ -126,6 +129,7 @@ class StepCollectives:
     def broadcast(self, value: _TensorLike, root: int = 0, group: str = "world") -> tf.Tensor:
         """The value of one rank of a group, from it whether or not it has examples."""
         examples = _Contribution()
+        lane = collectives_module.lane_of(group)
 
         @tf.custom_gradient
         def send(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
@@ -133,7 +137,7 @@ class StepCollectives:
                 (total,) = self._sum_of_gradients([_dense(upstream)], group, examples)
                 return total if self._group_ranks[group] == root else tf.zeros_like(total)
 
-            return self._collectives.broadcast(value, root, group), gradient
+            return self._collectives.broadcast(value, root, lane), gradient
 
         return _across_ranks(send, tf.convert_to_tensor(value))
 
@@ -146,7 +150,7 @@ class StepCollectives:
         return self._reducer.all_reduce(
             values,
             name=f"all_reduce in {group}",
-            lane=collectives_module.lane(group),
+            lane=collectives_module.lane_of(group),
             active=examples.present,
         )
 

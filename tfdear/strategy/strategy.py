@@ -438,7 +438,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             TypeError: A tensor's type cannot be summed.
             tf.errors.InvalidArgumentError: Ranks called different collectives.
         """
-        collectives_module.lane(group)  # A wrong name is an error with one rank, too.
+        collectives_module.lane_of(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return value
         sums = self.extended.step_collectives.all_reduce(tf.nest.flatten(value), group)
@@ -454,7 +454,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         Returns:
             Rows [rank * n // size, (rank + 1) * n // size) of the sum.
         """
-        collectives_module.lane(group)  # A wrong name is an error with one rank, too.
+        collectives_module.lane_of(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return tf.convert_to_tensor(value)
         return self.extended.step_collectives.reduce_scatter(value, group)
@@ -466,7 +466,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             value: A tensor; ranks may have different numbers of rows.
             group: "world", "intra_node" or "inter_node". Defaults to "world".
         """
-        collectives_module.lane(group)  # A wrong name is an error with one rank, too.
+        collectives_module.lane_of(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return tf.convert_to_tensor(value)
         return self.extended.step_collectives.all_gather(value, group)
@@ -476,6 +476,10 @@ class DearStrategy(tf.distribute.MirroredStrategy):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Sends `splits[r]` consecutive rows to every rank r.
 
+        Use it for layers that divide their work over the ranks. Like the other collectives here it
+        keeps the order in which the script calls them, and delays none of tfdear's own: gradients,
+        numbers of examples and metrics pass it.
+
         Args:
             value: A tensor whose rows are sorted by the rank that gets them.
             splits: Number of rows for each rank.
@@ -484,7 +488,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         Returns:
             The rows received, in the order of the ranks, and how many came from each.
         """
-        collectives_module.lane(group)  # A wrong name is an error with one rank, too.
+        collectives_module.lane_of(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return tf.convert_to_tensor(value), tf.cast(splits, tf.int64)
         return self.extended.step_collectives.all_to_all(value, splits, group)
@@ -499,7 +503,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             root: The rank in the group whose tensor it is. Defaults to 0.
             group: "world", "intra_node" or "inter_node". Defaults to "world".
         """
-        collectives_module.lane(group)  # A wrong name is an error with one rank, too.
+        collectives_module.lane_of(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return tf.convert_to_tensor(value)
         return self.extended.step_collectives.broadcast(value, root, group)
@@ -510,6 +514,6 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         Args:
             group: "world", "intra_node" or "inter_node". Defaults to "world".
         """
-        collectives_module.lane(group)
+        lane = collectives_module.lane_of(group)
         if self.world_size > 1:
-            self.extended.collectives.barrier(group)
+            self.extended.collectives.barrier(lane)

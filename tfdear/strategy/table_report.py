@@ -5,7 +5,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from tfdear.engine.engine import Engine, RowCounts
+from tfdear.engine.engine import Engine
+from tfdear.engine.table_counts import RowCounts
 from tfdear.gradients.row_travel import RowTravel
 from tfdear.gradients.variable import DearVariable
 

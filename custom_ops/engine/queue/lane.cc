@@ -55,6 +55,11 @@ bool Lane::Withdraw(Ticket* ticket) {
   return true;
 }
 
+int64_t Lane::opened() const {
+  MutexLock lock(mutex_);
+  return next_number_;
+}
+
 void Lane::Fail(const Status& cause) {
   std::deque<std::shared_ptr<Ticket>> failed;
   {

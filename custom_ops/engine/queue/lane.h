@@ -47,7 +47,7 @@ std::string WithTicket(const std::string& text, int64_t number);
 // The process groups a rank belongs to, each with a lane (an order of collectives) of its own.
 enum class LaneKind : int {
   kGradients = 0,  // All ranks: the large, overlapped collectives.
-  kControl = 1,    // All ranks: the small collectives that a step waits for.
+  kControl = 1,    // All ranks: tfdear's own small collectives, which a step waits for.
   kIntraNode = 2,  // Ranks of this node.
   kInterNode = 3,  // Ranks with this local rank on all nodes.
   // The two levels in which gradients can be summed. No tickets: steps of the gradients' lane run
@@ -59,16 +59,20 @@ enum class LaneKind : int {
   kEmbeddings = 6,
   kEmbeddingRows = 7,
   kDelayedRows = 8,
+  // All ranks: the collectives that scripts and their layers call, and tables that a step reads
+  // whole. Of any size, and in one order among themselves.
+  kExchanges = 9,
 };
 inline bool CarriesGradients(LaneKind kind) {
   return kind == LaneKind::kGradients || kind == LaneKind::kGradientsIntra ||
          kind == LaneKind::kGradientsInter;
 }
-inline constexpr int kNumLanes = 9;
+inline constexpr int kNumLanes = 10;
 
-// The tickets of one process group in program order. tfdear has one lane for gradients and one for
-// the small collectives that a step waits for (counts of examples, metrics, statistics), so that
-// those never queue behind megabytes of gradients. Thread safe; no call blocks.
+// The tickets of one process group in program order. tfdear has one lane for gradients, one for the
+// small collectives that a step waits for (counts of examples, metrics, statistics) and one for
+// what scripts exchange, so that the small ones never queue behind megabytes. Thread safe; no call
+// blocks.
 class Lane {
  public:
   Lane(LaneKind kind, std::unique_ptr<ProcessGroup> group)
@@ -85,6 +89,8 @@ class Lane {
   // because the data set ended; who waits for its sums hears kCancelled. Returns false if it is
   // still in line but has issued collectives or got data.
   bool Withdraw(Ticket* ticket);
+  // How many tickets were opened so far.
+  int64_t opened() const;
   // Every ticket in line and every later one fails with this cause.
   void Fail(const Status& cause);
 
@@ -93,7 +99,7 @@ class Lane {
 
   const LaneKind kind_;
   const std::unique_ptr<ProcessGroup> group_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::deque<std::shared_ptr<Ticket>> line_ TFDEAR_GUARDED_BY(mutex_);
   int64_t next_number_ TFDEAR_GUARDED_BY(mutex_) = 0;
   Status failure_ TFDEAR_GUARDED_BY(mutex_);

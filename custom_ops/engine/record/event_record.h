@@ -31,16 +31,15 @@ enum class EventKind : int {
 EventKind EventOf(const StepKind& kind);
 const char* Name(EventKind kind);
 
-// One thing that happened. Meaning of `subject`: the bucket of a collective, the tensor of a
-// contribution, the variable of an update, a read or a forward computation, the layout of a step.
-// Of ids and vectors: 1 if they are
-// the next step's. `ticket` is the place of its reduction in the order of collectives; for reads,
-// how many updates had been put off and `detail` how many of them had been applied when the read
-// passed. Else `detail` is the payload of a collective in bytes, the bucket of a contribution, how
-// many variables an update writes, the number of buckets of a step, the bytes that this rank read
-// for its part of norms. `computation_us`, for collectives of gradients: processor time that the
-// process spent on anything but communication meanwhile; for norms: what this rank's part of them
-// took.
+// One thing that happened. Meaning of `subject`: the bucket of a collective of gradients, the lane
+// of any other, the tensor of a contribution, the variable of an update, a read or a forward
+// computation, the layout of a step. Of ids and vectors: 1 if they are the next step's. `ticket` is
+// the place of its reduction in the order of collectives; for reads, how many updates had been put
+// off and `detail` how many of them had been applied when the read passed. Else `detail` is the
+// payload of a collective in bytes, the bucket of a contribution, how many variables an update
+// writes, the number of buckets of a step, the bytes that this rank read for its part of norms.
+// `computation_us`, for collectives of gradients: processor time that the process spent on anything
+// but communication meanwhile; for norms: what this rank's part of them took.
 struct Event {
   EventKind kind;
   int64_t ticket;

@@ -96,8 +96,9 @@ std::shared_ptr<Work> Reduction::Submit(ProcessGroup* world, const ReductionLayo
     size_t bytes = 0;
     Status status = RunStep(backend, step, *signature, sequence, &bytes);
     backend->WhenComplete([self, &step, gradients, bytes, begin, computation] {
+      const int64_t subject = gradients ? step.bucket : static_cast<int64_t>(self->lane_->kind());
       self->events_->Add({gradients ? EventOf(step.kind) : EventKind::kCollective, self->number(),
-                          step.bucket, static_cast<int64_t>(bytes), begin, EventRecord::NowMicros(),
+                          subject, static_cast<int64_t>(bytes), begin, EventRecord::NowMicros(),
                           gradients ? ComputationMicros() - computation : 0});
     });
     if (status.ok() && step.takes_norms) {

@@ -29,12 +29,13 @@ bool SingleCollective::Issue(ProcessGroup* group, Reactions* reactions) {
   if (!started_.load()) return false;
   MutexLock lock(mutex_);
   auto signature = std::make_shared<Signature>(WithTicket(signature_->text(), number()));
-  auto run = [signature, body = std::move(body_), events = events_, number = number()](
-                 CollectiveBackend* backend, uint64_t sequence) {
+  auto run = [signature, body = std::move(body_), events = events_, number = number(),
+              lane = static_cast<int64_t>(lane_->kind())](CollectiveBackend* backend,
+                                                          uint64_t sequence) {
     const int64_t begin = EventRecord::NowMicros();
     Status status = body(backend, *signature, sequence);
-    backend->WhenComplete([events, number, begin] {
-      events->Add({EventKind::kCollective, number, 0, 0, begin, EventRecord::NowMicros()});
+    backend->WhenComplete([events, number, lane, begin] {
+      events->Add({EventKind::kCollective, number, lane, 0, begin, EventRecord::NowMicros()});
     });
     return status;
   };

@@ -169,8 +169,10 @@ TEST(Lane, TicketWithoutCollectivesDoesNotStay) {
   Alone([](Lane* lane) {
     auto ticket = std::make_shared<Nothing>();
     const std::weak_ptr<Nothing> kept = ticket;
+    EXPECT_EQ(lane->opened(), 0);
     lane->Open(std::move(ticket));
     EXPECT_TRUE(kept.expired());
+    EXPECT_EQ(lane->opened(), 1);
   });
 }
 

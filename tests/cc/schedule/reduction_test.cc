@@ -517,6 +517,7 @@ TEST(Reduction, OtherLanesRecordPlainCollectives) {
     const auto events = rank.events()->Read(&position);
     ASSERT_EQ(events.size(), 1u) << "no contribution: it is no part of a backward pass";
     EXPECT_EQ(events[0].kind, EventKind::kCollective);
+    EXPECT_EQ(events[0].subject, static_cast<int64_t>(LaneKind::kControl));
   });
 }
 

@@ -124,6 +124,31 @@ def test_different_collectives():
     )
 
 
+def test_ranks_that_wait_for_each_other_in_different_groups():
+    def waits(group, seconds=5.1, **opened):
+        return stall(group=group, signature=f"sum in {group}", seconds=seconds, opened=opened)
+
+    here = waits("control", control=8, exchanges=3)
+    apart = waits("exchanges", control=7, exchanges=4)
+    found = cause(in_flight=here, stalls={1: apart, 2: here})
+    assert found.kind == "invalid_argument"
+    assert (
+        "ranks call different collectives: ranks 0, 2: sum in control (#17 in group control); "
+        "rank 1: sum in exchanges (#17 in group exchanges). All ranks must"
+    ) in found.message
+    assert cause(in_flight=here, stalls={2: waits("control", control=9, exchanges=3)}) is None
+    # One of them is behind, and may come.
+    assert cause(in_flight=here, stalls={1: waits("exchanges", control=8, exchanges=4)}) is None
+    assert cause(in_flight=here, stalls={1: waits("exchanges", control=7, exchanges=3)}) is None
+    # Ranks that have just begun to wait may have been seen before they called the rest.
+    early = waits("control", 5.0, control=8, exchanges=3)
+    assert cause(in_flight=early, stalls={1: apart}) is None
+    # Groups of other ranks have orders of their own.
+    members = {"control": [0, 1, 2], "exchanges": [0, 1]}.__getitem__
+    assert cause(in_flight=here, stalls={1: apart}, members=members) is None
+    assert cause(in_flight=here, stalls={1: waits("exchanges", control="x")}) is None
+
+
 def test_different_order_of_variables_names_the_first():
     def item(name, *identities):
         tensors = [f"{identity} {name}{identity} float32(8,)" for identity in identities]
