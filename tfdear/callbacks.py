@@ -15,7 +15,7 @@ from tfdear.measure import steps
 
 __all__ = ["CompressionSchedule", "StepStatistics"]
 
-_TIMES = ("time", "forward", "backward", "other", "communication", "exposed", "update")
+_TIMES = ("time", "forward", "backward", "other", "communication", "exposed", "stall", "update")
 
 
 class CompressionSchedule(keras.callbacks.Callback):

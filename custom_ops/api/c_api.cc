@@ -180,7 +180,9 @@ void tfdear_table_counts(int64_t variable, int64_t* counts) {
   for (const std::atomic<int64_t>* count :
        {&seen->lookups, &seen->ids, &seen->unique_ids, &seen->steps, &seen->rows,
         &seen->rows_of_ranks, &seen->summed_steps, &seen->foreseen_steps, &seen->prior_rows,
-        &seen->delayed_rows, &seen->early_vectors, &seen->late_vectors}) {
+        &seen->delayed_rows, &seen->early_vectors, &seen->late_vectors, &seen->id_bytes,
+        &seen->early_vector_bytes, &seen->late_vector_bytes, &seen->prior_bytes,
+        &seen->delayed_bytes, &seen->whole_bytes}) {
     *counts++ = count->load();
   }
 }

@@ -193,7 +193,7 @@ class Engine {
   RightOfWay* right_of_way() { return options_.tables_first ? &right_of_way_ : nullptr; }
 
   RightOfWay right_of_way_;
-  Waits waits_;
+  Waits waits_{&events_};
   TableCounts table_counts_;
   PendingUpdates pending_;
   std::shared_ptr<FusionBufferPool> pool_;

@@ -37,6 +37,10 @@ Labels LabelsOf(EventKind kind) {
     case EventKind::kStep:
       return {"layout", "buckets"};
     case EventKind::kCollective:
+      return {"lane", nullptr};
+    case EventKind::kEmbeddingSplit:
+      return {"next", "ids"};
+    case EventKind::kWait:
       return {nullptr, nullptr};
     default:
       return {"bucket", "bytes"};

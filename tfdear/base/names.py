@@ -106,6 +106,7 @@ STATUS_CODES = (
 EVENT_KINDS = (
     *("contribute", "collective", "update", "await", "read", "step", "norms", "forward"),
     *("embedding_ids", "embedding_vectors", "embedding_prior", "embedding_delayed", "row_update"),
+    *("embedding_split", "wait"),
     *(kind.name for kind in STEP_KINDS),
 )
 

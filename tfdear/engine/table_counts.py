@@ -25,6 +25,13 @@ class RowCounts:
     delayed_rows: int
     early_vectors: int
     late_vectors: int
+    # What this rank sent to others.
+    id_bytes: int
+    early_vector_bytes: int
+    late_vector_bytes: int
+    prior_bytes: int
+    delayed_bytes: int
+    whole_bytes: int  # Rows where all ranks have the table whole.
 
 
 def read(variable: int) -> RowCounts:

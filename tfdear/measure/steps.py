@@ -9,6 +9,15 @@ as forward pass, up to its last one as backward pass, from there to the begin of
 other work (input pipeline, metrics, Python). TensorFlow starts the reads of all variables at once,
 so the record knows nothing finer about the forward pass, and the backward pass through the last
 layer, which ends with the first gradient, counts as forward.
+
+[Note: Stall]
+What communication costs a step is the time in which it waits and does not compute. The engine knows
+when ops of TensorFlow wait for it: for reads of variables whose updates are in flight, for vectors
+of sharded tables, for sums and other collectives. A period begins with the first op that has to and
+ends when none does. As far as the process computed meanwhile, by its processor time, the period was
+hidden; the rest is stall. To that comes the time in which ids of tables were split by what the next
+step needs (`embedding_split`), as far as it does not lie in such a period. That is the Computation
+Stall of Li et al., "EmbRace", section 5.4. A step has what lies between its begin and its end.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,6 +48,7 @@ PHASES = (
 _SECONDS = 1e-6
 _KIND = {kind: number for number, kind in enumerate(EVENT_KINDS)}
 _OF_STEPS = [_KIND[kind] for kind in ("step", "contribute", *PHASES, "update")]
+_OF_STALLS = [_KIND[kind] for kind in ("wait", "embedding_split")]
 _LINE = [_KIND[phase] for phase in PHASES]
 # The halves that spread a sum that was counted in bytes before.
 _UNCOUNTED = [
@@ -116,7 +126,8 @@ class StepStatistics:
 
         Returns a dict of: `steps` (reductions of gradients that communicated), seconds in each of
         `PHASES`, `update`, of `communication` (gradients, time with a collective on the line) and
-        of it `exposed`; `overlap` (the hidden fraction, None without communication) and `bytes`
+        of it `exposed`; `overlap` (the hidden fraction, None without communication), `stall`
+        (seconds, of all that the rank waited for; see [Note: Stall]) and `bytes`
         (payload of the gradients' buckets), all for this piece; `payload` (bytes by phase);
         `compressed_bytes` (what this rank coded of them); and `per_step`, a list of dicts for the
         steps that this piece completed, with the same keys and `ticket`, `time`, `forward`,
@@ -138,6 +149,7 @@ class StepStatistics:
         summary["communication"] = float(communication)
         summary["exposed"] = float(communication - concealed)
         summary["overlap"] = float(concealed / communication) if communication > 0 else None
+        summary["stall"] = float(sum(map(_exposed, _stalls(rows))) * _SECONDS)
         summary["bytes"] = int(_counted(line)["detail"].sum())
         summary["payload"] = payload
         summary["compressed_bytes"] = sum(payload[phase] for phase in SPARSE_PHASES)
@@ -145,7 +157,7 @@ class StepStatistics:
         return summary
 
     def _complete_steps(self, rows: np.ndarray) -> list[dict]:
-        rows = np.concatenate([self._kept, rows[np.isin(rows["kind"], _OF_STEPS)]])
+        rows = np.concatenate([self._kept, rows[np.isin(rows["kind"], _OF_STEPS + _OF_STALLS)]])
         windows = step_windows(rows)
         if len(windows):
             self.layout = int(windows["layout"][-1])
@@ -162,13 +174,41 @@ class StepStatistics:
         if len(complete):
             self._reported = int(windows["ticket"][complete[-1]])
         # One step more is kept: where it ends is where the next one begins.
-        self._kept = rows[rows["ticket"] >= self._reported]
+        kept = rows["ticket"] >= self._reported
+        # The tickets of these are not those of steps.
+        in_stall = np.isin(rows["kind"], _OF_STALLS)
+        opened = rows["begin"][kept & (rows["kind"] == _KIND["step"])]
+        kept[in_stall] = rows["end"][in_stall] >= opened.min() if len(opened) else False
+        self._kept = rows[kept]
         return steps
 
 
 def _durations(line: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     duration = line["end"] - line["begin"]
     return duration, np.clip(line["computation"], 0, duration)
+
+
+def _exposed(line: np.ndarray) -> int:
+    duration, hidden = _durations(line)
+    return int((duration - hidden).sum())
+
+
+def _stalls(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The periods in which ops waited, and the splits of ids: see [Note: Stall].
+
+    Neither overlap among themselves. What lies of a split in periods of the other kind counts as
+    its `computation`, so that the exposed parts of both can be added.
+    """
+    waits = rows[rows["kind"] == _KIND["wait"]]
+    waits = waits[np.argsort(waits["begin"], kind="stable")]
+    splits = rows[rows["kind"] == _KIND["embedding_split"]].copy()
+    splits["computation"] = 0
+    splits = merge(splits) if len(splits) else splits
+    whole = waits.copy()
+    whole["computation"] = 0
+    waited_until = _exposed_until(whole)
+    splits["computation"] = np.rint(waited_until(splits["end"]) - waited_until(splits["begin"]))
+    return waits, splits
 
 
 def merge(line: np.ndarray) -> np.ndarray:
@@ -237,6 +277,9 @@ def _steps(windows: np.ndarray, rows: np.ndarray, line: np.ndarray) -> list[dict
     ):
         waited = exposed_until(windows[end]) - exposed_until(windows[begin])
         columns[name] = np.maximum(windows[end] - windows[begin] - waited, 0.0)
+    columns["stall"] = np.zeros(count)
+    for stall in map(_exposed_until, _stalls(rows)):
+        columns["stall"] += stall(windows["end"]) - stall(windows["begin"])
     columns["time"] = windows["end"] - windows["begin"]
     counted = _counted(line)
     payload = of_step(counted, counted["detail"])

@@ -391,9 +391,10 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             Sums over the time since the last call: `steps`, seconds of `reduce_scatter`,
             `all_gather`, `all_reduce`, `sparse_gather`, `reduce`, `broadcast`, `update`,
             `communication` and its `exposed` part; `overlap` (fraction hidden; None without
-            communication), `bytes` (payload of the gradients), `compressed_bytes` (what this rank
-            coded of them, with compression), `algbw` and `busbw` (bytes per
-            second, by phase), `lost_events`; `bytes_sent` (by this rank since the start).
+            communication), `stall` (seconds in which ops waited and the process did not compute,
+            and of splits of rows of tables), `bytes` (payload of the gradients), `compressed_bytes`
+            (what this rank coded of them, with compression), `algbw` and `busbw` (bytes per second,
+            by phase), `lost_events`; `bytes_sent` (by this rank since the start).
             `transports`: what carries each process group's messages, "gloo" or "shared_memory".
             `per_step`: for each step that was completed, the same and `time`, `forward`,
             `backward` and `other`; the two latest steps appear in the next call. `average`: their
@@ -411,8 +412,12 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             `summed_steps` in which the rows of a whole table were summed on their way; means of
             this rank's ids in a lookup (`original`), of the different ones of them (`coalesced`)
             and of these over the rows (`density`), since the last call. None: there were none.
+            `bytes`: what this rank sent to others since the last call, by part: `ids`,
+            `early_vectors` and `late_vectors`, rows of gradients that went first (`prior`; all that
+            were not split) and last (`delayed`), and rows where all ranks have the table `whole`.
 
-        Reference: Zhang et al., "DeAR", section VI-E, equations 6 to 8.
+        Reference: Zhang et al., "DeAR", section VI-E, equations 6 to 8; Li et al., "EmbRace",
+        section 5.4.
         """
         tables = {} if self.world_size == 1 else self._tables.take()
         return {**self._statistics.take(), "embeddings": tables}

@@ -71,6 +71,14 @@ class TableReport:
             "early_vectors": _mean(seen.early_vectors, seen.lookups),
             "late_vectors": _mean(seen.late_vectors, seen.lookups),
             "density": None if coalesced is None else coalesced / rows,
+            "bytes": {
+                "ids": seen.id_bytes,
+                "early_vectors": seen.early_vector_bytes,
+                "late_vectors": seen.late_vector_bytes,
+                "prior": seen.prior_bytes,
+                "delayed": seen.delayed_bytes,
+                "whole": seen.whole_bytes,
+            },
         }
 
 

@@ -217,6 +217,21 @@ std::string TablePartition::Describe() const {
   return text;
 }
 
+size_t SentBytes(const PartitionedRows& table, int rank, int size) {
+  const Rows& values = table.values;
+  const size_t number_bytes = table.known == nullptr ? sizeof(RowNumber) : 0;
+  if (table.partition->by_row()) {
+    const auto sent = std::count_if(table.numbers, table.numbers + values.count,
+                                    [&](int64_t number) { return number % size != rank; });
+    return static_cast<size_t>(sent) * (values.row_bytes + number_bytes);
+  }
+  const auto& begins = table.partition->column_begins;
+  const size_t element_bytes = values.row_bytes / static_cast<size_t>(begins.back());
+  const size_t kept = static_cast<size_t>(begins[rank + 1] - begins[rank]) * element_bytes;
+  return static_cast<size_t>(values.count) *
+         (values.row_bytes - kept + static_cast<size_t>(size - 1) * number_bytes);
+}
+
 Status ExchangePartitionedRows(CollectiveBackend* backend, const Signature& signature,
                                uint64_t sequence, const std::vector<PartitionedRows>& tables,
                                FusionBufferPool* pool) {

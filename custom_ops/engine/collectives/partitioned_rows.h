@@ -55,6 +55,9 @@ struct PartitionedRows {
   const IdsOfRanks* known = nullptr;
 };
 
+// How much of them a rank of a group of this size sends to others.
+size_t SentBytes(const PartitionedRows& table, int rank, int size);
+
 // Brings the rows of the gradients of several tables to the ranks that hold them: each gets, of all
 // ranks in their order, the numbers of the rows it has a part of, and that part. `pool`: for what
 // travels.

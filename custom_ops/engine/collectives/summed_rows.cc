@@ -82,7 +82,7 @@ Status Pack(const int64_t* indices, const Rows& values, DataType type, int64_t t
 
 Status SumRows(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
                const int64_t* indices, const Rows& values, DataType type, int64_t table_rows,
-               const AllocateIndexedRows& allocate) {
+               const AllocateIndexedRows& allocate, size_t* sent_bytes) {
   const int rank = backend->rank(), ranks = backend->size();
   const size_t row_bytes = values.row_bytes;
   RowBits bits(table_rows, ranks);
@@ -120,6 +120,9 @@ Status SumRows(CollectiveBackend* backend, const Signature& signature, uint64_t 
     std::memcpy(all_indices, numbers.data(), numbers.size() * sizeof(int64_t));
   }
   const std::vector<size_t> sum_bytes = BytesOf(of_owner, row_bytes);
+  const int64_t sent_rows = std::accumulate(for_owner.begin(), for_owner.end(), -for_owner[rank]);
+  *sent_bytes = static_cast<size_t>(sent_rows) * row_bytes +
+                static_cast<size_t>(ranks - 1) * (bits.bytes_of_rank() + sum_bytes[rank]);
   char* const sums = static_cast<char*>(all_values) +
                      std::accumulate(sum_bytes.begin(), sum_bytes.begin() + rank, 0ul);
   std::vector<const char*> next(ranks, received.data());
@@ -159,8 +162,11 @@ Status ExchangeIndexedRows(CollectiveBackend* backend, const Signature& signatur
       AnnounceIndexedRows(backend, of_table, sequence, values, &counts, &seen->count));
   seen->summed = table.rows > 0 && seen->count > table.most_gathered;
   if (seen->summed) {
-    return SumRows(backend, of_table, sequence, indices, values, type, table.rows, allocate);
+    return SumRows(backend, of_table, sequence, indices, values, type, table.rows, allocate,
+                   &seen->sent_bytes);
   }
+  seen->sent_bytes = static_cast<size_t>(backend->size() - 1) * static_cast<size_t>(values.count) *
+                     (values.row_bytes + sizeof(int64_t));
   return GatherAnnouncedRows(backend, of_table, sequence, indices, values, counts, allocate);
 }
 

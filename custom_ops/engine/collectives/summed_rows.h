@@ -1,6 +1,7 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "custom_ops/engine/collectives/row_exchange.h"
@@ -25,6 +26,7 @@ struct WholeTable {
 struct RowsOfRanks {
   int64_t count = 0;  // Of all ranks, together.
   bool summed = false;
+  size_t sent_bytes = 0;  // By this rank to others, without what says how many rows there are.
 };
 
 // Gives all ranks the rows of all, each with its index: as AllGatherIndexedRows(), or one row of

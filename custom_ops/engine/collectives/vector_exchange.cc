@@ -72,6 +72,14 @@ std::vector<int32_t> HeldIds(const IdsOfRanks& ids, const TablePartition& partit
   return held;
 }
 
+size_t SentBytes(const LookedUp& table, int rank) {
+  size_t elements = 0;
+  for (int peer = 0; peer < static_cast<int>(table.ids.counts.size()); ++peer) {
+    if (peer != rank) elements += PartOf(table, peer, rank).elements();
+  }
+  return elements * table.element_bytes;
+}
+
 Status ExchangeVectors(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
                        const std::vector<LookedUp>& tables, FusionBufferPool* pool) {
   const int size = backend->size();

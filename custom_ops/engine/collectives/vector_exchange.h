@@ -25,6 +25,9 @@ struct LookedUp {
   void* result = nullptr;  // The whole vectors of this rank's ids.
 };
 
+// How much of them this rank sends to others.
+size_t SentBytes(const LookedUp& table, int rank);
+
 // Exchanges the vectors of several tables at once. `pool`: for what travels.
 Status ExchangeVectors(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
                        const std::vector<LookedUp>& tables, FusionBufferPool* pool);

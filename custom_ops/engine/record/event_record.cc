@@ -19,7 +19,9 @@ const char* Name(EventKind kind) {
                                            "embedding_vectors",
                                            "embedding_prior",
                                            "embedding_delayed",
-                                           "row_update"};
+                                           "row_update",
+                                           "embedding_split",
+                                           "wait"};
   const int step = static_cast<int>(kind) - static_cast<int>(EventKind::kFirstOfPlans);
   if (step < 0) return NameIn(kNames, kind);
   return step < kNumStepKinds ? kStepKinds[step].name : kUnknownName;

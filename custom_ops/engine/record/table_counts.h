@@ -28,6 +28,15 @@ struct RowCounts {
   std::atomic<int64_t> delayed_rows{0};
   std::atomic<int64_t> early_vectors{0};
   std::atomic<int64_t> late_vectors{0};
+  // What this rank sent to others: ids, vectors, rows of gradients, by their parts; of rows that
+  // travel in one part, all are prior. Without the few bytes that say how many there are.
+  std::atomic<int64_t> id_bytes{0};
+  std::atomic<int64_t> early_vector_bytes{0};
+  std::atomic<int64_t> late_vector_bytes{0};
+  std::atomic<int64_t> prior_bytes{0};
+  std::atomic<int64_t> delayed_bytes{0};
+  // Rows where all ranks have the table whole, gathered or summed.
+  std::atomic<int64_t> whole_bytes{0};
 };
 
 // The counts of all tables, by the numbers of their variables. Thread safe.

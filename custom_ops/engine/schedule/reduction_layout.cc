@@ -83,7 +83,7 @@ std::shared_ptr<const ReductionLayout> ReductionLayout::Make(std::string name,
     layout->table_of_tensor.push_back(-1);
     if (tensor.partition == nullptr) continue;
     layout->table_of_tensor[t] = static_cast<int>(layout->tables.size());
-    layout->tables.push_back({tensor.partition, tensor.type});
+    layout->tables.push_back({tensor.partition, tensor.type, tensor.row_counts});
   }
   for (const Bucket& bucket : layout->buckets) {
     layout->details.push_back(std::make_shared<const std::string>(DetailsOf(*layout, bucket)));

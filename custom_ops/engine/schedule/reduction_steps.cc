@@ -158,6 +158,7 @@ Status Reduction::ExchangeRows(CollectiveBackend* backend, const Signature& sign
   if (spec.row_counts != nullptr) {
     spec.row_counts->rows_of_ranks += seen.count;
     spec.row_counts->summed_steps += seen.summed;
+    spec.row_counts->whole_bytes += static_cast<int64_t>(seen.sent_bytes);
   }
   MutexLock lock(mutex_);
   bucket->indices = std::move(all_indices);

@@ -170,6 +170,8 @@ void TableLookup::SetNeeded() {
     }
     return;
   }
+  const int64_t begin = EventRecord::NowMicros();
+  int64_t split = 0;
   for (size_t t = 0; t < tables_.size(); ++t) {
     OfTable& table = tables_[t];
     std::vector<int32_t> now;
@@ -182,11 +184,15 @@ void TableLookup::SetNeeded() {
         now.insert(now.end(), ids.begin(), ids.end());
       }
       std::tie(table.rest, table.needed) = table.all.Split(IdPlaces(now));
+      split += static_cast<int64_t>(table.all.ids.size());
     } else {
       table.rest = table.all;
       table.needed.counts.assign(table.all.counts.size(), 0);
     }
   }
+  if (split == 0) return;
+  events_->Add(
+      {EventKind::kEmbeddingSplit, number(), is_ahead_, split, begin, EventRecord::NowMicros()});
 }
 
 Status TableLookup::Gather(CollectiveBackend* backend, const Signature& signature,
@@ -204,9 +210,14 @@ Status TableLookup::Gather(CollectiveBackend* backend, const Signature& signatur
   for (GatheredIds& ids : all) ids.counts.assign(backend->size(), 0);
   TFDEAR_RETURN_IF_ERROR(GatherIds(backend, signature, sequence, own, known, &agreed, &all));
   int64_t bytes = 0;
-  for (const auto& ids : own) bytes += static_cast<int64_t>(ids.size() * sizeof(int32_t));
-  events_->Add({EventKind::kEmbeddingIds, number(), is_ahead_, agreed == kNothing ? bytes : 0,
-                begin, EventRecord::NowMicros()});
+  for (size_t t = 0; t < own.size() && agreed == kNothing; ++t) {
+    const auto of_table = static_cast<int64_t>(own[t].size() * sizeof(int32_t));
+    bytes += of_table;
+    RowCounts* const counts = layout_->tables[t].counts.get();
+    if (counts != nullptr) counts->id_bytes += of_table * (backend->size() - 1);
+  }
+  events_->Add(
+      {EventKind::kEmbeddingIds, number(), is_ahead_, bytes, begin, EventRecord::NowMicros()});
   MutexLock lock(mutex_);
   agreed_ = static_cast<Known>(agreed);
   rank_ = backend->rank();
@@ -257,6 +268,8 @@ Status TableLookup::Exchange(CollectiveBackend* backend, const Signature& signat
     if (table.counts != nullptr) {
       auto& count = is_ahead_ ? table.counts->early_vectors : table.counts->late_vectors;
       count += tables_[t].needed.counts[rank_];
+      auto& sent = is_ahead_ ? table.counts->early_vector_bytes : table.counts->late_vector_bytes;
+      sent += static_cast<int64_t>(SentBytes(tables_[t].looked_up, rank_));
       if (agreed_ > kNothing) ++table.counts->foreseen_steps;
     }
     tables_[t].owner = nullptr;

@@ -78,6 +78,7 @@ void TableRows::Contribute(int table, Rows rows) {
 void TableRows::Split(int table, TableLookup* lookup, int table_of_lookup) {
   TableLookup* const ahead = lookup->ahead().get();
   if (ahead == nullptr || !ahead->foresees()) return;
+  const int64_t begin = EventRecord::NowMicros();
   {
     MutexLock lock(mutex_);
     if (states_[table].is_split) return;
@@ -90,6 +91,7 @@ void TableRows::Split(int table, TableLookup* lookup, int table_of_lookup) {
     next.insert(next.end(), ids.ids.begin(), ids.ids.end());
   }
   auto split = Copy(lookup->IdsThere(table_of_lookup)).Split(IdPlaces(next));
+  const auto ids = static_cast<int64_t>(split.first.ids.size() + split.second.ids.size());
   std::vector<PartReceiver> receivers;
   std::vector<std::vector<int32_t>> parts;
   {
@@ -101,6 +103,8 @@ void TableRows::Split(int table, TableLookup* lookup, int table_of_lookup) {
     parts = PartsOf(state);
     receivers = state.receivers;
   }
+  events_->Add(
+      {EventKind::kEmbeddingSplit, prior_.number(), 0, ids, begin, EventRecord::NowMicros()});
   for (const PartReceiver& receiver : receivers) receiver.declare(parts);
 }
 
@@ -244,6 +248,12 @@ Status TableRows::Exchange(Part part, int64_t number, CollectiveBackend* backend
   if (urgent) TFDEAR_RETURN_IF_ERROR(backend->Barrier(signature, sequence));
   const RightOfWay::Urgent flows(urgent ? right_of_way_ : nullptr);
   TFDEAR_RETURN_IF_ERROR(ExchangePartitionedRows(backend, signature, sequence, parts, pool_.get()));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    RowCounts* const counts = tables_[places[i]].counts.get();
+    if (counts == nullptr) continue;
+    auto& sent = part == kPrior ? counts->prior_bytes : counts->delayed_bytes;
+    sent += static_cast<int64_t>(SentBytes(parts[i], backend->rank(), backend->size()));
+  }
   const EventKind kind = part == kPrior ? EventKind::kEmbeddingPrior : EventKind::kEmbeddingDelayed;
   events_->Add({kind, number, 0, static_cast<int64_t>(bytes), begin, EventRecord::NowMicros()});
   MutexLock lock(mutex_);

@@ -37,6 +37,7 @@ class TableRows : public std::enable_shared_from_this<TableRows> {
   struct Table {
     std::shared_ptr<const TablePartition> partition;
     DataType type = DataType::kFloat32;
+    std::shared_ptr<RowCounts> counts;  // Null: nobody counts.
   };
   // Rows of one table and their numbers; the first dimension counts them.
   struct Rows {

@@ -75,7 +75,17 @@ TEST(PartitionedRows, ReachTheRanksThatHoldThemInTheOrderOfTheRanks) {
                return Status();
              }});
       }
+      // What is sent of all tables.
+      auto sent = [&] {
+        return std::accumulate(given.begin(), given.end(), uint64_t{0},
+                               [&](uint64_t bytes, const PartitionedRows& table) {
+                                 return bytes + SentBytes(table, rank, size);
+                               });
+      };
+      uint64_t before = backend->bytes_sent();
       TFDEAR_EXPECT_OK(ExchangePartitionedRows(backend.get(), Signature("rows"), 0, given, Pool()));
+      const uint64_t counts = (size - 1) * tables.size() * (1 + size) * sizeof(int64_t);
+      EXPECT_EQ(sent() + counts, backend->bytes_sent() - before);
       // Where all know which rows they are, the numbers do not travel, and arrive all the same.
       const auto numbers_that_travelled = got_numbers;
       const auto values_that_travelled = got;
@@ -95,8 +105,10 @@ TEST(PartitionedRows, ReachTheRanksThatHoldThemInTheOrderOfTheRanks) {
           EXPECT_EQ(got_numbers, numbers_that_travelled);
         }
       }
+      before = backend->bytes_sent();
       TFDEAR_EXPECT_OK(
           ExchangePartitionedRows(backend.get(), Signature("known"), 2, given, Pool()));
+      EXPECT_EQ(sent(), backend->bytes_sent() - before);
       EXPECT_EQ(got_numbers, numbers_that_travelled);
       EXPECT_EQ(got, values_that_travelled);
       for (size_t t = 0; t < tables.size(); ++t) {
@@ -188,7 +200,11 @@ TEST(VectorExchange, GivesEveryRankTheWholeVectorsOfItsIds) {
         looked_up.push_back({tables[t].partition, of_ranks, held[t].data(), sizeof(float),
                              tables[t].columns, results[t].data()});
       }
+      const uint64_t before = backend->bytes_sent();
       TFDEAR_EXPECT_OK(ExchangeVectors(backend.get(), Signature("vectors"), 1, looked_up, Pool()));
+      uint64_t sent = 0;
+      for (const LookedUp& table : looked_up) sent += SentBytes(table, rank);
+      EXPECT_EQ(sent, backend->bytes_sent() - before);
       for (size_t t = 0; t < tables.size(); ++t) {
         std::vector<float> expected;
         for (int32_t id : own[t]) {

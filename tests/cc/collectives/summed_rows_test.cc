@@ -74,15 +74,21 @@ TEST(SummedRows, AreTheSumsOfGatheredOnes) {
           Gradient given = GradientOf(backend->rank(), table_rows, own);
           Gradient gathered, summed;
           RowsOfRanks seen;
+          // What is sent but rows, in a group whose ranks all send to each other.
+          const uint64_t counts = (size - 1) * 2 * sizeof(int64_t);
+          uint64_t before = backend->bytes_sent();
           TFDEAR_EXPECT_OK(ExchangeIndexedRows(
               backend.get(), Signature("x"), sequence++, given.indices.data(), given.rows(),
               DataType::kFloat32, {table_rows, kNever}, gathered.allocate(), &seen));
           EXPECT_FALSE(seen.summed);
+          EXPECT_EQ(seen.sent_bytes + counts, backend->bytes_sent() - before);
+          before = backend->bytes_sent();
           EXPECT_EQ(seen.count, static_cast<int64_t>(gathered.indices.size()));
           TFDEAR_EXPECT_OK(ExchangeIndexedRows(
               backend.get(), Signature("x"), sequence++, given.indices.data(), given.rows(),
               DataType::kFloat32, {table_rows, -1}, summed.allocate(), &seen));
           EXPECT_TRUE(seen.summed);
+          EXPECT_EQ(seen.sent_bytes + counts, backend->bytes_sent() - before);
           EXPECT_EQ(summed.indices.size(), summed.Sums().size()) << "an index comes twice";
           EXPECT_EQ(summed.Sums(), gathered.Sums()) << table_rows << " " << count;
         }

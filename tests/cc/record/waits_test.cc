@@ -4,6 +4,7 @@
 
 #include "custom_ops/engine/record/waits.h"
 
+#include <chrono>
 #include <thread>
 
 #include "tests/cc/testing.h"
@@ -14,7 +15,8 @@ namespace {
 using Names = std::vector<std::string>;
 
 TEST(Waits, TheOldestComesFirst) {
-  Waits waits;
+  EventRecord events;
+  Waits waits(&events);
   Names ops;
   EXPECT_EQ(waits.Read(&ops), 0);
   EXPECT_TRUE(ops.empty());
@@ -32,9 +34,43 @@ TEST(Waits, TheOldestComesFirst) {
   EXPECT_EQ(waits.Read(&ops), 5);
 }
 
+TEST(Waits, APeriodInWhichSomeOpWaitsIsOneEvent) {
+  EventRecord events;
+  Waits waits(&events);
+  uint64_t position = 0;
+  // As a clock of microseconds sees it, a period takes time.
+  auto let_time_pass = [] { std::this_thread::sleep_for(std::chrono::milliseconds(2)); };
+  const int64_t before = EventRecord::NowMicros();
+  const int64_t first = waits.Begin("first");
+  let_time_pass();
+  const int64_t second = waits.Begin("second");
+  waits.End(first);
+  EXPECT_TRUE(events.Read(&position).empty()) << "the second op waits";
+  let_time_pass();
+  waits.End(second);
+  const int64_t between = EventRecord::NowMicros();
+  let_time_pass();
+  const int64_t third = waits.Begin("third");
+  let_time_pass();
+  waits.End(third);
+  const auto periods = events.Read(&position);
+  ASSERT_EQ(periods.size(), 2u);
+  for (const Event& period : periods) {
+    EXPECT_EQ(period.kind, EventKind::kWait);
+    EXPECT_LT(period.begin_us, period.end_us);
+    EXPECT_GE(period.computation_us, 0);
+  }
+  EXPECT_EQ(periods[0].detail, 2);
+  EXPECT_EQ(periods[1].detail, 1);
+  EXPECT_LE(before, periods[0].begin_us);
+  EXPECT_LE(periods[0].end_us, between);
+  EXPECT_LT(between, periods[1].begin_us);
+}
+
 TEST(Waits, OfSeveralThreads) {
   constexpr int kThreads = 4, kWaits = 1000;
-  Waits waits;
+  EventRecord events;
+  Waits waits(&events);
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&waits] {

@@ -349,6 +349,11 @@ TEST(TableRows, TravelInTwoPartsWhereTheNextIdsAreKnown) {
       held_back.VariableWanted(kTables);  // Of no table.
       held_back.VariableWanted(1);
       ASSERT_TRUE(delayed.WaitFor(kTables));
+      int64_t split = 0;
+      for (const Event& event : rank->NewEvents()) {
+        if (event.kind == EventKind::kEmbeddingSplit) split += event.detail;
+      }
+      EXPECT_EQ(split, kTables * size * static_cast<int64_t>(ids.size())) << "each once, of all";
       auto of = [&](Received* received, int t) {
         const auto result = received->Get(t);
         TFDEAR_EXPECT_OK(result.status);

@@ -63,9 +63,47 @@ def test_passes_of_a_step_hold_no_exposed_communication():
     assert first["bytes"] == 4000
 
 
+def with_stalls(rows):
+    """The record with periods in which ops waited, and splits of ids, in every step."""
+    stalls = [
+        stall
+        for window in statistics.step_windows(rows)
+        for at in [window["begin"] / 1000]
+        for stall in (
+            row("wait", 0, 0, 3, at + 5, at + 15, 4),
+            row("embedding_split", 3, 0, 9, at + 10, at + 20),
+            row("embedding_split", 3, 1, 9, at + 19, at + 21),
+            row("embedding_split", 3, 0, 9, at + 6, at + 8),
+            row("wait", 0, 0, 1, at + 50, at + 52, 7),
+        )
+    ]
+    return record(*rows, *stalls)
+
+
+def test_stall_is_what_waits_did_not_compute_and_the_time_of_splits():
+    # Six of the first wait; of the splits, which are on the line from 10 to 21, six outside of it;
+    # nothing of the second wait.
+    rows = with_stalls(dear_steps(4))
+    summary = StepStatistics().add(rows)
+    assert milliseconds(summary, "stall") == [4 * 12]
+    assert [milliseconds(step, "stall") for step in summary["per_step"]] == [[12], [12]]
+    assert statistics.average(summary["per_step"])["stall"] == pytest.approx(0.012)
+    without = StepStatistics().add(dear_steps(4))
+    assert without["stall"] == 0
+    for name in ("time", "forward", "backward", "other", "exposed"):
+        for step, same in zip(summary["per_step"], without["per_step"], strict=True):
+            assert step[name] == same[name]
+
+
+def test_a_wait_across_steps_counts_in_both():
+    wait = row("wait", 0, 0, 2, 95, 125, 15)  # The second step begins at 105.
+    first, second = StepStatistics().add(record(*dear_steps(4), wait))["per_step"]
+    assert milliseconds(first, "stall") + milliseconds(second, "stall") == [5, 10]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_pieces_of_a_record_give_the_steps_of_the_whole(seed):
-    rows = dear_steps(12, pauses={5: 400})
+    rows = with_stalls(dear_steps(12, pauses={5: 400}))
     whole = StepStatistics().add(rows)
     cuts = np.sort(np.random.RandomState(seed).randint(0, len(rows), 9))
     reader = StepStatistics()
@@ -73,6 +111,7 @@ def test_pieces_of_a_record_give_the_steps_of_the_whole(seed):
     assert [step for piece in pieces for step in piece["per_step"]] == whole["per_step"]
     assert len(whole["per_step"]) == 10
     assert sum(piece["bytes"] for piece in pieces) == whole["bytes"]
+    assert {round(step["stall"], 9) for step in whole["per_step"]} == {0.012}
     for phase in ("reduce_scatter", "all_gather", "update", "exposed"):
         assert sum(piece[phase] for piece in pieces) == pytest.approx(whole[phase])
 
