@@ -13,7 +13,6 @@ import sleeping_model  # type: ignore[import-not-found]
 
 import tfdear
 from tfdear.base import names
-from tfdear.gradients import lookup_group
 
 _EXCHANGES = {
     *(kind.name for kind in names.STEP_KINDS),
@@ -81,7 +80,8 @@ def _early_vectors(wanted: bool) -> Iterator[None]:
     if wanted:
         yield
         return
-    with mock.patch.object(lookup_group.LookupGroup, "look_up_early", lambda *_: None):
+    lookups = "tfdear.gradients.lookup_group.LookupGroup"
+    with mock.patch(f"{lookups}.look_up_early", lambda *_: None):
         yield
 
 
