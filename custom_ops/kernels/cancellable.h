@@ -18,9 +18,11 @@ namespace tfdear {
 // ended, an index was out of range) would leave the step waiting for gradients that never come.
 class Cancellable : public std::enable_shared_from_this<Cancellable> {
  public:
+  // `looks_ahead`: no layer waits for it.
   static std::shared_ptr<Cancellable> Start(tensorflow::OpKernelContext* context,
-                                            tensorflow::AsyncOpKernel::DoneCallback done) {
-    std::shared_ptr<Cancellable> op(new Cancellable(context, std::move(done)));
+                                            tensorflow::AsyncOpKernel::DoneCallback done,
+                                            bool looks_ahead = false) {
+    std::shared_ptr<Cancellable> op(new Cancellable(context, std::move(done), looks_ahead));
     if (op->manager_ == nullptr) return op;
     op->token_ = op->manager_->get_cancellation_token();
     const auto cancel = [op] {
@@ -46,10 +48,11 @@ class Cancellable : public std::enable_shared_from_this<Cancellable> {
   }
 
  private:
-  Cancellable(tensorflow::OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallback done)
+  Cancellable(tensorflow::OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallback done,
+              bool looks_ahead)
       : context_(context),
         done_(std::move(done)),
-        wait_(Engine::Get()->waits()->Begin(context->op_kernel().name())),
+        wait_(Engine::Get()->waits()->Begin(context->op_kernel().name(), looks_ahead)),
         manager_(context->cancellation_manager()) {}
 
   tensorflow::OpKernelContext* const context_;

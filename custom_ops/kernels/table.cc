@@ -229,7 +229,7 @@ absl::Status Table::Apply(int64_t change, const GradientRows& rows, HeldRows hel
 
 absl::Status Table::Sum(const Change& change, const GradientRows& rows, HeldRows held,
                         std::vector<double>* sums) {
-  const HeldGradient gradient = SumOf(rows, held);
+  HeldGradient gradient = SumOf(rows, held);
   tensorflow::mutex_lock lock(mutex_);
   if (journal_.complete() < journal_.size()) {
     return absl::FailedPreconditionError("a table was summed while an update of it was in flight");
@@ -243,6 +243,7 @@ absl::Status Table::Sum(const Change& change, const GradientRows& rows, HeldRows
   for (int number : numbers) arrays.push_back(locked.arrays()[number]);
   SumOverRows(*change.program, arrays, change.scalars, rows_, width_,
               {gradient.rows.data(), gradient.rows.size(), gradient.values.data()}, sums);
+  std::swap(spare_, gradient);
   return absl::OkStatus();
 }
 

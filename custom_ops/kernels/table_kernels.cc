@@ -96,13 +96,14 @@ class TableLookupOp : public OfTable<tensorflow::AsyncOpKernel> {
  public:
   explicit TableLookupOp(OpKernelConstruction* context) : OfTable(context) {
     OP_REQUIRES_OK(context, context->GetAttr("columns", &columns_));
+    OP_REQUIRES_OK(context, context->GetAttr("looks_ahead", &looks_ahead_));
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     auto table = TableOf(context);
     if (table == nullptr) return done();
     const Tensor& ids = context->input(1);
-    auto op = Cancellable::Start(context, std::move(done));
+    auto op = Cancellable::Start(context, std::move(done), looks_ahead_);
     table->WhenIdle(ids.flat<int32_t>().data(), ids.NumElements(),
                     [this, op, table](const Status& status) {
                       op->End([&](OpKernelContext* ended) {
@@ -127,6 +128,7 @@ class TableLookupOp : public OfTable<tensorflow::AsyncOpKernel> {
   }
 
   int64_t columns_;
+  bool looks_ahead_ = false;
 };
 
 class TableOutputOp : public tensorflow::OpKernel {

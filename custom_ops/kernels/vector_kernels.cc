@@ -124,7 +124,7 @@ class GatheredIdsOp : public OfLookup<tensorflow::AsyncOpKernel> {
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     auto lookup = GetTicket<TableLookup>(context);
     if (lookup == nullptr) return done();
-    auto op = Cancellable::Start(context, std::move(done));
+    auto op = Cancellable::Start(context, std::move(done), lookup->is_ahead());
     lookup->WhenIdsThere(
         index_, [op](const Status& status, const GatheredIds& ids, const GatheredIds& needed) {
           op->End([&](OpKernelContext* ended) {

@@ -139,6 +139,7 @@ REGISTER_OP("DearTableLookup")
     .Attr("stride: int >= 1")
     .Attr("offset: int >= 0")
     .Attr("columns: int >= 0")
+    .Attr("looks_ahead: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       c->set_output(1, c->Scalar());
@@ -148,7 +149,7 @@ REGISTER_OP("DearTableLookup")
 What this rank holds of the vectors of some ids, with every update made up for that the rows missed,
 once no gradient is in flight for them; and the version of the table, which changes with its values.
 Of a table that is partitioned by rows, `stride` is the number of ranks and `offset` this one: ids of
-other ranks are left out.
+other ranks are left out. `looks_ahead`: no layer waits for these vectors.
 )doc");
 
 REGISTER_OP("DearTableOutput")

@@ -128,23 +128,30 @@ def look_up_early(table: ShardedVariable, lookup: lookup_group.Lookup) -> None:
     group, index = lookup.group, lookup.index
     group.look_up_early(index)
     _, _, needed = library.load().dear_gathered_ids(group.ahead, index=index)
-    _contribute_held(table, needed, group.ahead, index, lookup.dtype)
+    _contribute_held(table, needed, group.ahead, index, lookup.dtype, looks_ahead=True)
 
 
 def _contribute_held(
-    table: ShardedVariable, ids: tf.Tensor, ticket: tf.Tensor, index: int, dtype: tf.DType
+    table: ShardedVariable,
+    ids: tf.Tensor,
+    ticket: tf.Tensor,
+    index: int,
+    dtype: tf.DType,
+    looks_ahead: bool = False,
 ) -> None:
     """Gives the ticket of a lookup what this rank holds of the vectors of ids."""
-    held, version = _held_of(table, ids)
+    held, version = _held_of(table, ids, looks_ahead)
     order.run_when_ready(
         library.load().dear_contribute_vectors(ticket, tf.cast(held, dtype), version, index=index)
     )
 
 
-def _held_of(table: ShardedVariable, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _held_of(
+    table: ShardedVariable, ids: tf.Tensor, looks_ahead: bool = False
+) -> tuple[tf.Tensor, tf.Tensor]:
     """What this rank holds of the vectors of ids, and the version of the table.
 
-    It waits for what is in flight on these rows alone.
+    It waits for what is in flight on these rows alone. `looks_ahead`: no layer waits for it.
     """
     return library.load().dear_table_lookup(
         table.raw_handle,
@@ -155,4 +162,5 @@ def _held_of(table: ShardedVariable, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
         stride=table.placement.stride,
         offset=table.placement.offset,
         columns=table.placement.shard_shape[1],
+        looks_ahead=looks_ahead,
     )

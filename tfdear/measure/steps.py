@@ -164,7 +164,8 @@ class StepStatistics:
         line = rows[np.isin(rows["kind"], _LINE)]
         # Tickets use the line one after the other, and a step whose successor's successor was
         # opened has been read from: nothing of it is still to come.
-        newest = int(line["ticket"].max()) if len(line) else -1
+        # Without dense gradients nothing of a step is there.
+        newest = int((line if len(line) else windows)["ticket"].max(initial=-1))
         complete = np.flatnonzero(
             (windows["ticket"] < newest)
             & (np.arange(len(windows)) < len(windows) - 2)

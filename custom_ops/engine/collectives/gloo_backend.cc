@@ -135,6 +135,7 @@ Status GlooBackend::Broadcast(void* data, size_t bytes, int root, const Signatur
   }
   for (size_t i = 0; i < segment_count; ++i) {
     if (tree.parent >= 0) TFDEAR_RETURN_IF_ERROR(exchange.Wait(arrivals[i]));
+    exchange.GiveWay();
     for (int child : tree.children) {
       exchange.Send(child, i, begin + i * segment_bytes_, length(i));
     }
@@ -171,6 +172,7 @@ Status GlooBackend::Reduce(void* data, size_t count, DataType type, int root,
         SumInto(type, target, values, length(i) / element_bytes);
       }));
     }
+    exchange.GiveWay();
     if (tree.parent >= 0) exchange.Send(tree.parent, i, target, length(i));
     if (i + receives_ahead < segment_count) receive(i + receives_ahead);
   }

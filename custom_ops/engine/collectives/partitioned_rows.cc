@@ -95,7 +95,7 @@ struct Arrivals {
 Status MoveRows(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
                 const std::vector<PartitionedRows>& tables,
                 const std::vector<std::vector<Block>>& blocks, std::vector<Arrivals> arrivals,
-                FusionBufferPool* pool) {
+                FusionBufferPool* pool, const AroundExchange& around) {
   std::vector<size_t> sent(backend->size(), 0), received(backend->size(), 0);
   for (size_t t = 0; t < tables.size(); ++t) {
     const bool numbered = tables[t].known == nullptr;
@@ -115,8 +115,11 @@ Status MoveRows(CollectiveBackend* backend, const Signature& signature, uint64_t
       to = Pack(tables[t], blocks[t][peer], tables[t].known == nullptr, to);
     }
   }
-  TFDEAR_RETURN_IF_ERROR(
-      backend->AllToAllV(packed->data(), sent, incoming->data(), received, signature, sequence));
+  const auto exchange = [&] {
+    return backend->AllToAllV(packed->data(), sent, incoming->data(), received, signature,
+                              sequence);
+  };
+  TFDEAR_RETURN_IF_ERROR(around ? around(exchange) : exchange());
   const char* from = incoming->data();
   for (int peer = 0; peer < backend->size(); ++peer) {
     for (size_t t = 0; t < tables.size(); ++t) {
@@ -138,20 +141,21 @@ Status MoveRows(CollectiveBackend* backend, const Signature& signature, uint64_t
 Status MoveValues(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
                   const std::vector<PartitionedRows>& tables,
                   const std::vector<std::vector<Block>>& blocks, std::vector<Arrivals> arrivals,
-                  FusionBufferPool* pool) {
+                  FusionBufferPool* pool, const AroundExchange& around) {
   const int size = backend->size();
   std::vector<size_t> sent(size, 0), received(size, 0);
+  size_t incoming_bytes = 0;
   for (int peer = 0; peer < size; ++peer) {
     if (peer == backend->rank()) continue;
     for (size_t t = 0; t < tables.size(); ++t) {
       sent[peer] += blocks[t][peer].size(/*numbered=*/false);
       received[peer] += arrivals[t].counts[peer] * arrivals[t].bytes;
     }
+    if (!TravelApart(received[peer], tables.size())) incoming_bytes += received[peer];
   }
   std::shared_ptr<FusionBuffer> packed, incoming;
   TFDEAR_RETURN_IF_ERROR(pool->Take(std::accumulate(sent.begin(), sent.end(), size_t{0}), &packed));
-  TFDEAR_RETURN_IF_ERROR(
-      pool->Take(std::accumulate(received.begin(), received.end(), size_t{0}), &incoming));
+  TFDEAR_RETURN_IF_ERROR(pool->Take(incoming_bytes, &incoming));
   std::vector<OutgoingPieces> sends(size);
   std::vector<IncomingPieces> receives(size), together(size);
   char* to = packed->data();
@@ -177,7 +181,10 @@ Status MoveValues(CollectiveBackend* backend, const Signature& signature, uint64
       (received_apart ? receives : together)[peer].push_back(place);
     }
   }
-  TFDEAR_RETURN_IF_ERROR(backend->AllToAllPieces(sends, receives, signature, sequence));
+  const auto exchange = [&] {
+    return backend->AllToAllPieces(sends, receives, signature, sequence);
+  };
+  TFDEAR_RETURN_IF_ERROR(around ? around(exchange) : exchange());
   const char* from = incoming->data();
   for (const IncomingPieces& places : together) {
     for (const Piece<char>& place : places) {
@@ -226,7 +233,8 @@ size_t SentBytes(const PartitionedRows& table, int rank, int size) {
     return static_cast<size_t>(sent) * (values.row_bytes + number_bytes);
   }
   const auto& begins = table.partition->column_begins;
-  const size_t element_bytes = values.row_bytes / static_cast<size_t>(begins.back());
+  const size_t element_bytes =
+      values.row_bytes / static_cast<size_t>(std::max<int64_t>(begins.back(), 1));
   const size_t kept = static_cast<size_t>(begins[rank + 1] - begins[rank]) * element_bytes;
   return static_cast<size_t>(values.count) *
          (values.row_bytes - kept + static_cast<size_t>(size - 1) * number_bytes);
@@ -234,7 +242,7 @@ size_t SentBytes(const PartitionedRows& table, int rank, int size) {
 
 Status ExchangePartitionedRows(CollectiveBackend* backend, const Signature& signature,
                                uint64_t sequence, const std::vector<PartitionedRows>& tables,
-                               FusionBufferPool* pool) {
+                               FusionBufferPool* pool, const AroundExchange& around) {
   const std::string& text = signature.text();
   const int size = backend->size();
   const int rank = backend->rank();
@@ -291,7 +299,7 @@ Status ExchangePartitionedRows(CollectiveBackend* backend, const Signature& sign
     }
   }
   return (all_known ? MoveValues : MoveRows)(backend, signature, sequence, tables, blocks,
-                                             std::move(arrivals), pool);
+                                             std::move(arrivals), pool, around);
 }
 
 }  // namespace tfdear

@@ -60,9 +60,9 @@ size_t SentBytes(const PartitionedRows& table, int rank, int size);
 
 // Brings the rows of the gradients of several tables to the ranks that hold them: each gets, of all
 // ranks in their order, the numbers of the rows it has a part of, and that part. `pool`: for what
-// travels.
+// travels. `around`: is called when all is packed.
 Status ExchangePartitionedRows(CollectiveBackend* backend, const Signature& signature,
                                uint64_t sequence, const std::vector<PartitionedRows>& tables,
-                               FusionBufferPool* pool);
+                               FusionBufferPool* pool, const AroundExchange& around = nullptr);
 
 }  // namespace tfdear

@@ -2,9 +2,16 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <vector>
 
+#include "custom_ops/engine/base/status.h"
+
 namespace tfdear {
+
+// Who may want to know when the bytes of an exchange begin to flow, and when they have: it calls
+// the exchange that it is given. Null: nobody.
+using AroundExchange = std::function<Status(const std::function<Status()>& exchange)>;
 
 // Bytes that travel between two ranks and lie together on both.
 template <typename Byte>

@@ -81,22 +81,25 @@ size_t SentBytes(const LookedUp& table, int rank) {
 }
 
 Status ExchangeVectors(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
-                       const std::vector<LookedUp>& tables, FusionBufferPool* pool) {
+                       const std::vector<LookedUp>& tables, FusionBufferPool* pool,
+                       const AroundExchange& around) {
   const int size = backend->size();
   const int rank = backend->rank();
   const auto bytes_of = [&](const LookedUp& table, int reader, int holder) {
     return PartOf(table, reader, holder).elements() * table.element_bytes;
   };
   std::vector<size_t> sent(size, 0), received(size, 0);
-  for (const LookedUp& table : tables) {
-    for (int peer = 0; peer < size; ++peer) {
-      if (peer == rank) continue;
+  size_t packed_bytes = 0;
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    for (const LookedUp& table : tables) {
       sent[peer] += bytes_of(table, peer, rank);
       received[peer] += bytes_of(table, rank, peer);
     }
+    if (!TravelApart(sent[peer], tables.size())) packed_bytes += sent[peer];
   }
   std::shared_ptr<FusionBuffer> packed, incoming;
-  TFDEAR_RETURN_IF_ERROR(pool->Take(std::accumulate(sent.begin(), sent.end(), size_t{0}), &packed));
+  TFDEAR_RETURN_IF_ERROR(pool->Take(packed_bytes, &packed));
   TFDEAR_RETURN_IF_ERROR(
       pool->Take(std::accumulate(received.begin(), received.end(), size_t{0}), &incoming));
   std::vector<OutgoingPieces> sends(size);
@@ -130,7 +133,10 @@ Status ExchangeVectors(CollectiveBackend* backend, const Signature& signature, u
       held[t] += out;
     }
   }
-  TFDEAR_RETURN_IF_ERROR(backend->AllToAllPieces(sends, receives, signature, sequence));
+  const auto exchange = [&] {
+    return backend->AllToAllPieces(sends, receives, signature, sequence);
+  };
+  TFDEAR_RETURN_IF_ERROR(around ? around(exchange) : exchange());
   for (size_t t = 0; t < tables.size(); ++t) PutTogether(tables[t], rank, size, parts[t]);
   return Status();
 }

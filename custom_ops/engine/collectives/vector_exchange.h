@@ -28,9 +28,11 @@ struct LookedUp {
 // How much of them this rank sends to others.
 size_t SentBytes(const LookedUp& table, int rank);
 
-// Exchanges the vectors of several tables at once. `pool`: for what travels.
+// Exchanges the vectors of several tables at once. `pool`: for what travels. `around`: is called
+// when all is packed.
 Status ExchangeVectors(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
-                       const std::vector<LookedUp>& tables, FusionBufferPool* pool);
+                       const std::vector<LookedUp>& tables, FusionBufferPool* pool,
+                       const AroundExchange& around = nullptr);
 
 // Gathers the ids of all ranks, of several tables at once; `all` has an entry for each table.
 //

@@ -5,15 +5,15 @@
 
 namespace tfdear {
 
-int64_t Waits::Begin(const std::string& op) {
+int64_t Waits::Begin(const std::string& op, bool looks_ahead) {
   MutexLock lock(mutex_);
   ++changes_;
-  if (ops_.empty()) {
+  if (!looks_ahead && waiting_++ == 0) {
     first_ = next_;
     begin_us_ = EventRecord::NowMicros();
     computation_us_ = ComputationMicros();
   }
-  ops_.emplace_hint(ops_.end(), next_, op);
+  ops_.emplace_hint(ops_.end(), next_, Op{op, looks_ahead});
   return next_++;
 }
 
@@ -22,8 +22,10 @@ void Waits::End(int64_t wait) {
   {
     MutexLock lock(mutex_);
     ++changes_;
-    ops_.erase(wait);
-    if (!ops_.empty()) return;
+    const auto ended = ops_.find(wait);
+    const bool looks_ahead = ended->second.looks_ahead;
+    ops_.erase(ended);
+    if (looks_ahead || --waiting_ > 0) return;
     period.detail = next_ - first_;
     period.begin_us = begin_us_;
     period.end_us = EventRecord::NowMicros();
@@ -37,7 +39,7 @@ void Waits::End(int64_t wait) {
 int64_t Waits::Read(std::vector<std::string>* ops) const {
   MutexLock lock(mutex_);
   ops->clear();
-  for (const auto& [wait, op] : ops_) ops->push_back(op);
+  for (const auto& [wait, op] : ops_) ops->push_back(op.name);
   return changes_;
 }
 

@@ -13,7 +13,7 @@ using Clock = std::chrono::steady_clock;
 RightOfWay::Urgent::Urgent(RightOfWay* right_of_way) : right_of_way_(right_of_way) {
   if (right_of_way_ == nullptr) return;
   MutexLock lock(right_of_way_->mutex_);
-  if (right_of_way_->urgent_++ == 0) right_of_way_->urgent_until_ = Clock::now() + kLongest;
+  ++right_of_way_->urgent_;
 }
 
 RightOfWay::Urgent::~Urgent() {
@@ -22,9 +22,22 @@ RightOfWay::Urgent::~Urgent() {
   if (--right_of_way_->urgent_ == 0) right_of_way_->changed_.notify_all();
 }
 
+AroundExchange RightOfWay::Around(RightOfWay* right_of_way, CollectiveBackend* backend,
+                                  const Signature& signature, uint64_t sequence) {
+  if (right_of_way == nullptr) return nullptr;
+  return [=, &signature](const std::function<Status()>& exchange) {
+    // Nothing gives way while a rank is still on its way here.
+    TFDEAR_RETURN_IF_ERROR(backend->Barrier(signature, sequence));
+    const Urgent urgent(right_of_way);
+    return exchange();
+  };
+}
+
 void RightOfWay::GiveWay() {
   MutexLock lock(mutex_);
-  while (urgent_ > 0 && Clock::now() < urgent_until_) lock.WaitUntil(&changed_, urgent_until_);
+  if (urgent_ == 0) return;
+  const auto deadline = Clock::now() + kLongest;
+  while (urgent_ > 0 && Clock::now() < deadline) lock.WaitUntil(&changed_, deadline);
 }
 
 void RightOfWay::DenseBegan(int64_t ticket) {
@@ -35,6 +48,7 @@ void RightOfWay::DenseBegan(int64_t ticket) {
 void RightOfWay::DenseEnded(int64_t ticket) {
   MutexLock lock(mutex_);
   dense_.erase(ticket);
+  forward_.erase(ticket);
   for (Waiting& waiting : held_) waiting.dense.erase(ticket);
   ReleaseIf([](const Waiting& waiting) { return waiting.next_arrived && waiting.dense.empty(); });
 }
@@ -42,13 +56,8 @@ void RightOfWay::DenseEnded(int64_t ticket) {
 void RightOfWay::WaitForDense() {
   const auto deadline = Clock::now() + kLongest;
   MutexLock lock(mutex_);
-  const std::set<int64_t> before = dense_;
   const int64_t releases = releases_;
-  const auto under_way = [&] {
-    return std::any_of(before.begin(), before.end(),
-                       [&](int64_t ticket) { return dense_.count(ticket) > 0; });
-  };
-  while (under_way() && releases_ == releases && Clock::now() < deadline) {
+  while (!forward_.empty() && releases_ == releases && Clock::now() < deadline) {
     lock.WaitUntil(&changed_, deadline);
   }
 }
@@ -56,7 +65,7 @@ void RightOfWay::WaitForDense() {
 void RightOfWay::NextArrived(Waiting* waiting) {
   if (waiting->next_arrived) return;
   waiting->next_arrived = true;
-  waiting->dense = dense_;
+  waiting->dense = forward_;
 }
 
 void RightOfWay::Add(Held rows) {
@@ -84,7 +93,10 @@ void RightOfWay::ReleaseIf(Predicate may_go) {
 
 void RightOfWay::LookupArrived(int64_t lookup) {
   MutexLock lock(mutex_);
-  arrived_ = std::max(arrived_, lookup);
+  if (lookup > arrived_) {
+    arrived_ = lookup;
+    forward_ = dense_;
+  }
   for (Waiting& waiting : held_) {
     if (waiting.rows->lookup < lookup) NextArrived(&waiting);
   }

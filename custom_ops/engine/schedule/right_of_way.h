@@ -25,8 +25,8 @@ namespace tfdear {
 //    before that, or until somebody here or there needs one of them.
 //
 // Ranks cannot tell each other that they wait, and what is urgent may wait for a rank that waits
-// for what is held back. So nothing is held back for longer than kLongest, and what has begun is
-// not stopped: nobody waits in a circle. Thread safe.
+// for what is held back. So nothing waits here for longer than kLongest, and what has begun is not
+// stopped: nobody waits in a circle. Thread safe.
 class RightOfWay {
  public:
   static constexpr std::chrono::milliseconds kLongest{1000};
@@ -50,13 +50,18 @@ class RightOfWay {
    private:
     RightOfWay* const right_of_way_;
   };
+  // For exchanges in which urgent bytes flow: once all ranks of the group take part. Null where
+  // there is no right of way.
+  static AroundExchange Around(RightOfWay* right_of_way, CollectiveBackend* backend,
+                               const Signature& signature, uint64_t sequence);
   // Waits while urgent bytes flow: in the thread that sends dense gradients, between segments.
   void GiveWay();
 
   // The dense sums of a step, by its ticket, are under way: from its first collective to its last.
   void DenseBegan(int64_t ticket);
   void DenseEnded(int64_t ticket);
-  // Waits for those that are under way now: in the thread that sends early vectors.
+  // Waits for those that were under way when the step's vectors arrived: in the thread that sends
+  // early ones. Not for the step's own: what looks up next waits behind early vectors.
   void WaitForDense();
 
   // Rows that are ready to be sent, but for this.
@@ -90,10 +95,10 @@ class RightOfWay {
   std::condition_variable changed_;
   std::vector<Waiting> held_ TFDEAR_GUARDED_BY(mutex_);
   int64_t arrived_ TFDEAR_GUARDED_BY(mutex_) = -1;
-  std::set<int64_t> dense_ TFDEAR_GUARDED_BY(mutex_);  // Under way.
+  std::set<int64_t> dense_ TFDEAR_GUARDED_BY(mutex_);    // Under way.
+  std::set<int64_t> forward_ TFDEAR_GUARDED_BY(mutex_);  // Of these, what the forward pass needs.
   int64_t releases_ TFDEAR_GUARDED_BY(mutex_) = 0;
   int urgent_ TFDEAR_GUARDED_BY(mutex_) = 0;
-  std::chrono::steady_clock::time_point urgent_until_ TFDEAR_GUARDED_BY(mutex_);
 };
 
 }  // namespace tfdear

@@ -254,9 +254,9 @@ Status TableLookup::Exchange(CollectiveBackend* backend, const Signature& signat
       bytes += static_cast<int64_t>(size);
     }
   }
-  // All ranks have got here: their ids came before.
-  const RightOfWay::Urgent urgent(is_ahead_ ? nullptr : right_of_way_);
-  TFDEAR_RETURN_IF_ERROR(ExchangeVectors(backend, signature, sequence, exchanged, pool_.get()));
+  TFDEAR_RETURN_IF_ERROR(ExchangeVectors(
+      backend, signature, sequence, exchanged, pool_.get(),
+      RightOfWay::Around(is_ahead_ ? nullptr : right_of_way_, backend, signature, sequence)));
   events_->Add(
       {EventKind::kEmbeddingVectors, number(), is_ahead_, bytes, begin, EventRecord::NowMicros()});
   MutexLock lock(mutex_);

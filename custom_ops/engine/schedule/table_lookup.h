@@ -62,6 +62,7 @@ class TableLookup : public Ticket, public std::enable_shared_from_this<TableLook
   int64_t layout_number() const { return layout_number_; }
   // Says what was expected of this lookup, before it is opened.
   void SetExpected(std::shared_ptr<TableLookup> expected) { expected_ = std::move(expected); }
+  bool is_ahead() const { return is_ahead_; }
   // The ticket that looks ahead of this one; null: there is none.
   const std::shared_ptr<TableLookup>& ahead() const { return ahead_; }
   // The same, to be opened now: from here on it keeps this one until it has all ids.

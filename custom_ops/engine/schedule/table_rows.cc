@@ -243,11 +243,10 @@ Status TableRows::Exchange(Part part, int64_t number, CollectiveBackend* backend
       parts.back().known = &known[i];
     }
   }
-  const bool urgent = part == kPrior && beside_dense_ && right_of_way_ != nullptr;
-  // Nothing gives way to rows while a rank is still on its way to them.
-  if (urgent) TFDEAR_RETURN_IF_ERROR(backend->Barrier(signature, sequence));
-  const RightOfWay::Urgent flows(urgent ? right_of_way_ : nullptr);
-  TFDEAR_RETURN_IF_ERROR(ExchangePartitionedRows(backend, signature, sequence, parts, pool_.get()));
+  const bool urgent = part == kPrior && beside_dense_;
+  TFDEAR_RETURN_IF_ERROR(ExchangePartitionedRows(
+      backend, signature, sequence, parts, pool_.get(),
+      RightOfWay::Around(urgent ? right_of_way_ : nullptr, backend, signature, sequence)));
   for (size_t i = 0; i < parts.size(); ++i) {
     RowCounts* const counts = tables_[places[i]].counts.get();
     if (counts == nullptr) continue;

@@ -49,7 +49,9 @@ TEST(Waits, APeriodInWhichSomeOpWaitsIsOneEvent) {
   let_time_pass();
   waits.End(second);
   const int64_t between = EventRecord::NowMicros();
+  const int64_t ahead = waits.Begin("looks ahead", /*looks_ahead=*/true);
   let_time_pass();
+  waits.End(ahead);
   const int64_t third = waits.Begin("third");
   let_time_pass();
   waits.End(third);

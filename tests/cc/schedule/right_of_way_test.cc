@@ -58,6 +58,7 @@ TEST(RightOfWay, NothingIsHeldBackForever) {
   RightOfWay right_of_way;
   const RightOfWay::Urgent urgent(&right_of_way);
   right_of_way.DenseBegan(0);
+  right_of_way.LookupArrived(1);
   const auto rows = RowsOf(3);
   right_of_way.Add(rows);
   const auto begin = std::chrono::steady_clock::now();
@@ -72,12 +73,15 @@ TEST(RightOfWay, EarlyVectorsWaitForTheSumsThatAreUnderWay) {
   RightOfWay right_of_way;
   right_of_way.WaitForDense();  // There are none.
   right_of_way.DenseBegan(4);
+  right_of_way.LookupArrived(1);
   Waiter early([&] { right_of_way.WaitForDense(); });
   Pause();
-  right_of_way.DenseBegan(5);  // Later ones do not matter.
+  right_of_way.DenseBegan(5);     // The step's own.
+  right_of_way.LookupArrived(0);  // Nothing new.
   EXPECT_FALSE(early.Went());
   right_of_way.DenseEnded(4);
   EXPECT_TRUE(early.Goes());
+  right_of_way.WaitForDense();
 }
 
 TEST(RightOfWay, DelayedRowsWaitForTheNextVectorsAndThenForTheSums) {
