@@ -45,7 +45,9 @@ Status CheckPieces(const std::vector<OutgoingPieces>& sends,
                  receives[rank].end(), same)) {
     return Status();
   }
-  return InvalidArgument("a rank sends itself other pieces than it expects from itself");
+  return InvalidArgument("rank ", rank, " of the process group sends itself ", sends[rank].size(),
+                         " pieces, and expects ", receives[rank].size(),
+                         " from itself, or of other sizes");
 }
 
 Status ToByteRanges(const void* data, const std::vector<Range>& shards, DataType type, int size,

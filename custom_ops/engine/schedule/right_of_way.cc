@@ -11,13 +11,11 @@ using Clock = std::chrono::steady_clock;
 }  // namespace
 
 RightOfWay::Urgent::Urgent(RightOfWay* right_of_way) : right_of_way_(right_of_way) {
-  if (right_of_way_ == nullptr) return;
   MutexLock lock(right_of_way_->mutex_);
   ++right_of_way_->urgent_;
 }
 
 RightOfWay::Urgent::~Urgent() {
-  if (right_of_way_ == nullptr) return;
   MutexLock lock(right_of_way_->mutex_);
   if (--right_of_way_->urgent_ == 0) right_of_way_->changed_.notify_all();
 }

@@ -51,7 +51,6 @@ TEST(RightOfWay, DenseGradientsGiveWayWhileUrgentBytesFlow) {
   EXPECT_FALSE(dense.Went());
   second = nullptr;
   EXPECT_TRUE(dense.Goes());
-  const RightOfWay::Urgent nobody(nullptr);
 }
 
 TEST(RightOfWay, NothingIsHeldBackForever) {
