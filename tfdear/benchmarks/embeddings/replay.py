@@ -89,7 +89,12 @@ def measure(
         f"{trace.name} on {ranks} ranks: dense gradients {dense_bytes / 1e6:.1f} MB (x {scale:g}), "
         f"computation {computation:.3f} s"
     )
-    _print(settings, results, least, exposed, predicted, computation, ranks * tables[0].ids)
+    dense_least = 2 * (ranks - 1) / ranks * dense_bytes
+    shortest = {
+        name: _Shortest(computation, _behind_dense(layers), least[name], dense_least, exposed[name])
+        for name in exposed
+    }
+    _print(settings, results, least, shortest, predicted, computation, ranks * tables[0].ids)
     _print_scaling(settings, predicted, workers, tables[0].ids)
     return {
         "benchmark": "embeddings replay",
@@ -223,11 +228,49 @@ def _exposed_bytes(name: str, tables: Sequence[Table], ranks: int) -> float:
     return total
 
 
+def _behind_dense(layers: Sequence[Computation]) -> float:
+    """Seconds of both passes of the last layer with dense gradients, and of what is behind it.
+
+    Meanwhile no dense gradient can travel: the last sums have arrived before the layer's forward
+    pass, and its own gradients, the first, come out of its backward pass.
+    """
+    last = max((i for i, layer in enumerate(layers) if layer.sizes), default=len(layers))
+    return sum(layer.forward + layer.backward for layer in layers[last:])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shortest:
+    """What a step takes at least, whatever the order of its exchanges.
+
+    Args:
+        computation: Of a step, in seconds.
+        behind_dense: Seconds of it in which no dense gradient can travel.
+        bytes: That a rank has to send.
+        dense_bytes: Of these, those of dense gradients.
+        exposed_bytes: Of these, what nothing can hide.
+    """
+
+    computation: float
+    behind_dense: float
+    bytes: float
+    dense_bytes: float
+    exposed_bytes: float
+
+    def bound(self, rate: float) -> float:
+        """Seconds if the line, of so many bytes per second, or the computation never rests."""
+        return max(self.computation + self.exposed_bytes / rate, self.bytes / rate)
+
+    def seconds(self, rate: float) -> float:
+        """The same, and what has to travel outside of some of the computation does so."""
+        outside = (self.dense_bytes + self.exposed_bytes) / rate
+        return max(self.bound(rate), self.behind_dense + outside)
+
+
 def _print(
     settings: Settings,
     results: Mapping[str, Result],
     least: Mapping[str, float],
-    exposed: Mapping[str, float],
+    shortest: Mapping[str, _Shortest],
     predicted: Mapping[str, Mapping[int, float]],
     computation: float,
     tokens: int,
@@ -236,11 +279,12 @@ def _print(
     baselines = [result.median for name, result in results.items() if METHODS[name].baseline]
     cells = []
     for name, result in results.items():
-        line = None if rate is None else least[name] / (rate / 8 * report.PAYLOAD_SHARE)
+        payload_rate = None if rate is None else rate / 8 * report.PAYLOAD_SHARE
         simulated = predicted.get(name, {}).get(len(settings.lab.nodes))
-        bound = ""
-        if line is not None and name in exposed:
-            bound = f"{max(computation + exposed[name] * line / least[name], line):.3f}"
+        bound = seconds = ""
+        if payload_rate is not None and name in shortest:
+            bound = f"{shortest[name].bound(payload_rate):.3f}"
+            seconds = f"{shortest[name].seconds(payload_rate):.3f}"
         of_best = "" if not baselines else f"{result.median / min(baselines):.3f}"
         cells.append(
             [
@@ -252,7 +296,8 @@ def _print(
                 ("of best baseline", of_best),
                 ("exchanges s", f"{result.communication:.3f}"),
                 ("bound s", bound),
-                ("line s", "" if line is None else f"{line:.3f}"),
+                ("least s", seconds),
+                ("line s", "" if payload_rate is None else f"{least[name] / payload_rate:.3f}"),
                 ("predicted s", "" if simulated is None else f"{simulated:.3f}"),
                 ("MB sent", f"{result.sent / 1e6:.1f}"),
                 ("of least", f"{result.sent / least[name]:.3f}"),
