@@ -210,6 +210,12 @@ int tfdear_lookup_early(int64_t lookup, int table, char* error, int error_size) 
   return Report(Engine::Get()->LookUpEarly(lookup, table), error, error_size);
 }
 
+int tfdear_lookup_may_pool(int64_t lookup, int table, int64_t element_bytes, char* error,
+                           int error_size) {
+  return Report(Engine::Get()->MayPool(lookup, table, static_cast<size_t>(element_bytes)), error,
+                error_size);
+}
+
 int64_t tfdear_layout_shared(int64_t layout) { return Engine::Get()->SharedWith(layout); }
 
 int tfdear_layout_request_norms(int64_t layout, int tensor, char* error, int error_size) {

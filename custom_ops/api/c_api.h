@@ -60,9 +60,11 @@ TFDEAR_EXPORT int64_t tfdear_lookup_create();
 TFDEAR_EXPORT int tfdear_lookup_add(int64_t lookup, const int64_t* column_begins, int count,
                                     int64_t columns, int64_t variable, const char* name,
                                     char* error, int error_size);
-// Engine::LookAhead, Engine::LookUpEarly.
+// Engine::LookAhead, Engine::LookUpEarly, Engine::MayPool.
 TFDEAR_EXPORT int tfdear_lookup_look_ahead(int64_t lookup, char* error, int error_size);
 TFDEAR_EXPORT int tfdear_lookup_early(int64_t lookup, int table, char* error, int error_size);
+TFDEAR_EXPORT int tfdear_lookup_may_pool(int64_t lookup, int table, int64_t element_bytes,
+                                         char* error, int error_size);
 // Engine::SharedWith.
 TFDEAR_EXPORT int64_t tfdear_layout_shared(int64_t layout);
 // Engine::RequestNorms.

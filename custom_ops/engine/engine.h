@@ -102,6 +102,8 @@ class Engine {
   // vectors which a step does not change are looked up early.
   Status LookAhead(int64_t lookup);
   Status LookUpEarly(int64_t lookup, int table);
+  // Lets the holders of columns pool vectors of such elements; before the first use.
+  Status MayPool(int64_t lookup, int table, size_t element_bytes);
   Status OpenLookup(int64_t lookup, std::shared_ptr<TableLookup>* opened, Lane** lane);
   // Opens the ticket that looks ahead of a lookup.
   Status OpenLookAhead(TableLookup* lookup, std::shared_ptr<TableLookup>* opened, Lane** lane);
@@ -191,6 +193,8 @@ class Engine {
     std::shared_ptr<TableLookup> ahead;
   };
   Status FindLookup(int64_t lookup, LookupEntry** entry) TFDEAR_REQUIRES(mutex_);
+  Status FindLookupTable(int64_t lookup, int table, LookupLayout::Table** found)
+      TFDEAR_REQUIRES(mutex_);
 
   EventRecord events_;
   RightOfWay* right_of_way() { return options_.tables_first ? &right_of_way_ : nullptr; }

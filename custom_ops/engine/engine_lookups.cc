@@ -39,15 +39,36 @@ Status Engine::LookAhead(int64_t lookup) {
   return Status();
 }
 
-Status Engine::LookUpEarly(int64_t lookup, int table) {
-  MutexLock lock(mutex_);
+Status Engine::FindLookupTable(int64_t lookup, int table, LookupLayout::Table** found) {
   LookupEntry* entry = nullptr;
   TFDEAR_RETURN_IF_ERROR(FindLookup(lookup, &entry));
   auto& tables = entry->layout->tables;
   if (table < 0 || table >= static_cast<int>(tables.size())) {
     return Internal("lookup ", lookup, " has no table ", table);
   }
-  tables[table].early = true;
+  *found = &tables[table];
+  return Status();
+}
+
+Status Engine::LookUpEarly(int64_t lookup, int table) {
+  MutexLock lock(mutex_);
+  LookupLayout::Table* found = nullptr;
+  TFDEAR_RETURN_IF_ERROR(FindLookupTable(lookup, table, &found));
+  if (found->pooled_bytes > 0) {
+    return Internal("vectors of ", found->name, " may be pooled, and none of them comes early");
+  }
+  found->early = true;
+  return Status();
+}
+
+Status Engine::MayPool(int64_t lookup, int table, size_t element_bytes) {
+  MutexLock lock(mutex_);
+  LookupLayout::Table* found = nullptr;
+  TFDEAR_RETURN_IF_ERROR(FindLookupTable(lookup, table, &found));
+  if (found->partition.by_row()) {
+    return Internal(found->name, " is held by rows, of which no rank has those of a whole bag");
+  }
+  found->pooled_bytes = element_bytes;
   return Status();
 }
 

@@ -159,6 +159,26 @@ class TableOutputOp : public tensorflow::OpKernel {
   }
 };
 
+class PooledOutputOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& sums = context->input(1);
+    const int64_t count = context->input(4).scalar<int32_t>()();
+    OP_REQUIRES(context, sums.dims() == 2 && sums.dim_size(0) <= count,
+                absl::InvalidArgumentError("sums must be a matrix with a row for each bag"));
+    if (sums.dim_size(0) == count) return context->set_output(0, sums);
+    // A rank without examples computes on a row that is made up and has no bags.
+    Tensor* output = nullptr;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(0, TensorShape({count, sums.dim_size(1)}), &output));
+    const auto from = sums.tensor_data();
+    char* const to = const_cast<char*>(output->tensor_data().data());
+    std::fill_n(std::copy_n(from.data(), from.size(), to), output->TotalBytes() - from.size(), 0);
+  }
+};
+
 class TableValueOp : public tensorflow::OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -305,6 +325,7 @@ TFDEAR_REGISTER(int64_t);
 #undef TFDEAR_REGISTER
 REGISTER_KERNEL_BUILDER(Name("DearTableLookup").Device(DEVICE_CPU), TableLookupOp);
 REGISTER_KERNEL_BUILDER(Name("DearTableOutput").Device(DEVICE_CPU), TableOutputOp);
+REGISTER_KERNEL_BUILDER(Name("DearPooledOutput").Device(DEVICE_CPU), PooledOutputOp);
 REGISTER_KERNEL_BUILDER(Name("DearTableValue").Device(DEVICE_CPU), TableValueOp);
 REGISTER_KERNEL_BUILDER(Name("DearSettleTable").Device(DEVICE_CPU), SettleTableOp);
 REGISTER_KERNEL_BUILDER(Name("DearTableChanges").Device(DEVICE_CPU), TableChangesOp);

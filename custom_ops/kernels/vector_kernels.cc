@@ -137,6 +137,51 @@ class GatheredIdsOp : public OfLookup<tensorflow::AsyncOpKernel> {
   }
 };
 
+class ContributeBagsOp : public OfLookup<tensorflow::OpKernel> {
+ public:
+  using OfLookup::OfLookup;
+
+  void Compute(OpKernelContext* context) override {
+    auto lookup = GetTicket<TableLookup>(context);
+    if (lookup == nullptr) return;
+    const auto positions = context->input(1).flat<int32_t>();
+    const auto bag_of = context->input(2).flat<int32_t>();
+    const int32_t count = context->input(3).scalar<int32_t>()();
+    OP_REQUIRES(context, positions.size() == bag_of.size() && count >= 0,
+                absl::InvalidArgumentError("every token must have an id and a bag"));
+    Bags bags;
+    OP_REQUIRES(context, MakeBags(positions.data(), bag_of.data(), bag_of.size(), count, &bags),
+                absl::InvalidArgumentError(absl::StrCat("an id is in a row that is not one of the ",
+                                                        count, " of its sparse tensor")));
+    lookup->ContributeBags(index_, std::move(bags));
+  }
+};
+
+Tensor ScalarOf(int32_t value) {
+  Tensor tensor(tensorflow::DT_INT32, TensorShape({}));
+  tensor.scalar<int32_t>()() = value;
+  return tensor;
+}
+
+class GatheredBagsOp : public OfLookup<tensorflow::OpKernel> {
+ public:
+  using OfLookup::OfLookup;
+
+  void Compute(OpKernelContext* context) override {
+    auto lookup = GetTicket<TableLookup>(context);
+    if (lookup == nullptr) return;
+    const auto bags = lookup->BagsThere(index_);
+    const GatheredBags none;
+    const GatheredBags& there = bags == nullptr ? none : *bags;
+    context->set_output(0, VectorOf(there.positions));
+    context->set_output(1, VectorOf(there.bag_of));
+    context->set_output(2, ScalarOf(static_cast<int32_t>(there.total())));
+    Tensor pooled(tensorflow::DT_BOOL, TensorShape({}));
+    pooled.scalar<bool>()() = bags != nullptr;
+    context->set_output(3, pooled);
+  }
+};
+
 class ContributeVectorsOp : public OfLookup<tensorflow::OpKernel> {
  public:
   using OfLookup::OfLookup;
@@ -186,6 +231,8 @@ TFDEAR_REGISTER(int64_t);
 #undef TFDEAR_REGISTER
 REGISTER_KERNEL_BUILDER(Name("DearContributeIds").Device(DEVICE_CPU), ContributeIdsOp);
 REGISTER_KERNEL_BUILDER(Name("DearGatheredIds").Device(DEVICE_CPU), GatheredIdsOp);
+REGISTER_KERNEL_BUILDER(Name("DearContributeBags").Device(DEVICE_CPU), ContributeBagsOp);
+REGISTER_KERNEL_BUILDER(Name("DearGatheredBags").Device(DEVICE_CPU), GatheredBagsOp);
 REGISTER_KERNEL_BUILDER(Name("DearContributeVectors").Device(DEVICE_CPU), ContributeVectorsOp);
 REGISTER_KERNEL_BUILDER(Name("DearExchangedVectors").Device(DEVICE_CPU), ExchangedVectorsOp);
 

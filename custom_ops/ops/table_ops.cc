@@ -104,6 +104,44 @@ The ids that all ranks look up in a table, in the order of the ranks, how many a
 of them whose vectors are still needed.
 )doc");
 
+REGISTER_OP("DearContributeBags")
+    .Input("ticket: variant")
+    .Input("positions: int32")
+    .Input("bags: int32")
+    .Input("count: int32")
+    .Attr("index: int")
+    .SetIsStateful()
+    .SetShapeFn(shape_inference::NoOutputs)
+    .Doc(R"doc(
+Gives this rank's bags in a table whose vectors the ranks that hold its columns may pool.
+
+positions: Of the id of each token among those that DearContributeIds gives.
+bags: In which each token is; in none if that is negative.
+count: How many bags there are.
+)doc");
+
+REGISTER_OP("DearGatheredBags")
+    .Input("ticket: variant")
+    .Input("ids: int32")
+    .Output("positions: int32")
+    .Output("bags: int32")
+    .Output("count: int32")
+    .Output("pooled: bool")
+    .Attr("index: int")
+    .SetShapeFn([](InferenceContext* c) {
+      for (int i = 0; i < 2; ++i) c->set_output(i, c->Vector(InferenceContext::kUnknownDim));
+      for (int i = 2; i < 4; ++i) c->set_output(i, c->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The bags of all ranks in a table: of each token the position of its id among those of all ranks and
+the bag that it is in, and how many bags there are.
+
+ids: What DearGatheredIds yields for the table: bags are there when ids are.
+pooled: Whether sums of bags travel in this step, of which the holders contribute their columns; else
+  vectors of ids do, and there are no bags.
+)doc");
+
 REGISTER_OP("DearContributeVectors")
     .Input("ticket: variant")
     .Input("held: T")
@@ -113,8 +151,8 @@ REGISTER_OP("DearContributeVectors")
     .SetIsStateful()
     .SetShapeFn(shape_inference::NoOutputs)
     .Doc(R"doc(
-Gives what this rank holds of the vectors of all ranks' ids that are needed, and the version of the
-table in which it found them.
+Gives what this rank holds of the vectors of all ranks' ids that are needed, or of the sums of all
+ranks' bags if these travel, and the version of the table in which it found them.
 )doc");
 
 REGISTER_OP("DearExchangedVectors")
@@ -125,7 +163,7 @@ REGISTER_OP("DearExchangedVectors")
     .Attr("columns: int")
     .SetShapeFn([](InferenceContext* c) { return SetRows(c, "columns"); })
     .Doc(R"doc(
-The whole vectors of this rank's ids, in the order in which it gave them.
+The whole vectors of this rank's ids, in the order in which it gave them, or the sums of its bags.
 )doc");
 
 REGISTER_OP("DearTableLookup")
@@ -170,6 +208,27 @@ REGISTER_OP("DearTableOutput")
     .Doc(R"doc(
 The vector of every id of a batch; 0 for positions where there is no vector. The gradient of the
 table, which has this `shape`, is in its rows `ids`.
+)doc");
+
+REGISTER_OP("DearPooledOutput")
+    .Input("table: resource")
+    .Input("sums: T")
+    .Input("bags: int32")
+    .Input("ids: Tids")
+    .Input("count: int32")
+    .Output("output: T")
+    .Attr(kTableTypes)
+    .Attr("Tids: {int8, uint8, int16, uint16, int32, uint32, int64}")
+    .Attr("shape: shape")
+    .SetShapeFn([](InferenceContext* c) {
+      shape_inference::ShapeHandle sums;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 2, &sums));
+      c->set_output(0, c->Matrix(InferenceContext::kUnknownDim, c->Dim(sums, 1)));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The sum of each of `count` bags; 0 for those of which there is none. The gradient of the table, which
+has this `shape`, is in its rows `ids`: of each token that of its bag, or 0 if that is negative.
 )doc");
 
 REGISTER_OP("DearTableValue")

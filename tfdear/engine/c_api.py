@@ -49,6 +49,7 @@ SIGNATURES: dict[str, tuple] = {
     "tfdear_lookup_add": (_INT, _INT64, _INT64S, _INT, _INT64, _INT64, _TEXT, *_ERROR),
     "tfdear_lookup_look_ahead": (_INT, _INT64, *_ERROR),
     "tfdear_lookup_early": (_INT, _INT64, _INT, *_ERROR),
+    "tfdear_lookup_may_pool": (_INT, _INT64, _INT, _INT64, *_ERROR),
     "tfdear_layout_shared": (_INT64, _INT64),
     "tfdear_layout_request_norms": (_INT, _INT64, _INT, *_ERROR),
     "tfdear_layout_set_optimizer": (_INT, _INT64, _DOUBLE, *_ERROR),

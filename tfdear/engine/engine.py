@@ -230,6 +230,10 @@ class Engine:
         """Says that a table's vectors are looked up for the next step where this leaves them."""
         call("lookup_early", lookup, table)
 
+    def may_pool(self, lookup: int, table: int, element_bytes: int) -> None:
+        """Says that the holders of a table's columns may pool vectors of such elements."""
+        call("lookup_may_pool", lookup, table, element_bytes)
+
     def shared_layout(self, layout: int) -> int:
         """The layout whose plan this one follows: itself, or another trace of the same step."""
         return load().tfdear_layout_shared(layout)

@@ -11,6 +11,7 @@ its own.
 import dataclasses
 import functools
 import weakref
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -79,6 +80,10 @@ class LookupGroup:
         """Says that a table's vectors are looked up early; once."""
         self._engine.look_up_early(self._lookup, index)
 
+    def may_pool(self, index: int, dtype: tf.DType) -> None:
+        """Says that the holders of a table's columns may pool its vectors; once."""
+        self._engine.may_pool(self._lookup, index, dtype.size)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Lookup:
@@ -89,6 +94,7 @@ class Lookup:
     unique: tf.Tensor  # This rank's ids, each of them once, in the order in which it gave them.
     positions: tf.Tensor  # Of every id of the batch among the different ones.
     dtype: tf.DType  # In which vectors travel.
+    may_be_pooled: bool = False  # By the holders of the table's columns.
 
     @property
     def ticket(self) -> tf.Tensor:
@@ -107,13 +113,15 @@ class LookupGroups:
             weakref.WeakKeyDictionary()
         )
 
-    def group_for(self, ids: tf.Tensor, order_resource: tf.Tensor) -> LookupGroup:
-        """The group that takes a lookup of these ids."""
+    def group_for(
+        self, ids: tf.Tensor, order_resource: tf.Tensor, beside: Sequence[tf.Tensor] = ()
+    ) -> LookupGroup:
+        """The group that takes a lookup of these ids, and of what goes with them."""
         graph = step_data.current_graph()
         if graph is None:
             return LookupGroup(self._engine, order_resource)
         group = self._open.get(graph)
-        if group is None or not _comes_from_data(ids):
+        if group is None or not _come_from_data([ids, *beside]):
             group = self._open[graph] = LookupGroup(self._engine, order_resource)
         return group
 
@@ -142,10 +150,10 @@ class LookupGroups:
         self._open.clear()
 
 
-def _comes_from_data(ids: tf.Tensor) -> bool:
-    """Whether ids are computed from a graph's inputs alone, without effects."""
+def _come_from_data(tensors: Sequence[tf.Tensor]) -> bool:
+    """Whether tensors are computed from a graph's inputs alone, without effects."""
     seen: set[int] = set()
-    waiting = [ids.op]
+    waiting = [tensor.op for tensor in tensors]
     while waiting:
         op = waiting.pop()
         if id(op) in seen or op.type in _SOURCES:

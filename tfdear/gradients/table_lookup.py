@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfdear.data import examples as examples_module
 from tfdear.data import step_data
 from tfdear.engine import library
+from tfdear.gradients import bags as bags_module
 from tfdear.gradients import common_ids, lookup_group, next_ids, order, variable_names
 
 if TYPE_CHECKING:
@@ -49,30 +50,68 @@ def look_up(table: ShardedVariable, ids: tf.Tensor, dtype: tf.DType, common: int
     table.note_use()
     ids = _whole(ids)
     flat = tf.reshape(ids, [-1])
-    examples = examples_module.current() if table.placement.partition.ranks > 1 else None
-    ops = library.load()
     with tf.device(table.device), step_data.required():
-        unique, positions = ops.dear_unique_ids(
-            flat,
-            rows=table.placement.partition.rows,
-            label=table.placement.label,
-            number=table.number,
-        )
+        unique, positions, present = _unique_of(table, flat)
         cut = unique
-        if examples is not None and examples.present is not None:
-            cut = unique[: tf.where(examples.present, tf.shape(unique)[0], 0)]
+        if present is not None:
+            cut = unique[: tf.where(present, tf.shape(unique)[0], 0)]
         vectors = _vectors_of(table, flat, cut, positions, dtype, common)
-        output = ops.dear_table_output(
+        output = library.load().dear_table_output(
             table.raw_handle, vectors, positions, flat, shape=table.placement.shape
         )
-        # It takes the handle for the gradient alone. As one more use of the table it would come
-        # before the next lookup in it, for which these vectors may wait.
-        order.run_when_ready(None if tf.executing_eagerly() else output.op)
+        _use_for_gradient_alone(output)
     columns = table.placement.partition.columns
     shape = tf.concat([tf.shape(ids), [columns]], 0)
     return tf.ensure_shape(
         tf.reshape(output, shape), tf.TensorShape(ids.shape).concatenate([columns])
     )
+
+
+def sums_of_bags(
+    table: ShardedVariable, ids: tf.Tensor, bags: bags_module.Bags, dtype: tf.DType
+) -> tf.Tensor:
+    """The sums of the vectors of each bag of ids, added up in the given type.
+
+    It is what `look_up` yields, added up; but where these are fewer bytes, sums travel. Call it on
+    all ranks, for a table that is divided among several by column. `ids`: a vector.
+    """
+    table.note_use()
+    flat = tf.reshape(_whole(ids), [-1])  # A tensor of its own, by which the lookup is known.
+    with tf.device(table.device), step_data.required():
+        unique, positions, present = _unique_of(table, flat)
+        cut, pooling = unique, bags_module.Pooling(bags, positions)
+        if present is not None:
+            cut = unique[: tf.where(present, tf.shape(unique)[0], 0)]
+            pooling = pooling.cut(present)
+        sums = _vectors_of(table, flat, cut, positions, dtype, pooling=pooling)
+        output = library.load().dear_pooled_output(
+            table.raw_handle, sums, bags.bag_of, flat, bags.count, shape=table.placement.shape
+        )
+        _use_for_gradient_alone(output)
+    return output
+
+
+def _unique_of(
+    table: ShardedVariable, ids: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+    """Each id once, the place of every id among these, and whether there are any to look up."""
+    examples = examples_module.current() if table.placement.partition.ranks > 1 else None
+    unique, positions = library.load().dear_unique_ids(
+        ids,
+        rows=table.placement.partition.rows,
+        label=table.placement.label,
+        number=table.number,
+    )
+    return unique, positions, None if examples is None else examples.present
+
+
+def _use_for_gradient_alone(output: tf.Tensor) -> None:
+    """Says of what makes an output that it takes the table's handle for the gradient alone.
+
+    As one more use of the table it would come before the next lookup in it, for which these vectors
+    may wait.
+    """
+    order.run_when_ready(None if tf.executing_eagerly() else output.op)
 
 
 def _whole(ids: tf.Tensor) -> tf.Tensor:
@@ -89,9 +128,10 @@ def _vectors_of(
     unique: tf.Tensor,
     positions: tf.Tensor,
     dtype: tf.DType,
-    common: int,
+    common: int = 0,
+    pooling: bags_module.Pooling | None = None,
 ) -> tf.Tensor:
-    """The whole vectors of this rank's ids: `unique` has each of them once."""
+    """The whole vectors of this rank's ids, or sums: `unique` has each of them once."""
     placement = table.placement
     if placement.partition.ranks == 1:
         if common and table.strategy.extended.is_distributed_dear:
@@ -101,23 +141,34 @@ def _vectors_of(
         return tf.cast(_held_of(table, unique)[0], dtype)
     ops = library.load()
     extended = table.strategy.extended
-    group = extended.lookup_groups.group_for(ids, extended.reducer.order)
+    beside = [] if pooling is None else [pooling.bags.bag_of, pooling.bags.count]
+    group = extended.lookup_groups.group_for(ids, extended.reducer.order, beside)
     rows, columns = placement.shape
     name = variable_names.without_numbers(table.creation_path)
+    name = f"{name} {rows} x {columns} {dtype.name}" + " pooled" * (pooling is not None)
     following = next_ids.next_of(ids) if extended.embedding_schedule == "2d" else None
-    index = group.add(placement, table.number, f"{name} {rows} x {columns} {dtype.name}", following)
-    lookup = lookup_group.Lookup(group, index, unique, positions, dtype)
+    index = group.add(placement, table.number, name, following)
+    if pooling is not None:
+        group.may_pool(index, dtype)
+    lookup = lookup_group.Lookup(group, index, unique, positions, dtype, pooling is not None)
     extended.lookup_groups.remember(ids, lookup)
     order.run_when_ready(
         ops.dear_contribute_ids(group.ticket, unique, index=index, number=table.number)
     )
+    if pooling is not None:
+        pooling.contribute(group.ticket, index)
     all_ids, counts, needed = ops.dear_gathered_ids(group.ticket, index=index)
     if common:
         checked = common_ids.check(all_ids, counts, common, placement.label)
         with tf.control_dependencies([checked]):
             needed = tf.identity(needed)
-    _contribute_held(table, needed, group.ticket, index, dtype)
-    return ops.dear_exchanged_vectors(group.ticket, T=dtype, index=index, columns=columns)
+    held, version = _held_of(table, needed)
+    held = tf.cast(held, dtype)
+    if pooling is not None:
+        held, pooled = pooling.held_of_bags(held, group.ticket, index, needed)
+    order.run_when_ready(ops.dear_contribute_vectors(group.ticket, held, version, index=index))
+    vectors = ops.dear_exchanged_vectors(group.ticket, T=dtype, index=index, columns=columns)
+    return vectors if pooling is None else pooling.sums(vectors, pooled)
 
 
 def look_up_early(table: ShardedVariable, lookup: lookup_group.Lookup) -> None:
@@ -125,25 +176,15 @@ def look_up_early(table: ShardedVariable, lookup: lookup_group.Lookup) -> None:
 
     Call it where this step's update of the table was put off.
     """
-    group, index = lookup.group, lookup.index
+    group, index, ops = lookup.group, lookup.index, library.load()
+    ahead = group.ahead
+    if lookup.may_be_pooled:
+        return  # Its ids alone are gathered.
     group.look_up_early(index)
-    _, _, needed = library.load().dear_gathered_ids(group.ahead, index=index)
-    _contribute_held(table, needed, group.ahead, index, lookup.dtype, looks_ahead=True)
-
-
-def _contribute_held(
-    table: ShardedVariable,
-    ids: tf.Tensor,
-    ticket: tf.Tensor,
-    index: int,
-    dtype: tf.DType,
-    looks_ahead: bool = False,
-) -> None:
-    """Gives the ticket of a lookup what this rank holds of the vectors of ids."""
-    held, version = _held_of(table, ids, looks_ahead)
-    order.run_when_ready(
-        library.load().dear_contribute_vectors(ticket, tf.cast(held, dtype), version, index=index)
-    )
+    _, _, needed = ops.dear_gathered_ids(ahead, index=index)
+    held, version = _held_of(table, needed, looks_ahead=True)
+    held = tf.cast(held, lookup.dtype)
+    order.run_when_ready(ops.dear_contribute_vectors(ahead, held, version, index=index))
 
 
 def _held_of(

@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 
 # What uses a table and leaves it as it is; any other op, a call of a function too, may change it.
 _READERS = frozenset(
-    {"DearAwait", "DearReadShard", "DearTableLookup", "DearTableOutput", "DearTableValue"}
+    {
+        "DearAwait",
+        "DearPooledOutput",
+        "DearReadShard",
+        "DearTableLookup",
+        "DearTableOutput",
+        "DearTableValue",
+    }
 )
 
 

@@ -18,6 +18,7 @@ def pool(
     combiner: str,
     *,
     leave_out_zero: bool = False,
+    sums_of: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor] | None = None,
 ) -> tf.Tensor:
     """The combined vectors of the ids in the last dimension; 0 where there are none.
 
@@ -28,19 +29,29 @@ def pool(
         combiner: "sum"; "mean": divided by the sum of weights; "sqrtn": divided by the square root
             of the sum of their squares.
         leave_out_zero: The id 0 is padding, as if it were not there.
+        sums_of: Returns the sums of the vectors of ids, from the ids, the row of each, which is
+            negative if it is in none, and the number of rows. None: vectors are looked up and added
+            up here; so they are if there are weights.
     """
     flat, rows, count, shape = _flatten(ids)
-    vectors = look_up(flat)
-    factors = None if weights is None else tf.cast(_values_like(weights, ids), vectors.dtype)
-    if leave_out_zero:
-        counted = tf.cast(tf.not_equal(flat, 0), vectors.dtype)
-        factors = counted if factors is None else factors * counted
-    if factors is not None:
-        vectors *= factors[:, tf.newaxis]
-    total = tf.math.unsorted_segment_sum(vectors, rows, count)
+    factors = None
+    if weights is None and sums_of is not None:
+        if leave_out_zero:
+            rows = tf.where(tf.not_equal(flat, 0), rows, -1)
+        total = sums_of(flat, rows, count)
+    else:
+        vectors = look_up(flat)
+        if weights is not None:
+            factors = tf.cast(_values_like(weights, ids), vectors.dtype)
+        if leave_out_zero:
+            counted = tf.cast(tf.not_equal(flat, 0), vectors.dtype)
+            factors = counted if factors is None else factors * counted
+        if factors is not None:
+            vectors *= factors[:, tf.newaxis]
+        total = tf.math.unsorted_segment_sum(vectors, rows, count)
     if combiner != "sum":
         if factors is None:
-            factors = tf.ones_like(rows, vectors.dtype)
+            factors = tf.ones_like(rows, total.dtype)
         if combiner == "sqrtn":
             factors = tf.square(factors)
         divisor = tf.math.unsorted_segment_sum(factors, rows, count)

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from tfdear.gradients import initial_part, table_lookup, whole_table
+from tfdear.gradients import bags, initial_part, table_lookup, whole_table
 from tfdear.gradients import placement as placement_module
 from tfdear.gradients.sharded_variable import ShardedVariable
 from tfdear.integrations.keras import table_files
@@ -41,7 +41,8 @@ class ShardedEmbedding(keras.layers.Embedding):
         lora_rank: Must be None.
         combiner: None, or how the vectors of the ids in the last dimension are combined: "sum",
             "mean", or "sqrtn" (the sum divided by the square root of the sum of squared weights).
-            Then `call(ids, weights=None)` takes a weight for every id.
+            Then `call(ids, weights=None)` takes a weight for every id. Without weights, ranks that
+            hold columns combine theirs, in steps in which that is fewer bytes.
         partition: "column" (every rank has its columns of all rows), "row" (a rank has the rows
             whose number is its own, modulo the number of ranks) or "auto" (rows if a rank would
             have less than 64 bytes of a row's columns). Defaults to "auto".
@@ -184,7 +185,12 @@ class ShardedEmbedding(keras.layers.Embedding):
             return super().call(ids)
         if self.combiner is not None:
             return pooling.pool(
-                self.vectors_of, ids, weights, self.combiner, leave_out_zero=self.mask_zero
+                self.vectors_of,
+                ids,
+                weights,
+                self.combiner,
+                leave_out_zero=self.mask_zero,
+                sums_of=self._sums_of if self._is_by_column else None,
             )
         if isinstance(ids, tf.RaggedTensor):
             return ids.with_flat_values(self.vectors_of(ids.flat_values))
@@ -194,6 +200,23 @@ class ShardedEmbedding(keras.layers.Embedding):
                 "`tf.sparse.to_dense(ids)`, or a ragged tensor."
             )
         return self.vectors_of(ids)
+
+    @property
+    def _is_by_column(self) -> bool:
+        """Whether other ranks have columns of the table: they can pool vectors."""
+        if self.table is None:
+            return False
+        partition = self.table.placement.partition
+        return partition.ranks > 1 and partition.kind == "column"
+
+    def _sums_of(self, ids: tf.Tensor, bag_of: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        assert self.table is not None
+        return table_lookup.sums_of_bags(
+            self.table,
+            tf.convert_to_tensor(ids),
+            bags.Bags(bag_of, count),
+            tf.as_dtype(self.compute_dtype),
+        )
 
     def vectors_of(self, ids: tf.Tensor) -> tf.Tensor:
         """The vectors of ids of any shape, for `call`."""

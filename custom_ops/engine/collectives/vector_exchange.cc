@@ -31,14 +31,14 @@ int64_t CountHeld(const IdsOfRanks& ids, int reader, int holder) {
 Part PartOf(const LookedUp& table, int reader, int holder) {
   if (table.partition.by_row()) return {CountHeld(table.ids, reader, holder), table.columns};
   const auto& begins = table.partition.column_begins;
-  return {table.ids.counts[reader], begins[holder + 1] - begins[holder]};
+  return {table.counts()[reader], begins[holder + 1] - begins[holder]};
 }
 
 // Puts the parts that came from the holders of one table where they belong in the whole vectors.
 void PutTogether(const LookedUp& table, int rank, int size, const std::vector<const char*>& parts) {
   char* const result = static_cast<char*>(table.result);
   const size_t vector_bytes = table.columns * table.element_bytes;
-  const int64_t count = table.ids.counts[rank];
+  const int64_t count = table.counts()[rank];
   if (table.partition.by_row()) {
     const int32_t* const own = table.ids.ids + Begins(table.ids.counts)[rank];
     std::vector<const char*> next = parts;
@@ -143,16 +143,21 @@ Status ExchangeVectors(CollectiveBackend* backend, const Signature& signature, u
 
 Status GatherIds(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
                  const std::vector<std::vector<int32_t>>& own, int64_t known, int64_t* agreed,
-                 std::vector<GatheredIds>* all) {
+                 std::vector<GatheredIds>* all, const std::vector<int64_t>& further,
+                 std::vector<int64_t>* further_of_all) {
   const int size = backend->size();
   const size_t tables = own.size();
   std::vector<int64_t> announced, numbers = {known};
   for (const std::vector<int32_t>& ids : own) numbers.push_back(static_cast<int64_t>(ids.size()));
+  numbers.insert(numbers.end(), further.begin(), further.end());
   TFDEAR_RETURN_IF_ERROR(AnnounceNumbers(backend, Signature(signature.text() + " counts"), sequence,
                                          numbers, &announced));
   *agreed = known;
   for (int rank = 0; rank < size; ++rank) {
-    *agreed = std::min(*agreed, announced[rank * numbers.size()]);
+    const auto of_rank = announced.begin() + rank * numbers.size();
+    *agreed = std::min(*agreed, *of_rank);
+    if (further_of_all == nullptr) continue;
+    further_of_all->insert(further_of_all->end(), of_rank + 1 + tables, of_rank + numbers.size());
   }
   if (*agreed != 0) return Status();
   all->assign(tables, GatheredIds());

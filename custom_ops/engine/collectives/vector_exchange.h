@@ -23,6 +23,12 @@ struct LookedUp {
   size_t element_bytes = 0;
   int64_t columns = 0;     // Of the whole vectors.
   void* result = nullptr;  // The whole vectors of this rank's ids.
+  // Where the sums of bags travel instead of the vectors of ids, by column only: how many of each
+  // rank. `held` and `result` are sums then. Else empty.
+  std::vector<int64_t> bags;
+
+  // How many vectors each rank gets.
+  const std::vector<int64_t>& counts() const { return bags.empty() ? ids.counts : bags; }
 };
 
 // How much of them this rank sends to others.
@@ -37,9 +43,11 @@ Status ExchangeVectors(CollectiveBackend* backend, const Signature& signature, u
 // Gathers the ids of all ranks, of several tables at once; `all` has an entry for each table.
 //
 // Each rank says what it knows of the ids before, by a number, and `agreed` is the smallest of all
-// ranks: only where that is 0 the ids are gathered, and `all` is set.
+// ranks: only where that is 0 the ids are gathered, and `all` is set. `further`: numbers, of which
+// all ranks have equally many and learn those of all, rank by rank, whatever was agreed.
 Status GatherIds(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
                  const std::vector<std::vector<int32_t>>& own, int64_t known, int64_t* agreed,
-                 std::vector<GatheredIds>* all);
+                 std::vector<GatheredIds>* all, const std::vector<int64_t>& further = {},
+                 std::vector<int64_t>* further_of_all = nullptr);
 
 }  // namespace tfdear

@@ -20,7 +20,9 @@ TableLookup::TableLookup(std::shared_ptr<const LookupLayout> layout,
       vectors_(static_cast<int>(layout_->tables.size())),
       missing_ids_(vectors_),
       missing_vectors_(vectors_),
-      tables_(layout_->tables.size()) {}
+      tables_(layout_->tables.size()) {
+  for (const LookupLayout::Table& table : layout_->tables) missing_ids_ += table.pooled_bytes > 0;
+}
 
 void TableLookup::LookAhead(int64_t number) {
   layout_number_ = number;
@@ -28,6 +30,7 @@ void TableLookup::LookAhead(int64_t number) {
   ahead_ =
       std::make_shared<TableLookup>(layout_, pool_, events_, lane_, max_delay_ms_, right_of_way_);
   ahead_->is_ahead_ = true;
+  ahead_->missing_ids_ = vectors_;  // It has no bags.
   const auto& tables = layout_->tables;
   ahead_->vectors_ = static_cast<int>(std::count_if(
       tables.begin(), tables.end(), [](const LookupLayout::Table& table) { return table.early; }));
@@ -68,6 +71,7 @@ void TableLookup::ContributeVectors(int table, const void* held, size_t element_
     of_table.looked_up.partition = layout_->tables[table].partition;
     of_table.looked_up.columns = layout_->tables[table].columns;
     of_table.looked_up.ids = of_table.needed.View();
+    if (of_table.all_bags != nullptr) of_table.looked_up.bags = of_table.all_bags->counts;
     of_table.looked_up.held = held;
     of_table.looked_up.element_bytes = element_bytes;
     of_table.owner = std::move(owner);
@@ -199,16 +203,19 @@ Status TableLookup::Gather(CollectiveBackend* backend, const Signature& signatur
                            uint64_t sequence) {
   const int64_t begin = EventRecord::NowMicros();
   std::vector<std::vector<int32_t>> own;
+  std::vector<int64_t> bags, bags_of_all;
   Known known;
   {
     MutexLock lock(mutex_);
     known = KnownBefore();
     for (const OfTable& table : tables_) own.push_back(table.own);
+    bags = CountBags();
   }
   int64_t agreed = kNothing;
   std::vector<GatheredIds> all(own.size());
   for (GatheredIds& ids : all) ids.counts.assign(backend->size(), 0);
-  TFDEAR_RETURN_IF_ERROR(GatherIds(backend, signature, sequence, own, known, &agreed, &all));
+  TFDEAR_RETURN_IF_ERROR(
+      GatherIds(backend, signature, sequence, own, known, &agreed, &all, bags, &bags_of_all));
   int64_t bytes = 0;
   for (size_t t = 0; t < own.size() && agreed == kNothing; ++t) {
     const auto of_table = static_cast<int64_t>(own[t].size() * sizeof(int32_t));
@@ -216,19 +223,24 @@ Status TableLookup::Gather(CollectiveBackend* backend, const Signature& signatur
     RowCounts* const counts = layout_->tables[t].counts.get();
     if (counts != nullptr) counts->id_bytes += of_table * (backend->size() - 1);
   }
-  events_->Add(
-      {EventKind::kEmbeddingIds, number(), is_ahead_, bytes, begin, EventRecord::NowMicros()});
-  MutexLock lock(mutex_);
-  agreed_ = static_cast<Known>(agreed);
-  rank_ = backend->rank();
-  for (size_t t = 0; t < tables_.size(); ++t) {
-    if (agreed > kNothing) {
-      MutexLock of_expected(expected_->mutex_);
-      tables_[t].all = expected_->tables_[t].all;
-    } else {
-      tables_[t].all = std::move(all[t]);
+  {
+    MutexLock lock(mutex_);
+    agreed_ = static_cast<Known>(agreed);
+    rank_ = backend->rank();
+    for (size_t t = 0; t < tables_.size(); ++t) {
+      if (agreed > kNothing) {
+        MutexLock of_expected(expected_->mutex_);
+        tables_[t].all = expected_->tables_[t].all;
+      } else {
+        tables_[t].all = std::move(all[t]);
+      }
     }
   }
+  int64_t of_bags = 0;
+  TFDEAR_RETURN_IF_ERROR(GatherAllBags(backend, signature, sequence, bags_of_all, &of_bags));
+  events_->Add({EventKind::kEmbeddingIds, number(), is_ahead_, bytes + of_bags, begin,
+                EventRecord::NowMicros()});
+  MutexLock lock(mutex_);
   SetNeeded();
   return Status();
 }
@@ -246,7 +258,7 @@ Status TableLookup::Exchange(CollectiveBackend* backend, const Signature& signat
       if (is_ahead_ && !layout_->tables[t].early) continue;
       exchanged.push_back(tables_[t].looked_up);
       LookedUp& table = exchanged.back();
-      const size_t size = static_cast<size_t>(table.ids.counts[backend->rank()]) * table.columns *
+      const size_t size = static_cast<size_t>(table.counts()[backend->rank()]) * table.columns *
                           table.element_bytes;
       vectors.emplace_back();
       TFDEAR_RETURN_IF_ERROR(pool_->Take(size, &vectors.back()));
@@ -267,7 +279,7 @@ Status TableLookup::Exchange(CollectiveBackend* backend, const Signature& signat
     tables_[t].vectors = std::move(vectors[next++]);
     if (table.counts != nullptr) {
       auto& count = is_ahead_ ? table.counts->early_vectors : table.counts->late_vectors;
-      count += tables_[t].needed.counts[rank_];
+      count += tables_[t].looked_up.counts()[rank_];
       auto& sent = is_ahead_ ? table.counts->early_vector_bytes : table.counts->late_vector_bytes;
       sent += static_cast<int64_t>(SentBytes(tables_[t].looked_up, rank_));
       if (agreed_ > kNothing) ++table.counts->foreseen_steps;
@@ -281,40 +293,13 @@ Status TableLookup::Exchange(CollectiveBackend* backend, const Signature& signat
   return Status();
 }
 
-Status TableLookup::AddEarlyVectors(int number_of_table) {
-  OfTable& table = tables_[number_of_table];
-  MutexLock lock(expected_->mutex_);
-  const OfTable& expected = expected_->tables_[number_of_table];
-  if (expected.looked_up.element_bytes != table.looked_up.element_bytes) {
-    return Internal("vectors of ", layout_->tables[number_of_table].name,
-                    " were looked up early in another type");
-  }
-  const size_t bytes = table.looked_up.columns * table.looked_up.element_bytes;
-  const int64_t count = table.all.counts[rank_];
-  std::shared_ptr<FusionBuffer> merged;
-  TFDEAR_RETURN_IF_ERROR(pool_->Take(count * bytes, &merged));
-  const int32_t* const own = table.all.Of(rank_);
-  const int32_t* late_id = table.needed.Of(rank_);
-  const int32_t* const late_end = late_id + table.needed.counts[rank_];
-  const char* late = table.vectors->data();
-  const char* early = expected.vectors->data();
-  char* to = merged->data();
-  for (int64_t i = 0; i < count; ++i) {
-    const bool is_late = late_id != late_end && *late_id == own[i];
-    if (is_late) ++late_id;
-    const char*& from = is_late ? late : early;
-    to = std::copy_n(from, bytes, to);
-    from += bytes;
-  }
-  table.vectors = std::move(merged);
-  return Status();
-}
-
 Reduced TableLookup::Slice(int table) const {
   Reduced reduced;
   reduced.owner = tables_[table].vectors;
   reduced.data = tables_[table].vectors->data();
-  reduced.shape = {tables_[table].all.counts[rank_], layout_->tables[table].columns};
+  const GatheredBags* const bags = tables_[table].all_bags.get();
+  reduced.shape = {(bags == nullptr ? tables_[table].all.counts : bags->counts)[rank_],
+                   layout_->tables[table].columns};
   return reduced;
 }
 

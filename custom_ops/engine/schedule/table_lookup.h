@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "custom_ops/engine/base/thread_annotations.h"
+#include "custom_ops/engine/collectives/bags.h"
 #include "custom_ops/engine/collectives/vector_exchange.h"
 #include "custom_ops/engine/memory/fusion_buffer.h"
 #include "custom_ops/engine/queue/lane.h"
@@ -29,6 +30,8 @@ struct LookupLayout {
     // Whether vectors that a step does not change are looked up for the next one while it runs.
     bool early = false;
     std::shared_ptr<RowCounts> counts;  // Null: nobody counts.
+    // What an element of vectors takes that the holders of columns may pool; 0: they may not.
+    size_t pooled_bytes = 0;
   };
   std::vector<Table> tables;
   bool looks_ahead = false;  // Whether a step knows the ids of the next one.
@@ -46,6 +49,14 @@ struct LookupLayout {
 // not, on any rank, it goes on as if nobody had looked ahead. So an expectation costs time if it is
 // wrong, and never a bit. (EmbRace, section 4.2.2, looks ahead for the order of gradients; the
 // early vectors are ours.)
+//
+// [Note: pooled vectors]
+// A rank may use only sums of vectors, one for each of its bags (`bags.h`). Then the holders of
+// columns can add up theirs, and one vector travels for a bag. With the numbers of their ids, ranks
+// tell each other how many bags and tokens they have: all of them find what takes fewer bytes in
+// this step, and only if sums do, the bags are gathered as well. The holders add up in the order in
+// which the reader would, in the same type: no bit depends on who does. Such a table has no early
+// vectors: what a step leaves as it is are ids, hardly ever all of a bag.
 class TableLookup : public Ticket, public std::enable_shared_from_this<TableLookup> {
  public:
   // The ids of all ranks, and those of them whose vectors are still to be looked up.
@@ -73,17 +84,22 @@ class TableLookup : public Ticket, public std::enable_shared_from_this<TableLook
   void ContributeIds(int table, std::vector<int32_t> ids, bool early_vectors_valid = false);
   // Of one that looks ahead: there will be no next lookup, or nobody knows its ids.
   void ContributeNoIds(int table);
+  // Of a table whose vectors may be pooled: this rank's bags of them. [Note: pooled vectors]
+  void ContributeBags(int table, Bags bags);
   void WhenIdsThere(int table, IdsReceiver receiver);
+  // Once ids are there, the bags of all ranks, whose sums travel; null: vectors of ids do.
+  std::shared_ptr<const GatheredBags> BagsThere(int table);
   // Once they are there; they stay as long as the lookup.
   IdsOfRanks IdsThere(int table);
   // Of one that looks ahead, once ids are there: whether all ranks knew them.
   bool foresees();
   // The version of a table at which vectors were looked up early for this lookup; -1: never.
   int64_t ExpectedVersion(int table);
-  // What this rank holds of the vectors of those ids that are needed; `owner` keeps it.
+  // What this rank holds of the vectors of those ids that are needed, or of the sums of all bags
+  // if these travel; `owner` keeps it.
   void ContributeVectors(int table, const void* held, size_t element_bytes,
                          std::shared_ptr<const void> owner, int64_t version = -1);
-  // Calls the receiver with this rank's whole vectors.
+  // Calls the receiver with this rank's whole vectors, of its ids or of its bags.
   void WhenVectorsThere(int table, Receiver receiver);
 
   bool Issue(ProcessGroup* group, Reactions* reactions) override;
@@ -114,6 +130,8 @@ class TableLookup : public Ticket, public std::enable_shared_from_this<TableLook
     std::vector<int32_t> own;
     bool unknown = false;  // Of one that looks ahead: there are no ids.
     bool early_vectors_valid = false;
+    Bags bags;
+    std::shared_ptr<const GatheredBags> all_bags;
     GatheredIds all;
     GatheredIds needed;  // Of these the vectors are exchanged.
     GatheredIds rest;    // Of one that looks ahead: the others, which the next lookup needs.
@@ -125,6 +143,12 @@ class TableLookup : public Ticket, public std::enable_shared_from_this<TableLook
 
   Known KnownBefore() TFDEAR_REQUIRES(mutex_);
   Status Gather(CollectiveBackend* backend, const Signature& signature, uint64_t sequence);
+  // How many bags this rank has, and how many tokens in them, of each table that may be pooled.
+  std::vector<int64_t> CountBags() TFDEAR_REQUIRES(mutex_);
+  // Gathers the bags of those tables whose sums are to travel, by what CountBags() said on each
+  // rank; `sent`: how many bytes of them this rank has.
+  Status GatherAllBags(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
+                       const std::vector<int64_t>& announced, int64_t* sent);
   void SetNeeded() TFDEAR_REQUIRES(mutex_);
   Status Exchange(CollectiveBackend* backend, const Signature& signature, uint64_t sequence);
   // Puts the vectors of a table that came early among those that came now.

@@ -21,7 +21,7 @@ class Total(keras.layers.Layer):
     """A number for every example: no other layer's shape depends on the table's."""
 
     def call(self, vectors):
-        return keras.ops.sum(vectors, axis=(1, 2))[:, None]
+        return keras.ops.sum(vectors, axis=tuple(range(1, len(vectors.shape))))[:, None]
 
 
 def model(optimizer="adam", rows=ROWS, width=WIDTH, dtype="int32", **arguments):
@@ -37,13 +37,13 @@ def train(built, rows=ROWS):
     built.fit(ids, np.zeros((12, 1)), batch_size=6, shuffle=False, verbose=0)
 
 
-def bad_id(method):
+def bad_id(method, **arguments):
     # The last example of a batch is the last rank's.
     dtype = "float32" if sys.argv[2] == "nan" else "int32"
     ids = (np.arange(12 * WORDS).reshape(12, WORDS) % ROWS).astype(dtype)
     ids[11, 1] = float(sys.argv[2])
     with strategy.scope():
-        built = model(dtype=dtype)
+        built = model(dtype=dtype, **arguments)
     if method == "predict":
         built.predict(ids, batch_size=6, verbose=0)
     else:
@@ -106,6 +106,7 @@ KINDS = {
     "fit": lambda: bad_id("fit"),
     "evaluate": lambda: bad_id("evaluate"),
     "predict": lambda: bad_id("predict"),
+    "pooled": lambda: bad_id("fit", combiner="mean", partition="column"),
     "rows": lambda: other_shape(rows=4),
     "columns": lambda: other_shape(width=2),
     "order": other_order,
