@@ -53,7 +53,9 @@ def test_five_steps(script):
 
 
 @pytest.mark.newest_only
-@pytest.mark.parametrize("script", ["language_model.py", "gnmt.py"])
+@pytest.mark.parametrize(
+    "script", ["language_model.py", pytest.param("gnmt.py", marks=pytest.mark.long)]
+)
 def test_the_exchange_of_tables_changes_no_loss(script, tmp_path):
     def train(exchange):
         path = tmp_path / exchange

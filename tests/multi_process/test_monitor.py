@@ -32,18 +32,25 @@ def fail(victim, fault, number=None, variables=()):
         return codes, [ranks.output(rank) for rank in range(3)], ranks.processes[victim].pid
 
 
-@pytest.mark.parametrize("victim", [1, 0])
+FAULTS = {
+    "kill": ("none", signal.SIGKILL, "was lost: it was killed or crashed"),
+    "stop": ("none", signal.SIGSTOP, "stopped, or"),
+    "exception": ("exception", None, "failed: ValueError: the data set is empty"),
+    "exit": ("exit", None, "left the job (its script ended) while"),
+}
+
+
+# test_training_failures.py has more of rank 0, in a training.
 @pytest.mark.parametrize(
-    "fault, number, words",
+    "kind, victim",
     [
-        ("none", signal.SIGKILL, "was lost: it was killed or crashed"),
-        ("none", signal.SIGSTOP, "stopped, or"),
-        ("exception", None, "failed: ValueError: the data set is empty"),
-        ("exit", None, "left the job (its script ended) while"),
+        *((kind, 1) for kind in FAULTS),
+        ("kill", 0),
+        *(pytest.param(kind, 0, marks=pytest.mark.long) for kind in FAULTS if kind != "kill"),
     ],
-    ids=["kill", "stop", "exception", "exit"],
 )
-def test_survivors_name_the_rank(victim, fault, number, words):
+def test_survivors_name_the_rank(kind, victim):
+    fault, number, words = FAULTS[kind]
     codes, outputs, pid = fail(victim, fault, number)
     for rank in range(3):
         if rank == victim:

@@ -46,9 +46,9 @@ def _check(phase, victim):
     ("phase", "victim"),
     [
         ("announced", 2),
-        ("announced", 0),
+        pytest.param("announced", 0, marks=pytest.mark.long),
         ("joining", 1),
-        ("groups", 2),
+        pytest.param("groups", 2, marks=pytest.mark.long),
         ("groups", 0),
         ("memory", 1),
         ("links", 1),

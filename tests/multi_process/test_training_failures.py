@@ -27,7 +27,12 @@ _WORDS = {
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("kind", "victim"),
-    [("kill", 1), ("kill", 0), ("stop", 2), ("stop", 0), ("raise", 0), ("exit", 1), ("exit", 0)],
+    [
+        *(("kill", 0), ("stop", 0), ("raise", 0), ("exit", 0)),
+        # As in test_monitor.py, which has no training.
+        *(pytest.param(*case, marks=pytest.mark.long) for case in (("kill", 1), ("stop", 2))),
+        pytest.param("exit", 1, marks=pytest.mark.long),
+    ],
 )
 def test_survivors_end_with_the_victims_name(kind, victim):
     job = ranks_module.Ranks(
