@@ -124,8 +124,17 @@ def check_one_job(command, folder, job=JOB, **variables):
     assert sorted(found) == expected, output[-6000:]
 
 
-@pytest.mark.parametrize("launcher", [torchrun, mpirun])
-@pytest.mark.parametrize("variables", [{}, SLURM_BATCH], ids=["alone", "in a batch script"])
+@pytest.mark.parametrize(
+    "launcher, variables",
+    [
+        pytest.param(torchrun, {}, id="torchrun-alone"),
+        pytest.param(mpirun, SLURM_BATCH, id="mpirun-in a batch script"),
+        pytest.param(mpirun, {}, marks=pytest.mark.long, id="mpirun-alone"),
+        pytest.param(
+            torchrun, SLURM_BATCH, marks=pytest.mark.long, id="torchrun-in a batch script"
+        ),
+    ],
+)
 def test_one_job(launcher, variables, tmp_path):
     check_one_job(launcher(), tmp_path, **variables)
 

@@ -83,6 +83,8 @@ def is_sorted(order, ready):
 def test_phases_run_where_they_belong(tmp_path, model):
     # Collectives take a while, and no forward pass waits for an epoch to begin.
     variables = {"TFDEAR_MAX_DELAY_MS": "5", "CASE_ONE_EPOCH": "1", **DEFAULT_PLANNER}
+    # Longer than a busy machine makes ranks differ, as a rule.
+    variables["CASE_PAUSE"] = "0.06"
     if model == "last layer first":
         variables["CASE_LAST_FIRST"] = "1"
     reports = run(tmp_path, **variables)

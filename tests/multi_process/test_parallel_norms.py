@@ -87,7 +87,7 @@ def test_steps_against_numpy(world_size, tmp_path):
     "schedule",
     # The others travel as these do, or in parts of what a torus does.
     [
-        pytest.param(name, marks=LONG if name in ("sequential", "tree", "hierarchical") else ())
+        pytest.param(name, marks=() if name in ("bytescheduler", "torus2d", "delays") else LONG)
         for name in SCHEDULES
     ],
 )
