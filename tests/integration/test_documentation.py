@@ -29,6 +29,8 @@ MOST_NOT_RUN = 27
 FOREIGN = {"build/top_k_standalone_test", "kubectl", "mpirun", "pip", "sbatch", "sudo", "torchrun"}
 HARMLESS = {"ls", "wait"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+# Their commands are in getting-started.md and benchmarks.md, too, and in test_nlp_examples.py.
+RUN_ELSEWHERE = ("README.md", "docs/nlp.md", "docs/two-machines.md")
 
 
 def every_block() -> list[documentation.Block]:
@@ -104,7 +106,13 @@ def script_of(fragments: list[documentation.Block]) -> str:
 @pytest.mark.integration
 @pytest.mark.multi_process
 @pytest.mark.newest_only
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name, marks=pytest.mark.long if name in RUN_ELSEWHERE else ())
+        for page, name in zip(PAGES, NAMES, strict=True)
+    ],
+)
 def test_blocks_run(page, tmp_path, monkeypatch):
     blocks = documentation.blocks_of(page)
     for name in ("benchmarks", "examples"):

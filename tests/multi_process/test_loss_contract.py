@@ -36,9 +36,9 @@ CASES = (
     "loop_in_scope",
     "eager_loop",
 )
-# Three ranks divide no batch evenly; one has nobody to sum with.
+# Three ranks divide no batch evenly.
 SEVERAL = (pytest.param(2, marks=pytest.mark.long), 3)
-WORLD_SIZES = (1, *SEVERAL)
+WORLD_SIZES = (pytest.param(1, marks=pytest.mark.long), *SEVERAL)
 # A step that scales by itself logs its share of the loss, as under TensorFlow's strategies.
 LOGS_ITS_SHARE = ("self_scaled", "average_loss", "on_batch")
 

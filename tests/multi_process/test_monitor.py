@@ -44,7 +44,8 @@ FAULTS = {
 @pytest.mark.parametrize(
     "kind, victim",
     [
-        *((kind, 1) for kind in FAULTS),
+        *((kind, 1) for kind in ("kill", "exception")),
+        *(pytest.param(kind, 1, marks=pytest.mark.newest_only) for kind in ("stop", "exit")),
         ("kill", 0),
         *(pytest.param(kind, 0, marks=pytest.mark.long) for kind in FAULTS if kind != "kill"),
     ],
@@ -73,6 +74,7 @@ def test_different_collectives_are_shown_to_every_rank():
         assert "ranks 0, 2: all_reduce float32[10]; rank 1: all_gather float32[10] (#" in output
 
 
+@pytest.mark.newest_only
 def test_rank_that_does_not_come():
     codes, outputs, _ = fail(1, "busy", variables={"JOB_TIMEOUT": "6"})
     for rank in (0, 2):
@@ -81,6 +83,7 @@ def test_rank_that_does_not_come():
         assert "Rank 1 did not come: rank 1 is alive but waits in no collective" in outputs[rank]
 
 
+@pytest.mark.newest_only
 def test_rank_that_cannot_be_reached_by_an_abort_ends_itself():
     # The busy rank sleeps in one call, as a rank does that hangs in a driver or a file system.
     variables = {"JOB_TIMEOUT": "4", "JOB_CLEANUP_TIMEOUT": "3"}
@@ -90,6 +93,7 @@ def test_rank_that_cannot_be_reached_by_an_abort_ends_itself():
         assert "cleanup_timeout 3 s" in ranks.output(1)
 
 
+@pytest.mark.newest_only
 def test_rank_that_writes_a_checkpoint_may_finish_it(tmp_path):
     variables = {
         "JOB_TIMEOUT": "4",

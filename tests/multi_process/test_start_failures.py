@@ -50,8 +50,7 @@ def _check(phase, victim):
         ("joining", 1),
         pytest.param("groups", 2, marks=pytest.mark.long),
         ("groups", 0),
-        ("memory", 1),
-        ("links", 1),
+        *(pytest.param(phase, 1, marks=pytest.mark.newest_only) for phase in ("memory", "links")),
     ],
 )
 def test_rank_that_dies_in_the_start_is_named(phase, victim):

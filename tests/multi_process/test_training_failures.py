@@ -66,7 +66,7 @@ def test_ranks_that_call_different_collectives_all_hear_who_sent_what():
 
 @pytest.mark.multi_process
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("method", ["evaluate", "predict"])
+@pytest.mark.parametrize("method", ["evaluate", pytest.param("predict", marks=pytest.mark.long)])
 def test_what_the_chief_does_alone_fails_with_the_rule(method):
     arguments = ("on_the_chief_alone", "0", method)
     (code, output), _ = ranks_module.run_ranks(2, _JOB, None, 90, arguments)
