@@ -173,6 +173,7 @@ def test_density_one_is_dense(tmp_path):
     np.testing.assert_allclose(weights(full[0]), weights(dense[0]), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.newest_only
 def test_momentum_of_the_optimizer_is_corrected(tmp_path):
     options = "0.05, dense_below=0, warm_up_steps=0"
     optimizers = "keras.optimizers.SGD(0.05, momentum=0.5)", "keras.optimizers.SGD(0.05)"
@@ -192,6 +193,7 @@ def test_momentum_of_the_optimizer_is_corrected(tmp_path):
     assert np.abs(weights(found[0]) - weights(uncorrected[0])).max() > 1e-3
 
 
+@pytest.mark.newest_only
 @pytest.mark.parametrize("optimizer", [pytest.param("LARS", marks=LONG), "LAMB"])
 def test_parallel_norms_are_of_the_compressed_sum(tmp_path, optimizer):
     parallel, alone = (
