@@ -109,7 +109,7 @@ test-python: install system-tests $(TOOLS)
 	$(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	    $(PYTEST_ARGS)
 
-test-long: install system-tests $(TOOLS)  ## run the sweeps that take too long for every change
+test-long: install system-tests $(TOOLS)  ## run the sweeps and cases that take too long for every change
 	$(VENV)/bin/python -m pytest -m long $(PYTEST_ARGS)
 
 docs: $(DOCS_TOOLS)  ## build the documentation, with the API reference, into build/docs

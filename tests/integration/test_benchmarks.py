@@ -117,16 +117,19 @@ def test_replay_beside_torch(tmp_path, trace_file):
 
 
 @pytest.mark.timeout(240)
-def test_fusion(tmp_path, trace_file):
+@pytest.mark.parametrize(
+    "schedules", [("dear",), pytest.param(("dear", "wfbp"), marks=pytest.mark.long)]
+)
+def test_fusion(tmp_path, trace_file, schedules):
     _, numbers = benchmark(
         tmp_path, "fusion", "--rate", "none", "--trace", trace_file, "--repeats", "1",
-        "--schedules", "dear", "wfbp",
+        "--schedules", *schedules,
         "--planners", "NoFusion", "SingleBucket", "MGWFBP", "Planned",
         "GridSearch(10000, 200000, trials=3, steps_per_trial=2)",
     )  # fmt: skip
     results = {(r["schedule"], r["planner"]): r for r in numbers["results"]}
-    assert len(results) == 10
-    for schedule in ("dear", "wfbp"):
+    assert len(results) == 5 * len(schedules)
+    for schedule in schedules:
         assert results[schedule, "NoFusion"]["buckets"] == 12
         assert results[schedule, "SingleBucket"]["buckets"] == 1
         search = next(r for (s, p), r in results.items() if s == schedule and "Grid" in p)
@@ -208,27 +211,32 @@ def test_wrong_arguments_are_refused_in_words(arguments, words, tmp_path):
 
 
 @pytest.mark.timeout(240)
-def test_sparse(tmp_path):
+@pytest.mark.parametrize(
+    "others", [(), pytest.param(("dense tree (TreeAR)",), marks=pytest.mark.long)]
+)
+def test_sparse(tmp_path, others):
     printed, numbers = benchmark(
         tmp_path, "sparse", "--rate", "100mbit", "--elements", "1000000", "--repeats", "2",
-        "--sums", "dense hierarchical", "dense tree (TreeAR)", "HiTopKComm",
+        "--sums", "dense hierarchical", *others, "HiTopKComm",
     )  # fmt: skip
     assert "step / parts" in printed
-    dense, tree, sparse = numbers["rows"]
+    dense, *trees, sparse = numbers["rows"]
+    assert len(trees) == len(others)
     # What leaves a node, in pairs of eight bytes: (m - 1) k with m = 2 nodes. Coded it is 0.545 of
     # that, headers included; a busy machine acknowledges more often.
     pairs = 8 * 0.01 * numbers["elements"]
     assert sparse["sent"] <= 0.57 * pairs
     assert dense["sent"] >= 4 * numbers["elements"]
-    # The tree's root gets the sum of the other node and sends that of both.
-    assert tree["sent"] >= 4 * numbers["elements"]
-    assert dense["predicted"] is tree["predicted"] is None
+    for tree in trees:
+        # The tree's root gets the sum of the other node and sends that of both.
+        assert tree["sent"] >= 4 * numbers["elements"]
+    assert all(row["predicted"] is None for row in (dense, *trees))
     phases = {"intra_reduce_scatter", "sparse_exchange", "intra_all_gather"}
     assert set(sparse["phases"][0]) == {"copy in", *phases, "copy out"}
     # Nine parts of a sum, each measured in every turn.
     assert [len(parts) for parts in sparse["parts"]] == [9, 9]
     assert all(seconds > 0 for parts in sparse["parts"] for seconds in parts.values())
-    for row in (dense, tree, sparse):
+    for row in numbers["rows"]:
         assert len(row["steps"]) == 2
         assert all(s >= e for s, e in zip(row["steps"], row["exchanges"], strict=True)), row
 
@@ -300,15 +308,27 @@ def test_embeddings_sweep(tmp_path):
             assert result["communication"] > 0, result
 
 
+_GATHERED = ("all_gather_raw", "all_gather")
+
+
 @pytest.mark.timeout(400)
-def test_embeddings_replay(tmp_path):
+@pytest.mark.parametrize(
+    "methods",
+    # test_embeddings_sweep has the others, too.
+    [
+        (*_GATHERED, "parameter_servers"),
+        pytest.param(
+            ("byteps", *_GATHERED, "parameter_servers", "all_to_all"), marks=pytest.mark.long
+        ),
+    ],
+)
+def test_embeddings_replay(tmp_path, methods):
     layers = [Layer(name, 4 * 500 * 32, 1e-3, 2e-3) for name in ("first", "second")]
     for place in (1, 2, 4):
         layers.insert(place, Layer(f"dense{place}", 40_000, 1e-3, 2e-3))
     tables = tuple(Table(name, 500, 32, 120, 80, 40, 4) for name in ("first", "second"))
     path = tmp_path / "tables.json"
     Trace("two tables", tuple(layers), tables).save(path)
-    methods = ("byteps", "all_gather_raw", "all_gather", "parameter_servers", "all_to_all")
     printed, numbers = benchmark(
         tmp_path, "embeddings", "replay", "--rate", "200mbit", "--trace", str(path), "--scale", "1",
         "--repeats", "1", "--iterations", "2", "--methods", *methods, timeout=380,

@@ -14,6 +14,7 @@ import sys
 
 import documentation
 import pytest
+import ranks
 import yaml
 from documentation import DOCS, PAGES, README, ROOT
 
@@ -28,6 +29,8 @@ MOST_NOT_RUN = 27
 FOREIGN = {"build/top_k_standalone_test", "kubectl", "mpirun", "pip", "sbatch", "sudo", "torchrun"}
 HARMLESS = {"ls", "wait"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+# Their commands are in getting-started.md and benchmarks.md, too, and in test_nlp_examples.py.
+RUN_ELSEWHERE = ("README.md", "docs/nlp.md", "docs/two-machines.md")
 
 
 def every_block() -> list[documentation.Block]:
@@ -103,8 +106,14 @@ def script_of(fragments: list[documentation.Block]) -> str:
 @pytest.mark.integration
 @pytest.mark.multi_process
 @pytest.mark.newest_only
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_blocks_run(page, tmp_path):
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name, marks=pytest.mark.long if name in RUN_ELSEWHERE else ())
+        for page, name in zip(PAGES, NAMES, strict=True)
+    ],
+)
+def test_blocks_run(page, tmp_path, monkeypatch):
     blocks = documentation.blocks_of(page)
     for name in ("benchmarks", "examples"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -127,10 +136,13 @@ def test_blocks_run(page, tmp_path):
     fragments = [b for b in blocks if b.language == "python" and not (b.title or b.reason)]
     if fragments:
         (tmp_path / "fragments.py").write_text(script_of(fragments))
-        command = [sys.executable, "-m", "tfdear", "run", "-n", "2", "--nodes", "2", "fragments.py"]
-        text = run(command, tmp_path)
-        for rank in range(2):
-            assert f"rank {rank} ran them all" in text
+        # On two nodes. Their processes are forked, which takes most of a fresh one's start.
+        monkeypatch.chdir(tmp_path)
+        results = ranks.run_ranks(
+            2, tmp_path / "fragments.py", lambda rank: {"TFDEAR_NODE_RANK": str(rank)}, DEADLINE
+        )
+        for rank, (code, text) in enumerate(results):
+            assert code == 0 and f"rank {rank} ran them all" in text, text[-6000:]
     if page == QUICK_START:
         # With the launcher, in one process, on two nodes (its log is a file), with TF_CONFIG.
         losses = [float(x) for x in re.findall(r"^\d ranks, loss (\S+)$", printed, re.MULTILINE)]

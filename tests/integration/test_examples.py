@@ -95,6 +95,8 @@ def test_digits_alone(start):
     check_summary(output_of(start(DIGITS, *flags, OMP_NUM_THREADS="1")), workers=1)
 
 
+# docs/getting-started.md and TensorFlow's tutorials, in test_saving.py, start jobs so, too.
+@pytest.mark.long
 def test_digits_under_tf_config(start):
     ports = []
     with contextlib.ExitStack() as probes:

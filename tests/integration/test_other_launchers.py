@@ -124,8 +124,19 @@ def check_one_job(command, folder, job=JOB, **variables):
     assert sorted(found) == expected, output[-6000:]
 
 
-@pytest.mark.parametrize("launcher", [torchrun, mpirun])
-@pytest.mark.parametrize("variables", [{}, SLURM_BATCH], ids=["alone", "in a batch script"])
+@pytest.mark.parametrize(
+    "launcher, variables",
+    [
+        pytest.param(torchrun, {}, id="torchrun-alone"),
+        pytest.param(
+            mpirun, SLURM_BATCH, marks=pytest.mark.newest_only, id="mpirun-in a batch script"
+        ),
+        pytest.param(mpirun, {}, marks=pytest.mark.long, id="mpirun-alone"),
+        pytest.param(
+            torchrun, SLURM_BATCH, marks=pytest.mark.long, id="torchrun-in a batch script"
+        ),
+    ],
+)
 def test_one_job(launcher, variables, tmp_path):
     check_one_job(launcher(), tmp_path, **variables)
 
@@ -198,5 +209,6 @@ def test_slurm_starts_one_job(slurm, tmp_path):
     check_one_job([program("srun"), "-n", str(NUM_RANKS)], tmp_path, **slurm)
 
 
+@pytest.mark.newest_only
 def test_torchrun_in_a_real_allocation(slurm, tmp_path):
     check_one_job([program("srun"), "-n", "1", *torchrun()], tmp_path, PLACE, **slurm)

@@ -81,7 +81,10 @@ def block_of_buckets(report, plan):
     ]
 
 
-SCHEDULES = ["dear", "wfbp", "bytescheduler", "sequential"]
+SCHEDULES = [
+    *("dear", "bytescheduler"),
+    *(pytest.param(schedule, marks=pytest.mark.long) for schedule in ("wfbp", "sequential")),
+]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -139,7 +142,9 @@ def test_groups(train):
             assert dense[:1] in buckets
 
 
-@pytest.mark.parametrize("schedule", ["dear", "bytescheduler"])
+@pytest.mark.parametrize(
+    "schedule", ["dear", pytest.param("bytescheduler", marks=pytest.mark.long)]
+)
 def test_blocks_in_two_levels(train, schedule):
     options = {"world_size": 4, "nodes": 2, "collective": "hierarchical"}
     reference = train("FixedSize(4096)", **options)

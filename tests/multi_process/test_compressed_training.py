@@ -13,6 +13,7 @@ from ranks import Ranks
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 
 _JOB = str(pathlib.Path(__file__).parent / "jobs" / "compressed_training_job.py")
+LONG = pytest.mark.long
 COMPRESSION = "MSTopK(0.05, dense_below=0)"
 
 
@@ -78,10 +79,13 @@ def is_sorted(order, ready):
     return all(ready[a] < ready[b] + 0.01 for a, b in zip(order, order[1:], strict=False))
 
 
+@pytest.mark.newest_only
 @pytest.mark.parametrize("model", ["first layer first", "last layer first"])
 def test_phases_run_where_they_belong(tmp_path, model):
     # Collectives take a while, and no forward pass waits for an epoch to begin.
     variables = {"TFDEAR_MAX_DELAY_MS": "5", "CASE_ONE_EPOCH": "1", **DEFAULT_PLANNER}
+    # Longer than a busy machine makes ranks differ, as a rule.
+    variables["CASE_PAUSE"] = "0.06"
     if model == "last layer first":
         variables["CASE_LAST_FIRST"] = "1"
     reports = run(tmp_path, **variables)
@@ -137,15 +141,31 @@ def test_phases_run_where_they_belong(tmp_path, model):
         )
 
 
-def test_no_schedule_changes_a_bit(tmp_path, uninterrupted):
-    for schedule in ("wfbp", "sequential", "bytescheduler"):
-        check_same(run(tmp_path / schedule, TFDEAR_SCHEDULE=schedule), uninterrupted)
-    planned = run(tmp_path / "planned", **DEFAULT_PLANNER)
-    check_same(planned, planned)
-    check_same(run(tmp_path / "again", TFDEAR_MAX_DELAY_MS="10", **DEFAULT_PLANNER), planned)
-    check_same(run(tmp_path / "barrier", TFDEAR_BARRIER="1", **DEFAULT_PLANNER), planned)
+@pytest.mark.newest_only
+@pytest.mark.parametrize(
+    "schedule", [pytest.param(s, marks=LONG) for s in ("wfbp", "sequential")] + ["bytescheduler"]
+)
+def test_no_schedule_changes_a_bit(tmp_path, uninterrupted, schedule):
+    check_same(run(tmp_path, TFDEAR_SCHEDULE=schedule), uninterrupted)
 
 
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    reports = run(tmp_path_factory.mktemp("planned"), **DEFAULT_PLANNER)
+    check_same(reports, reports)
+    return reports
+
+
+@pytest.mark.newest_only
+@pytest.mark.parametrize(
+    "variable, value",
+    [("TFDEAR_MAX_DELAY_MS", "10"), pytest.param("TFDEAR_BARRIER", "1", marks=LONG)],
+)
+def test_neither_delays_nor_a_barrier_change_a_bit(tmp_path, planned, variable, value):
+    check_same(run(tmp_path, **{variable: value}, **DEFAULT_PLANNER), planned)
+
+
+@pytest.mark.newest_only
 def test_density_one_is_dense(tmp_path):
     dense = run(tmp_path / "dense", compression="None")
     full = run(tmp_path / "full", compression="MSTopK(1.0, dense_below=0)")
@@ -153,6 +173,7 @@ def test_density_one_is_dense(tmp_path):
     np.testing.assert_allclose(weights(full[0]), weights(dense[0]), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.newest_only
 def test_momentum_of_the_optimizer_is_corrected(tmp_path):
     options = "0.05, dense_below=0, warm_up_steps=0"
     optimizers = "keras.optimizers.SGD(0.05, momentum=0.5)", "keras.optimizers.SGD(0.05)"
@@ -172,7 +193,8 @@ def test_momentum_of_the_optimizer_is_corrected(tmp_path):
     assert np.abs(weights(found[0]) - weights(uncorrected[0])).max() > 1e-3
 
 
-@pytest.mark.parametrize("optimizer", ["LARS", "LAMB"])
+@pytest.mark.newest_only
+@pytest.mark.parametrize("optimizer", [pytest.param("LARS", marks=LONG), "LAMB"])
 def test_parallel_norms_are_of_the_compressed_sum(tmp_path, optimizer):
     parallel, alone = (
         run(
@@ -191,7 +213,10 @@ def test_parallel_norms_are_of_the_compressed_sum(tmp_path, optimizer):
     np.testing.assert_allclose(weights(parallel[0]), weights(alone[0]), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", ["", ", momentum=0.9, warm_up_steps=15"])
+# With momentum there is one residual more to keep.
+@pytest.mark.parametrize(
+    "options", [pytest.param("", marks=LONG), ", momentum=0.9, warm_up_steps=15"]
+)
 def test_crash_and_resume_is_the_uninterrupted_run(tmp_path, options, uninterrupted):
     compression = COMPRESSION.replace(")", f"{options})")
     reference = run(tmp_path / "whole", compression=compression) if options else uninterrupted

@@ -7,7 +7,7 @@ import pytest
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module", params=(2, 3))
+@pytest.fixture(scope="module", params=(pytest.param(2, marks=pytest.mark.long), 3))
 def reports(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(f"ranks_{request.param}")
     env = {"TFDEAR_CHECK_EVERY": "2"}

@@ -72,7 +72,10 @@ def check_close(reports, reference):
             np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+# Three ranks divide nothing evenly.
+@pytest.mark.parametrize(
+    "world_size", [3, *(pytest.param(size, marks=pytest.mark.long) for size in (2, 4))]
+)
 def test_any_plan_gives_the_same_bits(train, world_size):
     reference = train(world_size, "fixed")
     assert reference[0]["plans"] == 1
@@ -84,7 +87,9 @@ def test_any_plan_gives_the_same_bits(train, world_size):
             np.testing.assert_array_equal(value, expected)
 
 
-@pytest.mark.parametrize("schedule", ["bytescheduler", "wfbp"])
+@pytest.mark.parametrize(
+    "schedule", ["bytescheduler", pytest.param("wfbp", marks=pytest.mark.long)]
+)
 def test_schedules_with_changing_plans(train, schedule):
     reference = train(2, "fixed")
     reports = train(2, "rotation", schedule)
@@ -101,7 +106,9 @@ def test_trees_with_changing_plans(train):
     check_close(reports, reference)
 
 
-@pytest.mark.parametrize("schedule", ["dear", "bytescheduler"])
+@pytest.mark.parametrize(
+    "schedule", ["dear", pytest.param("bytescheduler", marks=pytest.mark.long)]
+)
 def test_any_plan_gives_the_same_bits_in_two_levels(train, schedule):
     # Within a node in the order of its ranks, then in the order of the nodes, whatever the bucket.
     reference = train(4, "fixed", collective="hierarchical", nodes=2)

@@ -11,6 +11,7 @@ import ranks as ranks_module
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
+LONG = pytest.mark.long
 _JOBS = pathlib.Path(__file__).parent / "jobs"
 INTRA = ("intra_reduce_scatter", "intra_all_gather")
 INTER = ("inter_reduce_scatter", "inter_all_gather")
@@ -63,14 +64,14 @@ def steps_of(report):
     ("nodes", "collective", "schedule"),
     [
         ((0, 0, 1, 1), "hierarchical", "dear"),
-        ((0, 0, 1, 1), "hierarchical", "wfbp"),
+        pytest.param((0, 0, 1, 1), "hierarchical", "wfbp", marks=LONG),
         ((0, 0, 1, 1), "hierarchical", "bytescheduler"),
         ((0, 1, 1, 0), "hierarchical", "dear"),
         ((0, 0, 1, 1), "torus2d", "dear"),
         ((0, 0, 0, 0), "torus2d", "dear"),
-        ((0, 1), "hierarchical", "dear"),
+        pytest.param((0, 1), "hierarchical", "dear", marks=LONG),
         ((0, 0, 0), "hierarchical", "dear"),
-        ((0, 1, 2), "torus2d", "dear"),
+        pytest.param((0, 1, 2), "torus2d", "dear", marks=LONG),
     ],
 )
 def test_weights_are_those_of_a_ring(train, nodes, collective, schedule):
@@ -240,7 +241,7 @@ def test_ranks_with_different_collectives_are_refused():
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("victim", [3, 0])
+@pytest.mark.parametrize("victim", [3, pytest.param(0, marks=LONG)])
 def test_survivors_on_both_nodes_end_with_the_victims_name(victim):
     environment = on_nodes((0, 0, 1, 1), TFDEAR_COLLECTIVE="hierarchical", TFDEAR_HEARTBEAT="5")
     job = ranks_module.Ranks(4, _JOBS / "failing_training.py", environment, ("kill", str(victim)))

@@ -80,7 +80,7 @@ _TABLES = """
 @pytest.mark.multi_process
 @pytest.mark.newest_only
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("schedule", ["2d", "none"])
+@pytest.mark.parametrize("schedule", ["2d", pytest.param("none", marks=pytest.mark.long)])
 def test_twenty_tables_are_in_one_exchange(schedule):
     env = {"TFDEAR_EMBEDDING_SCHEDULE": schedule}
     for code, output in ranks_module.run_ranks(3, _TABLES, env, timeout=120):

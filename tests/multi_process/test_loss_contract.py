@@ -36,6 +36,9 @@ CASES = (
     "loop_in_scope",
     "eager_loop",
 )
+# Three ranks divide no batch evenly.
+SEVERAL = (pytest.param(2, marks=pytest.mark.long), 3)
+WORLD_SIZES = (pytest.param(1, marks=pytest.mark.long), *SEVERAL)
 # A step that scales by itself logs its share of the loss, as under TensorFlow's strategies.
 LOGS_ITS_SHARE = ("self_scaled", "average_loss", "on_batch")
 
@@ -50,7 +53,7 @@ def reports(tmp_path_factory):
     return run_once
 
 
-@pytest.mark.parametrize("world_size", (1, 2, 3))
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
 @pytest.mark.parametrize("case", CASES)
 def test_numbers_are_those_of_one_process(reports, case, world_size):
     reference = reports(None)[0]
@@ -66,7 +69,7 @@ def test_numbers_are_those_of_one_process(reports, case, world_size):
             )
 
 
-@pytest.mark.parametrize("world_size", (2, 3))
+@pytest.mark.parametrize("world_size", SEVERAL)
 def test_run_sums_gradients_and_says_so_once(reports, world_size):
     for rank, report in enumerate(reports(world_size)):
         outcome = report["summed_in_run"]
@@ -75,7 +78,7 @@ def test_run_sums_gradients_and_says_so_once(reports, world_size):
     assert reports(1)[0]["summed_in_run"]["warned"] == 0
 
 
-@pytest.mark.parametrize("world_size", (1, 2, 3))
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_a_sum_over_rows_by_hand_is_warned_of_once(reports, world_size):
     for rank, report in enumerate(reports(world_size)):
         warned = {name: int(count) for name, count in report["sums_by_hand"].items()}
@@ -84,7 +87,7 @@ def test_a_sum_over_rows_by_hand_is_warned_of_once(reports, world_size):
         assert len(warned) == 5 and not any(warned.values()), warned
 
 
-@pytest.mark.parametrize("world_size", (1, 2, 3))
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_what_run_eagerly_hides_is_said_once(reports, world_size):
     for rank, report in enumerate(reports(world_size)):
         once = 1 if rank == 0 and world_size > 1 else 0

@@ -63,7 +63,7 @@ def test_timelines_are_valid_and_complete(traces):
         passes = [event for event in trace["traceEvents"] if event["name"] == "forward"]
         assert len(passes) == _STEPS
         names = {event["name"].split()[0] for event in trace["traceEvents"] if event["ph"] == "X"}
-        assert {"backward", "reduce_scatter", "all_gather", "update"} <= names
+        assert {"backward", "reduce_scatter", "all_gather", "update", "wait"} <= names
     check_trace(timeline.merge(traces))
 
 

@@ -32,18 +32,26 @@ def fail(victim, fault, number=None, variables=()):
         return codes, [ranks.output(rank) for rank in range(3)], ranks.processes[victim].pid
 
 
-@pytest.mark.parametrize("victim", [1, 0])
+FAULTS = {
+    "kill": ("none", signal.SIGKILL, "was lost: it was killed or crashed"),
+    "stop": ("none", signal.SIGSTOP, "stopped, or"),
+    "exception": ("exception", None, "failed: ValueError: the data set is empty"),
+    "exit": ("exit", None, "left the job (its script ended) while"),
+}
+
+
+# test_training_failures.py has more of rank 0, in a training.
 @pytest.mark.parametrize(
-    "fault, number, words",
+    "kind, victim",
     [
-        ("none", signal.SIGKILL, "was lost: it was killed or crashed"),
-        ("none", signal.SIGSTOP, "stopped, or"),
-        ("exception", None, "failed: ValueError: the data set is empty"),
-        ("exit", None, "left the job (its script ended) while"),
+        *((kind, 1) for kind in ("kill", "exception")),
+        *(pytest.param(kind, 1, marks=pytest.mark.newest_only) for kind in ("stop", "exit")),
+        ("kill", 0),
+        *(pytest.param(kind, 0, marks=pytest.mark.long) for kind in FAULTS if kind != "kill"),
     ],
-    ids=["kill", "stop", "exception", "exit"],
 )
-def test_survivors_name_the_rank(victim, fault, number, words):
+def test_survivors_name_the_rank(kind, victim):
+    fault, number, words = FAULTS[kind]
     codes, outputs, pid = fail(victim, fault, number)
     for rank in range(3):
         if rank == victim:
@@ -66,6 +74,7 @@ def test_different_collectives_are_shown_to_every_rank():
         assert "ranks 0, 2: all_reduce float32[10]; rank 1: all_gather float32[10] (#" in output
 
 
+@pytest.mark.newest_only
 def test_rank_that_does_not_come():
     codes, outputs, _ = fail(1, "busy", variables={"JOB_TIMEOUT": "6"})
     for rank in (0, 2):
@@ -74,6 +83,7 @@ def test_rank_that_does_not_come():
         assert "Rank 1 did not come: rank 1 is alive but waits in no collective" in outputs[rank]
 
 
+@pytest.mark.newest_only
 def test_rank_that_cannot_be_reached_by_an_abort_ends_itself():
     # The busy rank sleeps in one call, as a rank does that hangs in a driver or a file system.
     variables = {"JOB_TIMEOUT": "4", "JOB_CLEANUP_TIMEOUT": "3"}
@@ -83,6 +93,7 @@ def test_rank_that_cannot_be_reached_by_an_abort_ends_itself():
         assert "cleanup_timeout 3 s" in ranks.output(1)
 
 
+@pytest.mark.newest_only
 def test_rank_that_writes_a_checkpoint_may_finish_it(tmp_path):
     variables = {
         "JOB_TIMEOUT": "4",

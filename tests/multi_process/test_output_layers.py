@@ -153,7 +153,9 @@ DISAGREEING = """
 
 @pytest.mark.newest_only
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("exchange", ["all_to_all", "all_gather"])
+@pytest.mark.parametrize(
+    "exchange", ["all_to_all", pytest.param("all_gather", marks=pytest.mark.long)]
+)
 def test_ranks_that_disagree_on_candidates_say_so(exchange):
     outcomes = ranks.run_ranks(3, DISAGREEING, arguments=(exchange, "calls"))
     for code, output in outcomes:

@@ -9,9 +9,10 @@ import pytest
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 
-MORE_RANKS = [pytest.param(size, marks=pytest.mark.newest_only) for size in (3, 4)]
+LONG = pytest.mark.long
 STEPS = ("lars", "lamb", "lars_excluded", "lamb_excluded")
 FITS = ("fit", "scaled", "accumulated", "eager", "restored", "embedding")
+SOME_FITS = ("accumulated", "restored")
 SCHEDULES = {
     "wfbp": {"TFDEAR_SCHEDULE": "wfbp"},
     "sequential": {"TFDEAR_SCHEDULE": "sequential"},
@@ -69,7 +70,15 @@ def check_shared(reports, case):
         assert report[case + "_alone"]["own/norms"] == 0
 
 
-@pytest.mark.parametrize("world_size", [1, 2, *MORE_RANKS])
+# Three ranks divide nothing evenly.
+@pytest.mark.parametrize(
+    "world_size",
+    [
+        1,
+        pytest.param(3, marks=pytest.mark.newest_only),
+        *(pytest.param(size, marks=LONG) for size in (2, 4)),
+    ],
+)
 def test_steps_against_numpy(world_size, tmp_path):
     reports = case_reports.run_job(
         "layer_adaptive_job.py", world_size, tmp_path, cases=cases(STEPS), timeout=300
@@ -81,7 +90,14 @@ def test_steps_against_numpy(world_size, tmp_path):
 
 
 @pytest.mark.newest_only
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    "schedule",
+    # The others travel as these do, or in parts of what a torus does.
+    [
+        pytest.param(name, marks=() if name in ("bytescheduler", "torus2d", "delays") else LONG)
+        for name in SCHEDULES
+    ],
+)
 def test_schedules(schedule, tmp_path):
     names = ("lars", "lamb")
     # Small buckets, so that layers reach over their borders and some buckets have several layers.
@@ -105,15 +121,16 @@ def test_schedules(schedule, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "world_size, optimizer",
+    "world_size, optimizer, fits",
     [
-        (2, "lars"),
-        pytest.param(3, "lamb", marks=pytest.mark.newest_only),
-        pytest.param(2, "lamb", marks=pytest.mark.long),
+        pytest.param(2, "lars", FITS, id="2-lars"),
+        pytest.param(3, "lamb", SOME_FITS, marks=pytest.mark.newest_only, id="3-lamb-some"),
+        pytest.param(3, "lamb", FITS, marks=(LONG, pytest.mark.newest_only), id="3-lamb"),
+        pytest.param(2, "lamb", FITS, marks=LONG, id="2-lamb"),
     ],
 )
-def test_trainings_as_without_parallel_norms(world_size, optimizer, tmp_path):
-    names = [f"{optimizer}_{fit}" for fit in FITS]
+def test_trainings_as_without_parallel_norms(world_size, optimizer, fits, tmp_path):
+    names = [f"{optimizer}_{fit}" for fit in fits]
     reports = case_reports.run_job(
         "layer_adaptive_job.py", world_size, tmp_path, cases=cases(names), timeout=400
     )
@@ -127,7 +144,7 @@ def test_trainings_as_without_parallel_norms(world_size, optimizer, tmp_path):
                 )
 
 
-@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.newest_only)])
+@pytest.mark.parametrize("world_size", [3, *(pytest.param(size, marks=LONG) for size in (2, 4))])
 def test_parallel_tensor_operator(world_size, tmp_path):
     reports = case_reports.run_job(
         "layer_adaptive_job.py", world_size, tmp_path, cases="operator", timeout=200

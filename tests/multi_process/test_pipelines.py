@@ -8,7 +8,7 @@ import pytest
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module", params=(2, 3))
+@pytest.fixture(scope="module", params=(pytest.param(2, marks=pytest.mark.long), 3))
 def reports(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(f"ranks_{request.param}")
     return case_reports.run_job("pipeline_job.py", request.param, directory, timeout=240)

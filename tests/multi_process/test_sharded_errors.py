@@ -55,7 +55,7 @@ def test_an_id_that_is_no_row_of_one_rank(method, given):
     ("kind", "expected"),
     [
         ("rows", ("20 x 6", "24 x 6")),
-        ("columns", ("20 x 6", "20 x 8")),
+        pytest.param("columns", ("20 x 6", "20 x 8"), marks=pytest.mark.long),
         ("order", ("users", "items")),
     ],
 )

@@ -40,8 +40,8 @@ def train(tmp_path_factory):
     [
         pytest.param(size, case, names, marks=marks, id=f"{size}-{case}")
         for size, names, marks in (
-            (1, FEW, ()),
             (3, CASES, ()),
+            (1, FEW, pytest.mark.long),
             (1, tuple(case for case in CASES if case not in FEW), pytest.mark.long),
             (4, FEW, (pytest.mark.long, pytest.mark.newest_only)),
         )

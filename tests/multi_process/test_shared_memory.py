@@ -109,7 +109,9 @@ print("REPORT", {"digest": digest, "used_kb": used_kb})
 @pytest.mark.multi_process
 @pytest.mark.newest_only
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("schedule", ["dear", "bytescheduler"])
+@pytest.mark.parametrize(
+    "schedule", ["dear", pytest.param("bytescheduler", marks=pytest.mark.long)]
+)
 def test_sums_in_memory_of_all_ranks_change_no_bit(schedule):
     def train(shared_memory):
         environment = {"SCHEDULE": schedule, "TFDEAR_SHARED_MEMORY": shared_memory}

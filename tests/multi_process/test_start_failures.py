@@ -46,12 +46,11 @@ def _check(phase, victim):
     ("phase", "victim"),
     [
         ("announced", 2),
-        ("announced", 0),
+        pytest.param("announced", 0, marks=pytest.mark.long),
         ("joining", 1),
-        ("groups", 2),
+        pytest.param("groups", 2, marks=pytest.mark.long),
         ("groups", 0),
-        ("memory", 1),
-        ("links", 1),
+        *(pytest.param(phase, 1, marks=pytest.mark.newest_only) for phase in ("memory", "links")),
     ],
 )
 def test_rank_that_dies_in_the_start_is_named(phase, victim):

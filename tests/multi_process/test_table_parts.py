@@ -14,7 +14,11 @@ _JOB = pathlib.Path(__file__).parent / "jobs" / "table_parts_job.py"
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("world_size", "schedule", "shared_memory"),
-    [(2, "2d", "1"), (3, "2d", "0"), (3, "horizontal", "1")],
+    [
+        pytest.param(2, "2d", "1", marks=pytest.mark.long),
+        (3, "2d", "0"),
+        (3, "horizontal", "1"),
+    ],
 )
 def test_bytes_are_those_of_the_ids(world_size, schedule, shared_memory, tmp_path):
     environment = {

@@ -66,7 +66,7 @@ def _check_order(events):
     assert under_backward >= 0.8 * (_STEPS - 1)
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_hints_schedules_and_delays_change_no_bit(tmp_path, world_size):
     ((expected, _), *others) = _train(
         tmp_path / "none", world_size, TFDEAR_EMBEDDING_SCHEDULE="none"
@@ -104,7 +104,9 @@ def test_what_travels_last_waits_for_the_dense_sums_of_the_forward_pass(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["sgd", "lion", "rmsprop"])
+@pytest.mark.parametrize(
+    "optimizer", ["sgd", pytest.param("lion", marks=pytest.mark.long), "rmsprop"]
+)
 def test_other_optimizers_and_loops_in_a_graph(tmp_path, optimizer):
     env = {"CASE_OPTIMIZER": optimizer, "CASE_STEPS_PER_EXECUTION": "4"}
     ((expected, _), *_) = _train(tmp_path / "none", TFDEAR_EMBEDDING_SCHEDULE="none", **env)

@@ -27,7 +27,12 @@ _WORDS = {
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("kind", "victim"),
-    [("kill", 1), ("kill", 0), ("stop", 2), ("stop", 0), ("raise", 0), ("exit", 1), ("exit", 0)],
+    [
+        *(("kill", 0), ("stop", 0), ("raise", 0), ("exit", 0)),
+        # As in test_monitor.py, which has no training.
+        *(pytest.param(*case, marks=pytest.mark.long) for case in (("kill", 1), ("stop", 2))),
+        pytest.param("exit", 1, marks=pytest.mark.long),
+    ],
 )
 def test_survivors_end_with_the_victims_name(kind, victim):
     job = ranks_module.Ranks(
@@ -61,7 +66,7 @@ def test_ranks_that_call_different_collectives_all_hear_who_sent_what():
 
 @pytest.mark.multi_process
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("method", ["evaluate", "predict"])
+@pytest.mark.parametrize("method", ["evaluate", pytest.param("predict", marks=pytest.mark.long)])
 def test_what_the_chief_does_alone_fails_with_the_rule(method):
     arguments = ("on_the_chief_alone", "0", method)
     (code, output), _ = ranks_module.run_ranks(2, _JOB, None, 90, arguments)

@@ -19,7 +19,9 @@ _JOB = pathlib.Path(__file__).parent / "jobs" / "wire_bytes.py"
 @pytest.mark.newest_only
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(os.geteuid() != 0, reason="making network namespaces needs root")
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize(
+    "world_size", [3, *(pytest.param(size, marks=pytest.mark.long) for size in (2, 4))]
+)
 def test_collectives_send_no_more_than_they_must(world_size, tmp_path):
     with netlab.temporary(world_size, rate=None) as lab:
         variables = {"TFDEAR_CONNECTIONS": str(_CONNECTIONS)}

@@ -102,11 +102,13 @@ STATUS_CODES = (
     "cancelled",
     "resource_exhausted",
 )
+# What ranks exchange for sharded tables, and when they split ids by what a step needs.
+TABLE_EXCHANGES = ("embedding_ids", "embedding_vectors", "embedding_prior", "embedding_delayed")
+TABLE_SPLIT = "embedding_split"
 # A step of a plan is an event of its own kind.
 EVENT_KINDS = (
     *("contribute", "collective", "update", "await", "read", "step", "norms", "forward"),
-    *("embedding_ids", "embedding_vectors", "embedding_prior", "embedding_delayed", "row_update"),
-    *("embedding_split", "wait"),
+    *(*TABLE_EXCHANGES, "row_update", TABLE_SPLIT, "wait"),
     *(kind.name for kind in STEP_KINDS),
 )
 

@@ -40,14 +40,28 @@ _COLOURS = {
         else _SPARSE_COLOUR
         for kind in _PHASES
     },
+    # Rows go to ranks that hold them, and vectors come from there, as in the halves of a sum.
+    "embedding_ids": _SPARSE_COLOUR,
+    "embedding_vectors": _COLOUR_OF_OPERATION[Operation.ALL_GATHER],
+    "embedding_prior": _COLOUR_OF_OPERATION[Operation.REDUCE_SCATTER],
+    "embedding_split": _OTHER_COLOUR,
+    "embedding_delayed": _COLOUR_OF_OPERATION[Operation.ALL_REDUCE],
+    "wait": "#666666",
     "reads wait": "#BBBBBB",
     "update": "#009E73",
 }
 # Steps of the two levels keep their names.
 _LABELS = {
-    kind.name: kind.name.replace("sparse_", "sparse ").replace("_", "-")
-    for kind in STEP_KINDS
-    if kind.group == Group.WORLD or kind.wire_format == WireFormat.SELECTED
+    "wait": "ops wait",
+    **{
+        kind: kind.removeprefix("embedding_")
+        for kind in (*names.TABLE_EXCHANGES, names.TABLE_SPLIT)
+    },
+    **{
+        kind.name: kind.name.replace("sparse_", "sparse ").replace("_", "-")
+        for kind in STEP_KINDS
+        if kind.group == Group.WORLD or kind.wire_format == WireFormat.SELECTED
+    },
 }
 # On which numbers are white.
 _DARK = {
@@ -56,9 +70,11 @@ _DARK = {
 }
 _SHOWN = (
     timeline.PASSES,
+    timeline.WAITS,
     timeline.COMMUNICATION,
     timeline.WITHIN_NODES,
     timeline.BETWEEN_NODES,
+    timeline.TABLES,
     timeline.READS,
     timeline.UPDATES,
 )
@@ -145,7 +161,8 @@ def draw(
     axes.legend(
         handles,
         labels,
-        ncols=min(len(entries), _LEGEND_COLUMNS),
+        # In as few lines as go beside the title, and as short ones.
+        ncols=-(-len(entries) // -(-len(entries) // _LEGEND_COLUMNS)),
         loc="lower right",
         bbox_to_anchor=(1.0, 1.0),
         frameon=False,

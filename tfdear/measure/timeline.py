@@ -3,11 +3,12 @@
 
 [Note: Lines of a timeline]
 A rank is a process of the trace, what it does at once are its threads: the passes of its steps, the
-gradients as they become ready, the collectives of gradients (one at a time; in two levels, one
-within and one between nodes), other collectives, updates, and the time in which reads waited for
-updates, with a mark where each could go on. Events on one thread must nest, so updates that run at
-once are spread over several threads. Reads are too many for that: TensorFlow starts all of a step's
-at once, and one span stands for those that wait.
+periods in which ops waited for the engine, the gradients as they become ready, the collectives of
+gradients (one at a time; in two levels, one within and one between nodes), what sharded tables
+exchange and the splits of their ids, other collectives, updates, and the time in which reads waited
+for updates, with a mark where each could go on. Events on one thread must nest, so updates that run
+at once are spread over several threads. Reads are too many for that: TensorFlow starts all of a
+step's at once, and one span stands for those that wait.
 """
 
 import json
@@ -23,19 +24,23 @@ from tfdear.measure import steps as statistics
 
 # Names of lines, in the order in which they are shown.
 PASSES = "passes"
+WAITS = "waits"
 GRADIENTS = "gradients ready"
 COMMUNICATION = "communication"
 WITHIN_NODES = "communication within nodes"
 BETWEEN_NODES = "communication between nodes"
+TABLES = "tables"
 OTHER_COLLECTIVES = "other collectives"
 UPDATES = "updates"
 READS = "waiting reads"
 LINES = (
     PASSES,
+    WAITS,
     GRADIENTS,
     COMMUNICATION,
     WITHIN_NODES,
     BETWEEN_NODES,
+    TABLES,
     OTHER_COLLECTIVES,
     UPDATES,
     READS,
@@ -46,6 +51,11 @@ _LINE_OF_GROUP = {
     names.Group.INTER: BETWEEN_NODES,
 }
 _LINE_OF_PHASE = {kind.name: _LINE_OF_GROUP[kind.group] for kind in names.STEP_KINDS}
+# What `detail` says of events of sharded tables.
+_DETAIL_OF_TABLES = {
+    **dict.fromkeys(names.TABLE_EXCHANGES, "bytes"),
+    names.TABLE_SPLIT: "ids",
+}
 # Threads per line: what happens at once is spread over them.
 _THREADS_PER_LINE = 1000
 _LATEST_MICROSECONDS = 1e17  # Three thousand years; floats tell microseconds apart that far.
@@ -113,6 +123,12 @@ def _add(writer: "_Writer", kind: str, row: np.void) -> None:
             bytes=row["detail"],
             computation_us=row["computation"],
         )
+    elif kind in _DETAIL_OF_TABLES:
+        numbers = {_DETAIL_OF_TABLES[kind]: row["detail"], "of_next_step": row["subject"]}
+        writer.span(TABLES, kind, begin, end, step=step, **numbers)
+    elif kind == "wait":
+        computation = row["computation"]
+        writer.span(WAITS, kind, begin, end, ops=row["detail"], computation_us=computation)
     elif kind == "contribute":
         name = f"gradient {row['subject']}"
         writer.instant(GRADIENTS, name, end, step=step, tensor=row["subject"], bucket=row["detail"])

@@ -20,6 +20,7 @@ DIRECTORY = pathlib.Path(sys.argv[1])
 TASK = os.environ.get("CASE_TASK", "train")
 LAST_FIRST = "CASE_LAST_FIRST" in os.environ
 WIDTH = int(os.environ.get("CASE_WIDTH", "48"))
+PAUSE = float(os.environ.get("CASE_PAUSE", "0.002"))  # Seconds.
 EPOCHS, STEPS, BATCH = *((1, 20) if "CASE_ONE_EPOCH" in os.environ else (4, 5)), 16
 RANDOM = np.random.RandomState(7)
 X = RANDOM.randn(BATCH * STEPS, 24).astype("float32")
@@ -31,7 +32,7 @@ class Pause(keras.layers.Layer):
 
     def call(self, inputs):
         def pause(value):
-            time.sleep(0.06)  # Longer than a busy machine makes ranks differ, as a rule.
+            time.sleep(PAUSE)
             return value
 
         def paused(value):

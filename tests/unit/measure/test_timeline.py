@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from event_rows import dear_steps, record, row
+from event_rows import dear_step, dear_steps, record, row
 from trace_format import check_trace
 
 from tfdear.commands import main as cli
@@ -67,6 +67,44 @@ def test_lines_show_passes_buckets_and_waits():
     assert len({event["tid"] for event in updates}) == 2
     ready = [event for event in trace["traceEvents"] if event["ph"] == "i"]
     assert sum(timeline.line_of(event) == timeline.GRADIENTS for event in ready) == 24
+
+
+def step_with_tables():
+    """A step in whose forward pass ops wait for vectors; rows are split in the backward pass."""
+    return record(
+        *dear_step(3, 100),
+        row("embedding_ids", 3, 0, 80, 101, 103),
+        row("embedding_vectors", 3, 0, 640, 103, 109),
+        row("wait", 0, 0, 5, 102, 110, 3),
+        row("embedding_split", 3, 0, 20, 164, 167),
+        row("embedding_prior", 3, 0, 320, 167, 171),
+        row("embedding_vectors", 3, 1, 320, 169, 175),
+        row("embedding_delayed", 3, 0, 160, 175, 178),
+    )
+
+
+def test_lines_show_what_ops_waited_for_and_what_tables_did():
+    trace = make(rows=step_with_tables())
+    check_trace(trace)
+    (wait,) = spans(trace, timeline.WAITS)
+    assert (wait["name"], wait["ts"], wait["dur"]) == ("wait", 102000, 8000)
+    assert wait["args"] == {"ops": 5, "computation_us": 3000}
+    of_tables = spans(trace, timeline.TABLES)
+    assert [event["name"] for event in of_tables] == [
+        "embedding_ids",
+        "embedding_vectors",
+        "embedding_split",
+        "embedding_prior",
+        "embedding_vectors",
+        "embedding_delayed",
+    ]
+    split, prior = of_tables[2:4]
+    assert (split["ts"], split["dur"]) == (164000, 3000)
+    assert split["args"] == {"step": 3, "ids": 20, "of_next_step": 0}
+    assert split["tid"] == prior["tid"]
+    assert prior["args"] == {"step": 3, "bytes": 320, "of_next_step": 0}
+    # Exchanges that run at once need a thread each.
+    assert of_tables[4]["tid"] == prior["tid"] + 1
 
 
 def test_the_clock_of_rank_0_is_everybodys():
@@ -206,6 +244,20 @@ def test_the_legend_explains_bars_numbers_and_ticks(tmp_path):
     text = (tmp_path / "timeline.svg").read_text()
     for entry in ("forward", "all-gather", "update", "number of the bucket", "a gradient is ready"):
         assert f">{entry}</text>" in text, entry
+
+
+def test_a_picture_shows_waits_and_tables(tmp_path):
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        timeline_drawing.draw(make(rows=step_with_tables()), tmp_path / "timeline.svg")
+    text = (tmp_path / "timeline.svg").read_text()
+    for label in ("rank 0  waits", "rank 0  tables"):
+        assert f">{label}<" in text, label
+    for entry in ("ops wait", "ids", "vectors", "split", "prior", "delayed"):
+        assert f">{entry}</text>" in text, entry
+    # In colours of their own, not in that of what nobody knows.
+    assert "#999999" not in text
 
 
 def test_steps_that_are_not_there_are_refused(tmp_path):
