@@ -29,8 +29,8 @@ MOST_NOT_RUN = 27
 FOREIGN = {"build/top_k_standalone_test", "kubectl", "mpirun", "pip", "sbatch", "sudo", "torchrun"}
 HARMLESS = {"ls", "wait"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-# Their commands are in getting-started.md and benchmarks.md, too, and in test_nlp_examples.py.
-RUN_ELSEWHERE = ("README.md", "docs/nlp.md", "docs/two-machines.md")
+# Their commands are in benchmarks.md, too, and in test_nlp_examples.py.
+RUN_ELSEWHERE = ("docs/nlp.md", "docs/two-machines.md")
 
 
 def every_block() -> list[documentation.Block]:
