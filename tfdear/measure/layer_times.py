@@ -4,10 +4,13 @@
 [Note: What the engine can see of computation]
 A gradient is handed to the engine when the backward pass has made it, so the times between
 contributions are those of the layers' backward computation. Marks tell when the forward pass comes
-to a variable (`forward_marks.py`): from one mark to the next the layer of the first is computed,
-less what communication was exposed there. What lies between the last mark and the first gradient is
-the last layer's forward and backward computation. Where there are no marks, as in a loop that
-computes eagerly, the forward pass is spread over the layers in proportion to their backward times.
+to a variable (`forward_marks.py`): from one mark to the next the layer of the first is computed, as
+soon as its variables are there; when that is tells the end of the wait for each. The time of the
+process's processor does not: an accelerator computes without it. Before the first layer vectors of
+tables are exchanged, which is not computation either. What lies between the last mark and the first
+gradient is the last layer's forward and backward computation. Where there are no marks, as in an
+eager loop, the forward pass is what is left of it without exposed communication, spread over the
+layers in proportion to their backward times.
 """
 
 import dataclasses
@@ -15,13 +18,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfdear.base.names import EVENT_KINDS
+from tfdear.base.names import EVENT_KINDS, TABLE_EXCHANGES
 from tfdear.measure import steps as statistics
 from tfdear.planning.trace import Layer, Trace
 
 _STEP = EVENT_KINDS.index("step")
 _CONTRIBUTE = EVENT_KINDS.index("contribute")
 _FORWARD = EVENT_KINDS.index("forward")
+_AWAIT = EVENT_KINDS.index("await")
+_TABLE_EXCHANGES = [EVENT_KINDS.index(kind) for kind in TABLE_EXCHANGES]
 _COLLECTIVES = [EVENT_KINDS.index(kind) for kind in statistics.PHASES]
 _SECONDS = 1e-6
 # Of the backward pass: times closer than this are taken for equal.
@@ -52,7 +57,8 @@ def measure(
     windows = windows[np.isin(windows["ticket"], opened["ticket"])]
     collectives = statistics.merge(rows[np.isin(rows["kind"], _COLLECTIVES)])
     contributions = rows[rows["kind"] == _CONTRIBUTE]
-    marks = rows[rows["kind"] == _FORWARD]
+    marks = rows[np.isin(rows["kind"], (_FORWARD, _AWAIT))]
+    exchanges = statistics.merge(rows[np.isin(rows["kind"], _TABLE_EXCHANGES)])
     ready, before_first, passes = [], [], []
     for ticket, begin in zip(windows["ticket"].tolist(), windows["begin"].tolist(), strict=True):
         of_step = contributions[contributions["ticket"] == ticket]
@@ -75,45 +81,62 @@ def measure(
     # Nothing shows when the backward pass began: the first layer takes what is usual.
     positive = backward[backward > 0]
     backward[0] = float(np.median(positive)) if len(positive) else 0.0
-    forward = max(float(np.median(before_first)) - backward[0], 0.0)
-    share = backward
+    forward = np.zeros(count)
     if len(variables):
         last = backward[0] / _SECONDS
         forwards = [
-            _forward_times(marks, variables, collectives, begin, first - last)
+            _forward_times(marks, variables, exchanges, begin, first - last)
             for begin, first in passes
         ]
-        measured = np.median(forwards, axis=0)[order]
-        share = measured if measured.any() else backward
-    share = share / share.sum() if share.sum() > 0 else np.full(count, 1 / count)
+        forward = np.median(forwards, axis=0)[order] * _SECONDS
+    if not forward.any():
+        share = backward / backward.sum() if backward.sum() > 0 else np.full(count, 1 / count)
+        forward = share * max(float(np.median(before_first)) - backward[0], 0.0)
     layers = tuple(
-        Layer(names[tensor], sizes[tensor], forward * float(part), float(seconds))
-        for tensor, part, seconds in zip(order, share, backward, strict=True)
+        Layer(names[tensor], sizes[tensor], *map(float, seconds))
+        for tensor, *seconds in zip(order, forward, backward, strict=True)
     )
     return Trace("measured", layers[::-1]), order[::-1].tolist()
 
 
 def _forward_times(
-    marks: np.ndarray, variables: Sequence[int], collectives: np.ndarray, begin: float, end: float
+    marks: np.ndarray, variables: Sequence[int], exchanges: np.ndarray, begin: float, end: float
 ) -> np.ndarray:
-    """Microseconds from the mark of each tensor's variable to the next mark, or to `end`."""
+    """Microseconds in which each tensor's layer computes: to the next variable's mark, or to `end`.
+
+    They count from the mark of its own variable, or from when that and those before it are there.
+    """
     times = np.zeros(len(variables))
-    inside = marks[(marks["begin"] >= begin) & (marks["begin"] < end)]
+    inside = marks[(marks["end"] >= begin) & (marks["end"] < end)]
     tensor_of_variable = {variable: tensor for tensor, variable in enumerate(variables)}
-    # A variable's first mark counts: a loop comes to it again and again.
-    first: dict[int, float] = {}
-    for variable, at in zip(inside["subject"].tolist(), inside["begin"].tolist(), strict=True):
-        if variable in tensor_of_variable:
-            first[variable] = min(first.get(variable, at), at)
-    if not first:
+    # The first of a variable counts: a loop comes to it again and again.
+    first, there = (_first_ends(inside[inside["kind"] == kind]) for kind in (_FORWARD, _AWAIT))
+    order = sorted(first.keys() & tensor_of_variable.keys(), key=first.__getitem__)
+    if not order:
         return times
-    order = sorted(first, key=first.__getitem__)
-    # What comes before the first layer, such as casting its input, is counted as its own.
-    starts = [begin, *(first[variable] for variable in order[1:])]
-    for variable, start, stop in zip(order, starts, [*starts[1:], end], strict=True):
-        exposed = _exposed(collectives, start, stop)
-        times[tensor_of_variable[variable]] = max(stop - start - exposed, 0.0)
+    # What comes before the first layer, such as casting its input, is counted as its own, but for
+    # the vectors that it gets.
+    stops = [*(first[variable] for variable in order[1:]), end]
+    at = begin + _within(exchanges, begin, first[order[0]])
+    for variable, stop in zip(order, stops, strict=True):
+        start = max(at, there.get(variable, at))
+        times[tensor_of_variable[variable]] = max(stop - start, 0.0)
+        at = max(start, stop)
     return times
+
+
+def _first_ends(rows: np.ndarray) -> dict[int, float]:
+    """When the first of the events of each subject ended."""
+    ends: dict[int, float] = {}
+    for subject, end in zip(rows["subject"].tolist(), rows["end"].tolist(), strict=True):
+        ends[subject] = min(ends.get(subject, end), end)
+    return ends
+
+
+def _within(periods: np.ndarray, begin: float, end: float) -> float:
+    """How much of the time between two lies in periods, which do not overlap."""
+    inside = np.minimum(periods["end"], end) - np.maximum(periods["begin"], begin)
+    return float(np.clip(inside, 0, None).sum())
 
 
 def of_buckets(
