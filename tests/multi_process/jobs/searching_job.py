@@ -56,7 +56,7 @@ class Stages(keras.callbacks.Callback):
         count = len(engine_plan.decode(words).buckets)
         self.buckets.append(count)
         self.looks.append(len(Recorded.told))
-        time.sleep(0.005 + (0.0035 * (LAYERS - count) if self.stage == 1 else 0.002 * (count - 1)))
+        time.sleep(0.01 + (0.01 * (LAYERS - count) if self.stage == 1 else 0.006 * (count - 1)))
         if batch % ASK_EVERY == ASK_EVERY - 1:
             self.stage = int(self.strategy.broadcast(tf.constant(self.next_stage())))
             self.model.stop_training = self.stage == 2
