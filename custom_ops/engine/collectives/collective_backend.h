@@ -178,8 +178,8 @@ class CollectiveBackend {
   virtual void SetGiveWay(std::function<void()> give_way) { (void)give_way; }
 
   // About how many bytes that were handed over may be on their way to others at once, in the dense
-  // collectives from here on: what gives way stops behind them. Equal on all ranks, in the thread of
-  // the collectives; changes time, not data. 0: as many as are fastest.
+  // collectives from here on: what gives way stops behind them. Equal on all ranks, in the thread
+  // of the collectives; changes time, not data. 0: as many as are fastest.
   virtual void LimitInFlight(size_t bytes) { (void)bytes; }
 };
 

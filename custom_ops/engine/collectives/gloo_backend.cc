@@ -16,7 +16,8 @@ namespace {
 
 // Fastest of 64 KiB .. 1 MiB on the loopback device with two ranks on two cores and 16 MiB.
 constexpr size_t kDefaultSegmentBytes = 512 * 1024;
-// A message of this length takes the line ten times as long, at 1 Gbit/s, as its handling the cores.
+// A message of this length takes the line ten times as long, at 1 Gbit/s, as its handling the
+// cores.
 constexpr size_t kShortestSegmentBytes = 32 * 1024;
 
 // A direct exchange has as many senders per receiver: more of them would collide in the switch.

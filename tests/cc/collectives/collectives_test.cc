@@ -569,8 +569,8 @@ TEST(GlooBackend, NoMoreThanTheLimitIsHandedOver) {
           EXPECT_EQ(data, std::vector<float>(data.size(), 81));
           const uint64_t sent = backend->bytes_sent();
           if (backend->rank() != 2) {  // rank 2 never comes
-            const Status status = backend->AllGather(data.data(), data.size(), DataType::kFloat32,
-                                                     Signature("x"), 1);
+            const Status status =
+                backend->AllGather(data.data(), data.size(), DataType::kFloat32, Signature("x"), 1);
             EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status.message();
             const uint64_t handed_over = backend->bytes_sent() - sent;
             EXPECT_EQ(handed_over, limit > 0 ? 4u << 16 : 4u << 19);
