@@ -137,10 +137,6 @@ int tfdear_start(int max_delay_ms, int64_t first_agreement, int tables_first, ch
   return Report(Engine::Get()->Start(options, std::move(groups)), error, error_size);
 }
 
-void tfdear_limit_in_flight(int64_t bytes) {
-  Engine::Get()->LimitInFlight(static_cast<size_t>(bytes));
-}
-
 int64_t tfdear_layout_create(const char* name, int lane) {
   return Engine::Get()->CreateLayout(name, static_cast<LaneKind>(lane));
 }

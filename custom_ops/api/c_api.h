@@ -34,8 +34,6 @@ TFDEAR_EXPORT int tfdear_group_connect(int lane, const char* const* blobs, const
 // The arguments are the engine's options, engine.h.
 TFDEAR_EXPORT int tfdear_start(int max_delay_ms, int64_t first_agreement, int tables_first,
                                char* error, int error_size);
-// Engine::LimitInFlight.
-TFDEAR_EXPORT void tfdear_limit_in_flight(int64_t bytes);
 
 TFDEAR_EXPORT int64_t tfdear_layout_create(const char* name, int lane);
 TFDEAR_EXPORT int tfdear_layout_add(int64_t layout, int data_type, int64_t count, int sparse,

@@ -125,9 +125,6 @@ class Engine {
   // with nothing held back. Empty: all start with nothing.
   Status LoadCompression(const std::vector<char>& state);
 
-  // RightOfWay::set_dense_in_flight(). Before the first layout is used, on all ranks alike.
-  void LimitInFlight(size_t bytes) { right_of_way_.set_dense_in_flight(bytes); }
-
   int64_t CreateVariable() { return next_variable_++; }
   PendingUpdates* pending() { return &pending_; }
   // Waits for all updates in flight, which are held back no longer; see PendingUpdates.

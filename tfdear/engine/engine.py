@@ -106,13 +106,6 @@ class Engine:
         """Hands the connected groups to the engine. Once per process."""
         call("start", max_delay_ms, first_agreement, tables_first)
 
-    def limit_in_flight(self, bytes: int) -> None:
-        """Says how many bytes of dense gradients may be on their way at once in steps with tables.
-
-        Before the first of them, on all ranks alike. 0: as many as are fastest.
-        """
-        load().tfdear_limit_in_flight(bytes)
-
     def compress(
         self,
         *,

@@ -110,7 +110,6 @@ class Job:
         self.table_choice = table_costs.agree(
             self.links.costs_of_class["world"], self.node.local_size, self.exchange
         )
-        self.engine.limit_in_flight(self.table_choice.in_flight_bytes)
         if options.compression is not None:
             self.sparse_buckets = compressed_buckets.agree(
                 options.compression,

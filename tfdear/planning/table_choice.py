@@ -27,9 +27,6 @@ NEVER_SUM = 1 << 62
 # takes so long on lines between continents; on a busy machine it may seem to take a tenth of that.
 _WORTH = 0.1
 _WORTH_SECONDS = 0.05
-# How long rows of tables may stand behind dense gradients that are on the line already. With less,
-# the line would rest while the threads that feed it wait for a core.
-_IN_FLIGHT_SECONDS = 5e-3
 # Variables of an optimizer for each one of the table, where it is not known: those of Adam.
 _SLOTS = 2
 _INDEX_BYTES = 8
@@ -67,12 +64,6 @@ class TableChoice:
         gather = self.collectives.all_gather
         others = max(self.ranks - 1, 1)
         return ExchangeCosts(self.collectives, LinearCost(gather.a, gather.b * self.ranks / others))
-
-    @property
-    def in_flight_bytes(self) -> int:
-        """How many bytes of dense gradients are on the line at once; 0: any number."""
-        per_byte = self.costs.all_to_all.b
-        return int(_IN_FLIGHT_SECONDS / per_byte) if per_byte > 0 else 0
 
     def divides(self, rows: int, columns: int, value_bytes: int = 4) -> bool:
         """Returns whether a table is divided, as nearly always.

@@ -176,11 +176,6 @@ class CollectiveBackend {
   // What to call between two segments of a collective, where a backend cuts data into such and they
   // share a line with others: it may wait a while for what goes first. Before the first collective.
   virtual void SetGiveWay(std::function<void()> give_way) { (void)give_way; }
-
-  // About how many bytes that were handed over may be on their way to others at once, in the dense
-  // collectives from here on: what gives way stops behind them. Equal on all ranks, in the thread
-  // of the collectives; changes time, not data. 0: as many as are fastest.
-  virtual void LimitInFlight(size_t bytes) { (void)bytes; }
 };
 
 }  // namespace tfdear

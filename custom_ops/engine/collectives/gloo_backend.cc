@@ -16,8 +16,6 @@ namespace {
 
 // Fastest of 64 KiB .. 1 MiB on the loopback device with two ranks on two cores and 16 MiB.
 constexpr size_t kDefaultSegmentBytes = 512 * 1024;
-// With 64 KiB four ranks lose half a percent of a line of 1 Gbit/s.
-constexpr size_t kShortestSegmentBytes = 32 * 1024;
 
 // A direct exchange has as many senders per receiver: more of them would collide in the switch.
 constexpr int kDefaultDirectRanks = 8;
@@ -52,7 +50,6 @@ Status GlooBackend::Create(int rank, int size, const std::string& bind_address,
 
 GlooBackend::GlooBackend(std::unique_ptr<GlooTransport> transport)
     : transport_(std::move(transport)),
-      longest_segment_(kDefaultSegmentBytes),
       segment_bytes_(kDefaultSegmentBytes),
       direct_ranks_(kDefaultDirectRanks),
       direct_(transport_->rank(), transport_->size()) {}
@@ -64,17 +61,7 @@ Status GlooBackend::Connect(const std::vector<std::string>& blob_of_rank) {
 }
 
 void GlooBackend::set_segment_bytes(size_t bytes) {
-  longest_segment_ = segment_bytes_ = std::max<size_t>(bytes, sizeof(double));
-}
-
-void GlooBackend::LimitInFlight(size_t bytes) {
-  segment_bytes_ = longest_segment_;
-  if (bytes == 0 || size() == 1) return;
-  // What a direct exchange has handed over: some rounds, of a segment for each peer.
-  const size_t segments = GlooExchange::RoundsAhead(transport_->connections()) * (size() - 1);
-  while (segment_bytes_ * segments > bytes && segment_bytes_ / 2 >= kShortestSegmentBytes) {
-    segment_bytes_ /= 2;
-  }
+  segment_bytes_ = std::max<size_t>(bytes, sizeof(double));
 }
 
 Status GlooBackend::ReduceScatter(void* data, const Shards& shards, DataType type,

@@ -73,7 +73,6 @@ class GlooBackend : public CollectiveBackend {
   void SetGiveWay(std::function<void()> give_way) override {
     transport_->set_give_way(std::move(give_way));
   }
-  void LimitInFlight(size_t bytes) override;
   void NameRanks(const std::vector<int>& global_ranks) override {
     transport_->failure()->NameRanks(global_ranks);
   }
@@ -95,8 +94,7 @@ class GlooBackend : public CollectiveBackend {
   Status Gather(Channel* channel, char* data, const Shards& shards);
 
   const std::unique_ptr<GlooTransport> transport_;
-  size_t longest_segment_;
-  size_t segment_bytes_;  // Now.
+  size_t segment_bytes_;
   int direct_ranks_;
   DirectExchange direct_;
   RoundCounter rounds_;

@@ -46,9 +46,6 @@ Status Reduction::RunDense(CollectiveBackend* backend, const ReductionLayout::St
   const DataType type = layout_->buckets[step.bucket].type;
   char* const data = state->buffer->data();
   const Operation operation = step.kind.operation;
-  if (right_of_way_ != nullptr) {
-    backend->LimitInFlight(layout_->tables.empty() ? 0 : right_of_way_->dense_in_flight());
-  }
   if (operation == Operation::kReduce || operation == Operation::kBroadcast) {
     // Roots take turns, so that no rank sums everything.
     const int root = step.bucket % world_size_;

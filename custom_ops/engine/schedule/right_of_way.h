@@ -1,7 +1,6 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -57,10 +56,6 @@ class RightOfWay {
                                const Signature& signature, uint64_t sequence);
   // Waits while urgent bytes flow: in the thread that sends dense gradients, between segments.
   void GiveWay();
-  // CollectiveBackend::LimitInFlight() for the dense gradients of steps that have tables. Before
-  // the first.
-  void set_dense_in_flight(size_t bytes) { dense_in_flight_ = bytes; }
-  size_t dense_in_flight() const { return dense_in_flight_; }
 
   // The dense sums of a step, by its ticket, are under way: from its first collective to its last.
   void DenseBegan(int64_t ticket);
@@ -96,7 +91,6 @@ class RightOfWay {
   template <typename Predicate>
   void ReleaseIf(Predicate may_go) TFDEAR_REQUIRES(mutex_);
 
-  std::atomic<size_t> dense_in_flight_{0};
   Mutex mutex_;
   std::condition_variable changed_;
   std::vector<Waiting> held_ TFDEAR_GUARDED_BY(mutex_);

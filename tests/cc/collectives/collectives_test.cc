@@ -552,35 +552,6 @@ TEST(GlooBackend, ASenderDoesNotRunAheadWithOnePeerOfADirectExchange) {
   }
 }
 
-TEST(GlooBackend, NoMoreThanTheLimitIsHandedOver) {
-  constexpr size_t kLimit = 300'000;
-  Rendezvous checked(3);
-  for (size_t limit : {kLimit, size_t{0}}) {
-    RunRanks(
-        3,
-        [&](std::unique_ptr<GlooBackend> backend) {
-          std::vector<float> data(3 << 20, 1);
-          // Ones that end, before: their segments must fit together under any limit.
-          for (size_t before : {size_t{0}, size_t{1}, kLimit, limit}) {
-            backend->LimitInFlight(before);
-            TFDEAR_EXPECT_OK(backend->AllReduce(data.data(), data.size(), DataType::kFloat32,
-                                                Signature("before"), 0));
-          }
-          EXPECT_EQ(data, std::vector<float>(data.size(), 81));
-          const uint64_t sent = backend->bytes_sent();
-          if (backend->rank() != 2) {  // rank 2 never comes
-            const Status status =
-                backend->AllGather(data.data(), data.size(), DataType::kFloat32, Signature("x"), 1);
-            EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status.message();
-            const uint64_t handed_over = backend->bytes_sent() - sent;
-            EXPECT_EQ(handed_over, limit > 0 ? 4u << 16 : 4u << 19);
-          }
-          checked.Wait();
-        },
-        std::chrono::milliseconds(2000));
-  }
-}
-
 TEST(GlooBackend, GivesWayBetweenSegments) {
   for (int direct_ranks : {0, 8}) {
     RunRanks(3, [&](std::unique_ptr<GlooBackend> backend) {

@@ -33,12 +33,6 @@ def test_what_does_not_fit_into_memory_is_divided():
     assert _choice(alpha=60e-3, memory=2 * 3 * 4 * 1000 * 64 - 2).divides(1000, 64)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
-def test_what_is_on_the_line_takes_five_milliseconds(ranks):
-    assert _choice(ranks, beta=8e-9).in_flight_bytes == pytest.approx(5e-3 / 8e-9, rel=1e-6, abs=1)
-    assert _choice(ranks, beta=0).in_flight_bytes == 0
-
-
 @pytest.mark.parametrize("ranks", [3, 4, 8])
 @pytest.mark.parametrize("alpha", [1e-6, 1e-3])
 def test_rows_are_summed_from_where_that_takes_less(ranks, alpha):

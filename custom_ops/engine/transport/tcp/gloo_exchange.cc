@@ -138,13 +138,11 @@ Status GlooExchange::WaitForSends() {
   return status_;
 }
 
-// Enough for the line, and for every connection if there are several to each peer.
-size_t GlooExchange::RoundsAhead(int connections) {
-  return std::max(kLeastReceivesAhead / 2, static_cast<size_t>(connections));
+size_t GlooExchange::ReceivesAhead() const {
+  return std::max(kLeastReceivesAhead, size_t{2} * transport_->connections());
 }
 
-size_t GlooExchange::ReceivesAhead() const { return 2 * RoundsAhead(transport_->connections()); }
-
-size_t GlooExchange::SendsAhead(size_t) const { return RoundsAhead(transport_->connections()); }
+// Enough for the line, and for every connection if there are several to each peer.
+size_t GlooExchange::SendsAhead(size_t) const { return ReceivesAhead() / 2; }
 
 }  // namespace tfdear

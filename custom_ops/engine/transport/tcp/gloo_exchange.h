@@ -39,8 +39,6 @@ class GlooExchange : public Channel {
   size_t ReceivesAhead() const override;
   size_t SendsAhead(size_t messages) const override;
   void GiveWay() override;
-  // How many messages to each peer are handed over at once, with so many connections to it.
-  static size_t RoundsAhead(int connections);
 
  private:
   struct GlooMessage : Message {
