@@ -120,7 +120,8 @@ class Result:
 
     method: str
     seconds: list[float] = dataclasses.field(default_factory=list)  # Of steps.
-    # Of a step, by kind: each exchange on the rank that came to it last, so without waiting.
+    # Of a step, by kind: each exchange on the rank that came to it last, so without waiting; with
+    # servers of rows on the slowest rank.
     exchanges: list[dict[str, float]] = dataclasses.field(default_factory=list)
     sent: float = 0.0  # Bytes of the busiest rank in a step, headers included.
 
@@ -205,10 +206,21 @@ class Jobs:
                 means = [statistics.fmean(answer["seconds"]) for answer in of_ranks]
                 result.seconds.append(max(means))
                 # One step more is not timed.
-                kinds = _of_last([answer["exchanges"] for answer in of_ranks])
+                exchanges = [answer["exchanges"] for answer in of_ranks]
+                on_servers = METHODS[name].exchange.startswith("servers")
+                kinds = _of_slowest(exchanges) if on_servers else _of_last(exchanges)
                 steps = settings.iterations + 1
                 result.exchanges.append({kind: total / steps for kind, total in kinds.items()})
         return results
+
+
+def _of_slowest(of_ranks: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, float]:
+    """The sums of all exchanges by kind, of the rank that has the longest ones.
+
+    A rank beside the only server sends nothing over the line: it says nothing about the others.
+    """
+    sums = [{kind: sum(times) for kind, times in exchanges.items()} for exchanges in of_ranks]
+    return max(sums, key=lambda kinds: sum(kinds.values()))
 
 
 def _of_last(of_ranks: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, float]:
