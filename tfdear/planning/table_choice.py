@@ -114,6 +114,19 @@ class TableChoice:
             + self.collectives.all_gather.b * table
         )
 
+    def exchange(self, rows: int, columns: int, used: float) -> str:
+        """Returns how the table of a `ShardedEmbedding` with `exchange="auto"` travels in a step.
+
+        Args:
+            rows: Rows of the table.
+            columns: Columns of the table.
+            used: Rows that a rank uses in the step.
+        """
+        if self.divides(rows, columns):
+            return "all_to_all"
+        summed = self.ranks * used > self.most_gathered(rows, columns)
+        return "all_reduce" if summed else "all_gather"
+
     def compare(self, rows: int, columns: int, used: float) -> dict[str, float]:
         """Returns the seconds of each exchange in a step, if a rank uses so many rows."""
         used = min(max(round(used), 0), rows)

@@ -62,3 +62,13 @@ def test_costs_of_all_exchanges():
     costs = _choice().compare(100_000, 512, 1000.4)
     assert set(costs) == {"all_to_all", "all_gather", "all_reduce"}
     assert costs["all_to_all"] < costs["all_gather"] < costs["all_reduce"]
+
+
+def test_the_exchange_of_a_step():
+    assert _choice(4).exchange(100_000, 64, 100) == "all_to_all"
+    far = _choice(4, alpha=60e-3, beta=1e-6)
+    assert not far.divides(1000, 64)
+    most = far.most_gathered(1000, 64)
+    assert most < 4 * 1000
+    assert far.exchange(1000, 64, most // 4) == "all_gather"
+    assert far.exchange(1000, 64, most // 4 + 1) == "all_reduce"

@@ -9,14 +9,14 @@ Reference: Li et al., "EmbRace", ICPP 2022, Figure 4.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import Any
 
 from tfdear.benchmarks.embeddings.methods import METHODS, Computation, Jobs, Lookup, Result
 from tfdear.benchmarks.settings import Settings
 from tfdear.benchmarks.table import table
-from tfdear.planning import embedding_costs
-from tfdear.planning.table import Table
+from tfdear.planning.table_choice import TableChoice
 
 # The method that measures each exchange that can be chosen.
 _MEASURED_BY = {"all_reduce": "dense", "all_gather": "all_gather", "all_to_all": "all_to_all"}
@@ -30,7 +30,7 @@ def measure(
     columns: int,
     sparsity: Sequence[float],
 ) -> dict[str, Any]:
-    """Measures methods at every sparsity, and prints a table.
+    """Measures methods at every sparsity, one method after the other, and prints a table.
 
     Args:
         settings: Where and how often.
@@ -43,24 +43,26 @@ def measure(
         What the JSON file holds.
     """
     ranks = len(settings.lab.nodes)
-    points = []
-    with Jobs(settings, methods) as jobs:
-        for name in methods:
+    used_rows = {percent: max(1, round(rows * (1 - percent / 100))) for percent in sparsity}
+    results: dict[float, dict[str, Result]] = {percent: {} for percent in sparsity}
+    costs = None
+    for name in methods:
+        # Where batches have all rows, the models of all methods take more memory than there is.
+        with Jobs(settings, [name]) as jobs:
             jobs.build(name, [Computation()], [Lookup(rows, columns, 0)])
-        costs = jobs.costs()
-        for percent in sparsity:
-            used = max(1, round(rows * (1 - percent / 100)))
-            ids = [{"function": "spread", "rows": rows, "used": used}]
-            results = jobs.measure(dict.fromkeys(methods, ids))
-            choice = embedding_costs.choose(
-                Table("", rows, columns, used, used, 0, ranks), ranks, costs
-            )
-            points.append((percent, used, results, choice))
-            best = min(results.values(), key=lambda result: result.communication)
-            settings.tell(
-                f"{percent:g} %: {used} rows of a rank; fastest: {best.method}, "
-                f"{best.communication * 1e3:.1f} ms; chosen: {choice.exchange}"
-            )
+            costs = costs or jobs.costs()
+            for percent in sparsity:
+                ids = {"function": "spread", "rows": rows, "used": used_rows[percent]}
+                results[percent] |= jobs.measure({name: [ids]})
+        times = (f"{results[percent][name].communication * 1e3:.1f}" for percent in sparsity)
+        settings.tell(f"{name}: {', '.join(times)} ms")
+    assert costs is not None
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // ranks
+    choice = TableChoice(ranks, costs.collectives, memory)
+    points = []
+    for percent in sparsity:
+        used = used_rows[percent]
+        points.append((percent, used, results[percent], choice.exchange(rows, columns, used)))
     _print(settings, methods, points)
     return {
         "benchmark": "embeddings sweep",
@@ -74,8 +76,8 @@ def measure(
             {
                 "sparsity": percent,
                 "used": used,
-                "chosen": choice.exchange,
-                "predicted": dict(choice.seconds),
+                "chosen": chosen,
+                "predicted": choice.compare(rows, columns, used),
                 "results": [
                     {
                         **vars(result),
@@ -85,7 +87,7 @@ def measure(
                     for result in results.values()
                 ],
             }
-            for percent, used, results, choice in points
+            for percent, used, results, chosen in points
         ],
     }
 
@@ -98,14 +100,14 @@ def _print(settings: Settings, methods: Sequence[str], points: Sequence[Any]) ->
             times = (getattr(results[name], number) for _, _, results, _ in points)
             lines.append([name, *(f"{seconds * 1e3:.1f}" for seconds in times)])
         if number == "communication":
-            lines.append(["chosen", *(choice.exchange for *_, choice in points)])
+            lines.append(["chosen", *(chosen for *_, chosen in points)])
             lines.append(["chosen / best", *(_chosen_over_best(*point[2:]) for point in points)])
         settings.tell(f"\n{title}, by sparsity\n{table(lines, equal_widths=True)}")
 
 
-def _chosen_over_best(results: dict[str, Result], choice: embedding_costs.Choice) -> str:
-    chosen = results.get(_MEASURED_BY[choice.exchange])
-    if chosen is None:
+def _chosen_over_best(results: dict[str, Result], chosen: str) -> str:
+    result = results.get(_MEASURED_BY[chosen])
+    if result is None:
         return "not measured"
-    best = min(result.communication for result in results.values())
-    return f"{chosen.communication / best:.3f}"
+    best = min(other.communication for other in results.values())
+    return f"{result.communication / best:.3f}"
