@@ -21,7 +21,7 @@ _WORDS = {
 _PARTS = ("ids", "vectors", "rows", "save")
 # One of each part, and both signals and rank 0 among them.
 _USUAL = {("SIGKILL", "ids", 1), ("SIGSTOP", "vectors", 2), ("SIGKILL", "rows", 0)}
-_USUAL |= {("SIGSTOP", "save", 1), ("SIGKILL", "save", 0)}
+_USUAL |= {("SIGSTOP", "save", 1), ("SIGKILL", "save", 2)}
 
 
 @pytest.mark.multi_process

@@ -102,7 +102,7 @@ class Monitor:
         self._closing_since: float | None = None
         self._reported = False
         self._failure_since: float | None = None
-        self._start_failure: dict[str, Any] | None = None
+        self._script_failure: dict[str, Any] | None = None
         self._unreachable_since: float | None = None
         self._refused_since: float | None = None
         self._reports: dict[str, str] = {}
@@ -130,14 +130,22 @@ class Monitor:
         if self._cause is not None:
             raise errors.JobAbortedError(self._cause.message)
 
-    def cause_of(self, failure: errors.TfdearError) -> errors.TfdearError:
-        """Why groups could not be connected: rarely what this rank noticed first.
+    def cause_of(
+        self, failure: errors.TfdearError, what: str = "could not start", peer: int = -1
+    ) -> errors.TfdearError:
+        """Why groups could not be connected, or a peer not asked: rarely what was noticed first.
 
-        Returns an error with the cause on which the ranks agreed, else `failure` itself.
+        Args:
+            failure: What this rank noticed.
+            what: What it failed to do.
+            peer: The rank that closed its connection. Defaults to -1: not known.
+
+        Returns:
+            An error with the cause on which the ranks agreed, else `failure` itself.
         """
-        self._start_failure = {
-            "message": f"{self._rendezvous.describe(self._rank)} could not start: {failure}",
-            "peer": -1,
+        self._script_failure = {
+            "message": f"{self._rendezvous.describe(self._rank)} {what}: {failure}",
+            "peer": peer,
             "kind": failure.kind,
         }
         # Heartbeats show whether a peer died; `diagnosis` waits for them.
@@ -219,7 +227,7 @@ class Monitor:
 
     def _check(self) -> None:
         in_flight = self._engine.in_flight()
-        failure = self._engine.failure() or self._start_failure
+        failure = self._engine.failure() or self._script_failure
         now = time.monotonic()
         self._failure_since = None if failure is None else self._failure_since or now
         if not self._store_gone:

@@ -135,7 +135,11 @@ class TableService:
             "its part until all scripts have ended: see the log of that rank."
         )
         monitor = self._job.monitor
-        return failure if monitor is None else monitor.cause_of(failure)
+        if monitor is None:
+            return failure
+        # Who has died closes its connections; who is stopped does not.
+        lost = error.code() == grpc.StatusCode.UNAVAILABLE
+        return monitor.cause_of(failure, "could not read a table", rank if lost else -1)
 
     def _guarded(
         self, method: Callable[[bytes, grpc.ServicerContext], bytes]
