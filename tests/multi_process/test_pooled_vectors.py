@@ -37,6 +37,7 @@ def _expected(kind, value_bytes, mask_zero, bags_of_ranks, widths, rank):
 
 
 @pytest.mark.multi_process
+@pytest.mark.newest_only
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("world_size", "schedule"),

@@ -12,6 +12,7 @@ _TOLERANCE = 1e-6
 
 
 @pytest.mark.multi_process
+@pytest.mark.newest_only
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("world_size", "first", "count"),

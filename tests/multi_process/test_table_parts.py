@@ -11,6 +11,7 @@ _JOB = pathlib.Path(__file__).parent / "jobs" / "table_parts_job.py"
 
 
 @pytest.mark.multi_process
+@pytest.mark.newest_only
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("world_size", "schedule", "shared_memory"),
