@@ -81,26 +81,36 @@ def test_hints_schedules_and_delays_change_no_bit(tmp_path, world_size):
         _check_same(reports, expected)
 
 
-def test_what_travels_last_waits_for_the_dense_sums_of_the_forward_pass(tmp_path):
-    reports = _train(tmp_path / "delayed", 2, TFDEAR_MAX_DELAY_MS="20")
+def _check_waited(events):
+    """Of one rank: what travels last waited for dense sums on the way; counts what did, by kind."""
     checked = collections.Counter()
-    for _, events in reports:
-        dense = collections.defaultdict(list)
-        for kind, ticket, _, _, begin, end in events:
-            if kind in ("reduce_scatter", "all_gather"):
-                dense[ticket].append((begin, end))
-        arrivals = [e[5] for e in events if e[0] == "embedding_vectors" and not e[2]]
-        for kind, _, subject, _, begin, _ in events:
-            if kind != "embedding_delayed" and not (kind == "embedding_vectors" and subject):
-                continue
-            arrived = max((end for end in arrivals if end <= begin), default=None)
-            if arrived is None or begin - arrived >= 0.9 * _HELD_BACK:
-                continue
-            for steps in dense.values():
-                if min(start for start, _ in steps) < arrived < max(end for _, end in steps):
-                    assert begin >= max(end for _, end in steps), kind
-                    checked[kind] += 1
-    assert min(checked["embedding_vectors"], checked["embedding_delayed"]) > 0, checked
+    dense = collections.defaultdict(list)
+    for kind, ticket, _, _, begin, end in events:
+        if kind in ("reduce_scatter", "all_gather"):
+            dense[ticket].append((begin, end))
+    arrivals = [e[5] for e in events if e[0] == "embedding_vectors" and not e[2]]
+    for kind, _, subject, _, begin, _ in events:
+        if kind != "embedding_delayed" and not (kind == "embedding_vectors" and subject):
+            continue
+        arrived = max((end for end in arrivals if end <= begin), default=None)
+        if arrived is None or begin - arrived >= 0.9 * _HELD_BACK:
+            continue
+        for steps in dense.values():
+            if min(start for start, _ in steps) < arrived < max(end for _, end in steps):
+                assert begin >= max(end for _, end in steps), kind
+                checked[kind] += 1
+    return checked
+
+
+def test_what_travels_last_waits_for_the_dense_sums_of_the_forward_pass(tmp_path):
+    # Whether dense sums are on the way when vectors arrive is up to the machine: a busy one yields
+    # a run without any now and then.
+    for run in range(4):
+        reports = _train(tmp_path / f"delayed_{run}", 2, TFDEAR_MAX_DELAY_MS="20")
+        checked = sum((_check_waited(events) for _, events in reports), collections.Counter())
+        if checked["embedding_vectors"] and checked["embedding_delayed"]:
+            return
+    pytest.fail(f"nothing had to wait in any run; in the last one: {checked}")
 
 
 @pytest.mark.slow

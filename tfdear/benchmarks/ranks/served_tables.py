@@ -8,7 +8,6 @@ Reference: Kim et al., "Parallax: Sparsity-aware Data Parallel Training of Deep 
 """
 
 import concurrent.futures
-import itertools
 import pathlib
 import subprocess
 import sys
@@ -21,15 +20,16 @@ import row_server  # type: ignore[import-not-found]
 import tensorflow as tf
 
 _PROGRAM = pathlib.Path(__file__).with_name("row_server.py")
-# Of the servers of one model, each on its own node; all ranks make their models in the same order.
-_ports = itertools.count(7300)
 
 
 class Servers:
-    """The servers of some tables, the first ones of the job's nodes; started by their ranks."""
+    """The servers of some tables, the first ones of the job's nodes; started by their ranks.
 
-    def __init__(self, rank, addresses, servers, tables):
-        self._port = next(_ports)
+    They all listen on one port, each on its own node.
+    """
+
+    def __init__(self, rank, addresses, servers, port, tables):
+        self._port = port
         self._rank, self._addresses, self._tables = rank, addresses[:servers], tables
         self._process = None
         if rank < servers:

@@ -3,6 +3,7 @@
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Iterator
 from unittest import mock
 
@@ -21,6 +22,8 @@ _EXCHANGES = {
 _models: dict = {}
 _dense: dict = {}
 _late: set[str] = set()
+# Of the servers of each model; all ranks make their models in the same order.
+_ports = itertools.count(7300)
 
 
 @functools.cache
@@ -106,7 +109,7 @@ def _served(tables: list[dict], addresses: list[str], servers: int) -> list:
 
     shapes = [(table["rows"], table["columns"]) for table in tables]
     started = served_tables.Servers(
-        strategy().rank, addresses, min(servers, len(addresses)), shapes
+        strategy().rank, addresses, min(servers, len(addresses)), next(_ports), shapes
     )
     return [started.table(number) for number in range(len(tables))]
 

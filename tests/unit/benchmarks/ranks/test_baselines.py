@@ -59,7 +59,8 @@ def test_servers_of_rows_train_a_table(module, servers):
     served_tables = module("served_tables")
 
     def start(rank):
-        return served_tables.Servers(rank, _ADDRESSES, servers, [(7, 2), (_ROWS, _COLUMNS)])
+        tables = [(7, 2), (_ROWS, _COLUMNS)]
+        return served_tables.Servers(rank, _ADDRESSES, servers, 7300 + servers, tables)
 
     started = of_all_ranks(start)
     try:
