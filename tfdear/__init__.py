@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         callbacks,
         compression,
         cost_model,
+        data,
         fusion,
         layers,
         losses,
@@ -31,6 +32,7 @@ __all__ = [
     "callbacks",
     "compression",
     "cost_model",
+    "data",
     "fusion",
     "layers",
     "losses",
@@ -46,7 +48,7 @@ _HOMES = {"DearStrategy": "tfdear.strategy", "TfdearError": "tfdear.errors"}
 # These load the library. All else, the command line first of all, works where it is missing or does
 # not fit, or there would be no `tfdear doctor` to say so.
 _WITH_LIBRARY = frozenset(
-    {"DearStrategy", "layers", "losses", "ops", "optimizers", "parallel_tensor_operator"}
+    {"DearStrategy", "data", "layers", "losses", "ops", "optimizers", "parallel_tensor_operator"}
 )
 
 

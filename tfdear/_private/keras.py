@@ -70,6 +70,9 @@ TEST_ON_BATCH = _trainer(
 )
 PREDICT_ON_BATCH = _trainer("TensorFlowTrainer.predict_on_batch", "(self, x)")
 
+# Begins epochs, which caches of examples count by.
+FIT = _trainer("TensorFlowTrainer.fit")
+
 # Distributes the data of `fit`, `evaluate` and `predict`.
 EPOCH_ITERATOR_INIT = _trainer(
     "TFEpochIterator.__init__", "(self, distribute_strategy=None, *args, **kwargs)"

@@ -93,6 +93,26 @@ SIGNATURES: dict[str, tuple] = {
         *_ERROR,
     ),
     "tfdear_reduction_close": (None, _INT64),
+    # examples_api.h
+    "tfdear_examples_create": (
+        _INT,
+        *(_INT64, _INT64, _INT64, _INT64, _DOUBLE, _INT64S),
+        *_ERROR,
+    ),
+    "tfdear_examples_address": (_INT, _INT64, _TEXT, _INT),
+    "tfdear_examples_map": (_INT, _INT64, _INT, _TEXT, *_ERROR),
+    "tfdear_examples_unpublish": (None, _INT64),
+    "tfdear_examples_read_from": (None, _INT64, _INT, _INT64, _INT64, _INT64),
+    "tfdear_examples_close": (None, _INT64, _TEXT),
+    "tfdear_examples_remove": (None, _INT64),
+    "tfdear_examples_progress": (None, _INT64, _INT64S),
+    "tfdear_reader_create": (
+        _INT64,
+        *(_INT64, _INT, _INT64, _INT64, _INT, _INT, _INT, _INT64, _INT64),
+    ),
+    "tfdear_reader_steps": (_INT64, _INT64),
+    "tfdear_reader_set_next": (None, _INT64, _INT64, _INT64),
+    "tfdear_reader_remove": (None, _INT64),
     # loopback_bind.h
     "tfdear_bind_to_loopback": (_INT, _INT),
 }

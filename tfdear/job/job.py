@@ -29,6 +29,13 @@ from tfdear.rendezvous.cluster import discover
 from tfdear.rendezvous.cluster_resolver import make as make_cluster_resolver
 from tfdear.rendezvous.nodes import Node
 
+_current: "Job | None" = None
+
+
+def current() -> "Job | None":
+    """The job that this process has started last; None: it has started none."""
+    return _current
+
 
 class Job:
     """Starts what a strategy needs of its own process and of the others, and holds it.
@@ -56,6 +63,7 @@ class Job:
             self.groups = ProcessGroups(options, 0, [self.node])
             self.links = Links(self.groups)
             self.cluster_resolver = cluster_resolver or make_cluster_resolver(cluster)
+            self._make_current()
             return
         self._rendezvous = rendezvous.connect(
             cluster,
@@ -93,6 +101,11 @@ class Job:
         except Exception as error:
             self.monitor.report_failure(f"{type(error).__name__}: {error}"[:2000])
             raise
+        self._make_current()
+
+    def _make_current(self) -> None:
+        global _current
+        _current = self
 
     def _start(self, monitor: Monitor) -> None:
         """The part of the start that the monitor watches: all ranks have met and do it together."""

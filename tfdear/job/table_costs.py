@@ -3,13 +3,11 @@
 
 import dataclasses
 import json
-import pathlib
 from collections.abc import Callable
 
+from tfdear.base import memory
 from tfdear.planning.cost_model import CommunicationCosts, LinearCost
 from tfdear.planning.table_choice import TableChoice
-
-_MEMORY = pathlib.Path("/proc/meminfo")
 
 
 def agree(
@@ -22,17 +20,8 @@ def agree(
         local_size: How many ranks share this node's memory.
         exchange: Gives all ranks the texts of all.
     """
-    own = {"costs": dataclasses.asdict(costs), "memory": _available() // local_size}
+    own = {"costs": dataclasses.asdict(costs), "memory": memory.available_bytes() // local_size}
     texts = [json.loads(text) for text in exchange(json.dumps(own))]
     first = {name: LinearCost(**cost) for name, cost in texts[0]["costs"].items()}
-    memory = min(text["memory"] for text in texts)
-    return TableChoice(len(texts), CommunicationCosts(**first), memory)
-
-
-def _available(path: pathlib.Path = _MEMORY) -> int:
-    """Bytes that this node could give to processes now."""
-    for line in path.read_text().splitlines():
-        name, _, rest = line.partition(":")
-        if name == "MemAvailable":
-            return int(rest.split()[0]) << 10
-    return 0
+    least = min(text["memory"] for text in texts)
+    return TableChoice(len(texts), CommunicationCosts(**first), least)

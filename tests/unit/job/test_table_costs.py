@@ -21,11 +21,3 @@ def test_all_ranks_choose_by_the_costs_of_one_and_the_least_memory():
     assert choice.memory_bytes == 1000
     # This rank has half of the memory that the machine has now.
     assert 1 << 20 < json.loads(texts[0])["memory"] < 1 << 50
-
-
-def test_without_the_number_there_is_no_memory(tmp_path):
-    path = tmp_path / "meminfo"
-    path.write_text("MemTotal: 8 kB\n")
-    assert table_costs._available(path) == 0
-    path.write_text("MemTotal: 8 kB\nMemAvailable:    2 kB\n")
-    assert table_costs._available(path) == 2048

@@ -1,0 +1,106 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include "custom_ops/api/examples_api.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "custom_ops/api/c_text.h"
+#include "custom_ops/engine/examples/example_reader.h"
+#include "custom_ops/engine/examples/example_store.h"
+#include "custom_ops/engine/examples/registry.h"
+
+namespace {
+
+using tfdear::ExampleReader;
+using tfdear::ExampleStore;
+using tfdear::Registry;
+
+}  // namespace
+
+int tfdear_examples_create(int64_t examples, int64_t own_begin, int64_t own_end,
+                           int64_t memory_bytes, double timeout_seconds, int64_t* store,
+                           char* error, int error_size) {
+  ExampleStore::Options options;
+  options.examples = examples;
+  options.own_begin = own_begin;
+  options.own_end = own_end;
+  options.memory_bytes = static_cast<size_t>(memory_bytes);
+  options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));
+  std::shared_ptr<ExampleStore> created;
+  const tfdear::Status status = ExampleStore::Create(options, &created);
+  if (status.ok()) *store = Registry<ExampleStore>::Get()->Add(std::move(created));
+  return tfdear::Report(status, error, error_size);
+}
+
+int tfdear_examples_address(int64_t store, char* address, int capacity) {
+  const auto found = Registry<ExampleStore>::Get()->Find(store);
+  const std::string text = found == nullptr ? "" : found->address();
+  if (static_cast<int>(text.size()) >= capacity) return -1;
+  tfdear::CopyText(text, address, capacity);
+  return static_cast<int>(text.size());
+}
+
+int tfdear_examples_map(int64_t store, int rank, const char* address, char* error, int error_size) {
+  const auto found = Registry<ExampleStore>::Get()->Find(store);
+  return tfdear::Report(
+      found == nullptr ? tfdear::Internal("no such store") : found->Map(rank, address), error,
+      error_size);
+}
+
+void tfdear_examples_unpublish(int64_t store) {
+  if (const auto found = Registry<ExampleStore>::Get()->Find(store)) found->Unpublish();
+}
+
+void tfdear_examples_read_from(int64_t store, int shuffle, int64_t seed, int64_t epoch,
+                               int64_t position) {
+  if (const auto found = Registry<ExampleStore>::Get()->Find(store)) {
+    found->ReadFrom(shuffle != 0, static_cast<uint64_t>(seed), epoch, position);
+  }
+}
+
+void tfdear_examples_close(int64_t store, const char* reason) {
+  if (const auto found = Registry<ExampleStore>::Get()->Find(store)) {
+    found->Close(tfdear::Status(tfdear::StatusCode::kAborted, reason));
+  }
+}
+
+void tfdear_examples_remove(int64_t store) { Registry<ExampleStore>::Get()->Remove(store); }
+
+void tfdear_examples_progress(int64_t store, int64_t* numbers) {
+  ExampleStore::Progress progress;
+  if (const auto found = Registry<ExampleStore>::Get()->Find(store)) progress = found->progress();
+  const int64_t all[] = {progress.held,           progress.held_bytes, progress.prepared,
+                         progress.prepared_bytes, progress.hits,       progress.misses,
+                         progress.waited_micros,  progress.full};
+  std::copy(std::begin(all), std::end(all), numbers);
+}
+
+int64_t tfdear_reader_create(int64_t store, int shuffle, int64_t seed, int64_t batch_size,
+                             int drop_remainder, int rank, int world_size, int64_t epoch,
+                             int64_t step) {
+  ExampleReader::Options options;
+  options.shuffle = shuffle != 0;
+  options.seed = static_cast<uint64_t>(seed);
+  options.batch_size = batch_size;
+  options.drop_remainder = drop_remainder != 0;
+  options.rank = rank;
+  options.world_size = world_size;
+  return Registry<ExampleReader>::Get()->Add(std::make_shared<ExampleReader>(
+      Registry<ExampleStore>::Get()->Find(store), options, ExampleReader::Position{epoch, step}));
+}
+
+int64_t tfdear_reader_steps(int64_t reader) {
+  return Registry<ExampleReader>::Get()->Find(reader)->steps();
+}
+
+void tfdear_reader_set_next(int64_t reader, int64_t epoch, int64_t step) {
+  if (const auto found = Registry<ExampleReader>::Get()->Find(reader)) {
+    found->SetNext({epoch, step});
+  }
+}
+
+void tfdear_reader_remove(int64_t reader) { Registry<ExampleReader>::Get()->Remove(reader); }

@@ -1,0 +1,196 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "custom_ops/engine/base/status.h"
+#include "custom_ops/engine/base/thread_annotations.h"
+#include "custom_ops/engine/examples/example_order.h"
+#include "custom_ops/engine/memory/fusion_memory.h"
+#include "custom_ops/engine/memory/shared_memory_segment.h"
+
+namespace tfdear {
+
+// Where so many bytes of an example begin: large tensors can be used where they are.
+inline size_t AlignmentOfExample(size_t bytes) { return bytes < 4096 ? 8 : kSlotAlignment; }
+
+// The prepared examples of a rank: as many as fit stay in memory, the others are prepared again
+// whenever a reader wants them. Thread safe.
+//
+// [Note: nothing is evicted]
+// An epoch uses every example once. What an epoch finds in memory was held since the epoch before,
+// so of N examples, where C fit, no policy finds more than C; keeping those that came first finds
+// C.
+class ExampleStore {
+ public:
+  // An example as it was put. Its bytes stay where they are as long as the store and `owner` do.
+  struct Record {
+    const char* data = nullptr;
+    size_t bytes = 0;
+    std::shared_ptr<const void> owner;
+  };
+
+  // What has happened so far.
+  struct Progress {
+    int64_t held = 0;            // Examples in memory.
+    int64_t held_bytes = 0;      // Of their records.
+    int64_t prepared = 0;        // Put, also again.
+    int64_t prepared_bytes = 0;  // Of their records.
+    int64_t hits = 0;            // Taken from memory.
+    int64_t misses = 0;          // Taken, but not from memory, or before they were there.
+    int64_t waited_micros = 0;   // In Take().
+    bool full = false;           // No more fits.
+  };
+
+  struct Options {
+    int64_t examples = 0;
+    // Those that this rank owns.
+    int64_t own_begin = 0;
+    int64_t own_end = 0;
+    size_t memory_bytes = 0;  // For their records, at most.
+    // How long another rank may take from one example to its next.
+    std::chrono::milliseconds timeout{600000};
+  };
+
+  static Status Create(const Options& options, std::shared_ptr<ExampleStore>* result);
+
+  int64_t examples() const { return options_.examples; }
+
+  // Where the examples of this rank are, as text, for Map() on others.
+  std::string address() const;
+  // Makes those of another rank readable here. Before anything is read.
+  Status Map(int rank, const std::string& address);
+  // All have mapped what they need.
+  void Unpublish() { segment_->Unpublish(); }
+
+  // The order in which examples will be read, from this position on: it is prepared in this order.
+  // Not heard if there is one already. `shuffle`: else in the order of their numbers.
+  void ReadFrom(bool shuffle, uint64_t seed, int64_t epoch, int64_t position)
+      TFDEAR_EXCLUDES(mutex_);
+
+  // For who prepares: the next examples, at most so many; waits for some. Empty after Close().
+  std::vector<int64_t> Next(size_t most) TFDEAR_EXCLUDES(mutex_);
+  // An example is there, so many bytes, which `write` writes.
+  void Put(int64_t example, size_t bytes, const std::function<void(char*)>& write)
+      TFDEAR_EXCLUDES(mutex_);
+  // An example cannot be prepared. Who waits for it gets this error; it is tried again when
+  // somebody wants it again.
+  void Fail(int64_t example, const Status& status) TFDEAR_EXCLUDES(mutex_);
+
+  // For readers, who want an example first, and then take it or give it up.
+  void Want(int64_t example) TFDEAR_EXCLUDES(mutex_);
+  void GiveUp(int64_t example) TFDEAR_EXCLUDES(mutex_);
+  // Waits for an example that this reader wants. `cancelled`: asked after Wake() whether to wait
+  // on.
+  Status Take(int64_t example, const std::function<bool()>& cancelled, Record* record)
+      TFDEAR_EXCLUDES(mutex_);
+  void Wake() TFDEAR_EXCLUDES(mutex_);
+
+  // Nothing is prepared any more, and who waits gets this error. What is in memory can be taken.
+  void Close(const Status& status) TFDEAR_EXCLUDES(mutex_);
+
+  Progress progress() const TFDEAR_EXCLUDES(mutex_);
+
+ private:
+  // At the start of a segment. Fresh memory is zeros.
+  struct Head {
+    std::atomic<uint32_t> changes;  // Whoever sleeps on it is woken up.
+    std::atomic<uint32_t> started;  // Its rank prepares examples.
+    std::atomic<uint32_t> full;     // No more come.
+  };
+  // Where an example's record is in its segment, or one of the values below.
+  struct Place {
+    static constexpr uint64_t kNotYet = 0;
+    static constexpr uint64_t kFailed = 1;  // Its owner cannot prepare it.
+
+    std::atomic<uint64_t> offset;
+    uint64_t bytes;  // Written before the offset.
+
+    bool has_record() const { return offset.load(std::memory_order_acquire) > kFailed; }
+  };
+  // The examples of another rank.
+  struct Peer {
+    int rank = 0;
+    int64_t begin = 0;
+    int64_t end = 0;
+    std::unique_ptr<SharedMemorySegment> segment;
+  };
+  // An example that did not fit, or could not be made, until those who wait for it took it.
+  struct Made {
+    Status status;
+    std::shared_ptr<const std::vector<char>> bytes;
+  };
+  // The place that has been prepared up to.
+  struct Course {
+    bool shuffle = false;
+    uint64_t seed = 0;
+    int64_t epoch = 0;
+    int64_t position = 0;
+  };
+
+  explicit ExampleStore(const Options& options) : options_(options) {}
+
+  static Head* HeadOf(const SharedMemorySegment& segment);
+  static Place* PlacesOf(const SharedMemorySegment& segment);
+  static void Announce(Head* head);
+
+  bool Owns(int64_t example) const {
+    return options_.own_begin <= example && example < options_.own_end;
+  }
+  // Of an example of this rank.
+  Place& PlaceOf(int64_t example) const {
+    return PlacesOf(*segment_)[example - options_.own_begin];
+  }
+  // The rank of the node that owns an example, if it is another one; null: this one, or none.
+  const Peer* PeerOf(int64_t example) const;
+  // Whether an example is in memory; where.
+  bool Find(int64_t example, Record* record) const;
+  // Whether an example is on its way to the memory of another rank.
+  bool ComesFrom(const Peer& peer, int64_t example) const;
+  // Waits for an example of another rank. Ok: it is there, or this rank has to prepare it.
+  Status AwaitPeer(const Peer& peer, int64_t example, const std::function<bool()>& cancelled,
+                   bool* comes);
+  // Whether it is not to be prepared now.
+  bool InHandLocked(int64_t example) const TFDEAR_REQUIRES(mutex_);
+  void DemandLocked(int64_t example) TFDEAR_REQUIRES(mutex_);
+  uint64_t AllocateLocked(size_t bytes) TFDEAR_REQUIRES(mutex_);
+  int64_t NextOnCourseLocked() TFDEAR_REQUIRES(mutex_);
+  void HandOutLocked(int64_t example, Made made) TFDEAR_REQUIRES(mutex_);
+
+  const Options options_;
+  std::unique_ptr<SharedMemorySegment> segment_;
+  std::vector<Peer> peers_;  // In the order of their examples.
+  std::atomic<int64_t> hits_{0};
+
+  mutable Mutex mutex_;
+  std::condition_variable to_prepare_;
+  std::condition_variable there_;
+  Status closed_ TFDEAR_GUARDED_BY(mutex_);
+  std::unordered_set<int64_t> preparing_ TFDEAR_GUARDED_BY(mutex_);
+  // How many readers want an example that was not in memory.
+  std::unordered_map<int64_t, int> wanted_ TFDEAR_GUARDED_BY(mutex_);
+  std::deque<int64_t> urgent_ TFDEAR_GUARDED_BY(mutex_);
+  std::unordered_map<int64_t, Made> made_ TFDEAR_GUARDED_BY(mutex_);
+  bool has_course_ TFDEAR_GUARDED_BY(mutex_) = false;
+  Course course_ TFDEAR_GUARDED_BY(mutex_);
+  std::unique_ptr<ExampleOrder> order_ TFDEAR_GUARDED_BY(mutex_);  // Of the course's epoch.
+  int64_t passed_ TFDEAR_GUARDED_BY(mutex_) = 0;  // Positions since something was to be prepared.
+  // Bytes of the segment that are used, may be used, and have memory.
+  size_t used_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  size_t limit_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  size_t populated_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  Progress progress_ TFDEAR_GUARDED_BY(mutex_);
+};
+
+}  // namespace tfdear

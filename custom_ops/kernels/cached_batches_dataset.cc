@@ -1,0 +1,266 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+// A source of tf.data: batches of examples from memory, without a function or Python per example.
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "custom_ops/engine/examples/example_reader.h"
+#include "custom_ops/engine/examples/registry.h"
+#include "custom_ops/kernels/conversions.h"
+#include "custom_ops/kernels/example_format.h"
+#include "tensorflow/core/framework/dataset.h"
+#include "tensorflow/core/framework/model.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/partial_tensor_shape.h"
+
+namespace tfdear {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::PartialTensorShape;
+using tensorflow::Tensor;
+namespace data = tensorflow::data;
+
+constexpr char kBegun[] = "begun";
+constexpr char kEpoch[] = "epoch";
+constexpr char kStep[] = "step";
+
+// The format of examples of which batches have these types and shapes.
+ExampleFormat FormatOf(const tensorflow::DataTypeVector& types,
+                       const std::vector<PartialTensorShape>& shapes, size_t components) {
+  std::vector<PartialTensorShape> of_rows;
+  for (size_t i = 0; i < components; ++i) {
+    const auto sizes = shapes[i].dim_sizes();
+    of_rows.emplace_back(tensorflow::gtl::ArraySlice<int64_t>(sizes.data() + 1, sizes.size() - 1));
+  }
+  return ExampleFormat({types.begin(), types.begin() + components}, of_rows);
+}
+
+class CachedBatchesDatasetOp : public data::DatasetOpKernel {
+ public:
+  explicit CachedBatchesDatasetOp(OpKernelConstruction* context) : DatasetOpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("positions", &positions_));
+    OP_REQUIRES_OK(context, context->GetAttr("output_types", &types_));
+    OP_REQUIRES_OK(context, context->GetAttr("output_shapes", &shapes_));
+    OP_REQUIRES(context, types_.size() == shapes_.size() && types_.size() > (positions_ ? 1 : 0),
+                absl::InvalidArgumentError("a batch needs as many shapes as types, and a tensor"));
+    for (const PartialTensorShape& shape : shapes_) {
+      OP_REQUIRES(context, shape.dims() > 0,
+                  absl::InvalidArgumentError("tensors of a batch need a first dimension"));
+    }
+  }
+
+  void MakeDataset(OpKernelContext* context, data::DatasetBase** output) override {
+    int64_t number = 0, read_ahead = 0;
+    OP_REQUIRES_OK(context, data::ParseScalarArgument<int64_t>(context, "reader", &number));
+    OP_REQUIRES_OK(context, data::ParseScalarArgument<int64_t>(context, "read_ahead", &read_ahead));
+    std::shared_ptr<ExampleReader> reader = Registry<ExampleReader>::Get()->Find(number);
+    OP_REQUIRES(context, reader != nullptr,
+                absl::FailedPreconditionError(
+                    "this data set's cache is gone: it was closed, or made in another process"));
+    *output =
+        new Dataset(context, number, std::move(reader), read_ahead, positions_, types_, shapes_);
+  }
+
+ private:
+  class Dataset : public data::DatasetBase {
+   public:
+    Dataset(OpKernelContext* context, int64_t number, std::shared_ptr<ExampleReader> reader,
+            int64_t read_ahead, bool positions, const tensorflow::DataTypeVector& types,
+            const std::vector<PartialTensorShape>& shapes)
+        : DatasetBase(data::DatasetContext(context)),
+          number_(number),
+          reader_(std::move(reader)),
+          read_ahead_(read_ahead),
+          positions_(positions),
+          types_(types),
+          shapes_(shapes),
+          format_(FormatOf(types, shapes, types.size() - (positions ? 1 : 0))) {}
+
+    std::unique_ptr<data::IteratorBase> MakeIteratorInternal(
+        const std::string& prefix) const override {
+      return std::make_unique<Iterator>(
+          Iterator::Params{this, absl::StrCat(prefix, "::DearCachedBatches")});
+    }
+
+    const tensorflow::DataTypeVector& output_dtypes() const override { return types_; }
+    const std::vector<PartialTensorShape>& output_shapes() const override { return shapes_; }
+    std::string DebugString() const override { return "DearCachedBatchesDatasetOp::Dataset"; }
+    int64_t CardinalityInternal(data::CardinalityOptions) const override {
+      return reader_->steps();
+    }
+    absl::Status InputDatasets(std::vector<const DatasetBase*>*) const override {
+      return absl::OkStatus();
+    }
+    absl::Status CheckExternalState() const override { return absl::OkStatus(); }
+
+   protected:
+    absl::Status AsGraphDefInternal(data::SerializationContext*, DatasetGraphDefBuilder* builder,
+                                    tensorflow::Node** output) const override {
+      tensorflow::Node *reader, *read_ahead;
+      TF_RETURN_IF_ERROR(builder->AddScalar(number_, &reader));
+      TF_RETURN_IF_ERROR(builder->AddScalar(read_ahead_, &read_ahead));
+      tensorflow::AttrValue positions;
+      builder->BuildAttrValue(positions_, &positions);
+      return builder->AddDataset(this, {reader, read_ahead}, {{"positions", positions}}, output);
+    }
+
+   private:
+    // A batch that was said to be read soon.
+    struct Ahead {
+      int64_t first = 0;  // Position within the epoch of its first row.
+      std::vector<int64_t> examples;
+    };
+
+    class Iterator : public data::DatasetIterator<Dataset> {
+     public:
+      explicit Iterator(const Params& params)
+          : DatasetIterator<Dataset>(params), store_(params.dataset->reader_->store()) {}
+
+      ~Iterator() override { ForgetAhead(); }
+
+      absl::Status GetNextInternal(data::IteratorContext* context, std::vector<Tensor>* batch,
+                                   bool* end_of_sequence) override {
+        tensorflow::mutex_lock lock(mutex_);
+        if (!begun_) Begin(dataset()->reader_->Begin());
+        *end_of_sequence = next_.step >= dataset()->reader_->steps();
+        if (*end_of_sequence) return absl::OkStatus();
+        LookAhead();
+        const Ahead wanted = std::move(ahead_.front());
+        ahead_.pop_front();
+        const absl::Status status = Fill(context, wanted, batch);
+        if (status.ok()) ++next_.step;
+        return status;
+      }
+
+      bool SymbolicCheckpointCompatible() const override { return true; }
+
+     protected:
+      std::shared_ptr<data::model::Node> CreateNode(data::IteratorContext*,
+                                                    data::model::Node::Args args) const override {
+        return data::model::MakeSourceNode(std::move(args));
+      }
+
+      absl::Status SaveInternal(data::SerializationContext*,
+                                data::IteratorStateWriter* writer) override {
+        tensorflow::mutex_lock lock(mutex_);
+        TF_RETURN_IF_ERROR(writer->WriteScalar(prefix(), kBegun, int64_t{begun_}));
+        TF_RETURN_IF_ERROR(writer->WriteScalar(prefix(), kEpoch, next_.epoch));
+        return writer->WriteScalar(prefix(), kStep, next_.step);
+      }
+
+      absl::Status RestoreInternal(data::IteratorContext*,
+                                   data::IteratorStateReader* reader) override {
+        tensorflow::mutex_lock lock(mutex_);
+        int64_t begun = 0;
+        ExampleReader::Position saved;
+        TF_RETURN_IF_ERROR(reader->ReadScalar(prefix(), kBegun, &begun));
+        TF_RETURN_IF_ERROR(reader->ReadScalar(prefix(), kEpoch, &saved.epoch));
+        TF_RETURN_IF_ERROR(reader->ReadScalar(prefix(), kStep, &saved.step));
+        ForgetAhead();
+        begun_ = false;
+        if (begun == 0) return absl::OkStatus();
+        Begin(saved);
+        dataset()->reader_->SetNext({saved.epoch + 1, 0});
+        return absl::OkStatus();
+      }
+
+     private:
+      void Begin(ExampleReader::Position position) TF_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        begun_ = true;
+        next_ = position;
+        looked_ahead_ = position.step;
+        order_.emplace(dataset()->reader_->OrderOf(position.epoch));
+      }
+
+      // Wants the examples of this batch and of some behind it.
+      void LookAhead() TF_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        const ExampleReader& reader = *dataset()->reader_;
+        const int64_t end = std::min(next_.step + 1 + dataset()->read_ahead_, reader.steps());
+        for (; looked_ahead_ < end; ++looked_ahead_) {
+          const auto [first, last] = reader.Rows(looked_ahead_);
+          Ahead& batch = ahead_.emplace_back();
+          batch.first = first;
+          for (int64_t position = first; position < last; ++position) {
+            batch.examples.push_back(reader.ExampleAt(*order_, position));
+            store_->Want(batch.examples.back());
+          }
+        }
+      }
+
+      void ForgetAhead() {
+        for (const Ahead& batch : ahead_) {
+          for (int64_t example : batch.examples) store_->GiveUp(example);
+        }
+        ahead_.clear();
+      }
+
+      absl::Status Fill(data::IteratorContext* context, const Ahead& wanted,
+                        std::vector<Tensor>* batch) {
+        const int64_t rows = wanted.examples.size();
+        const ExampleFormat& format = dataset()->format_;
+        const size_t components = dataset()->types_.size() - (dataset()->positions_ ? 1 : 0);
+        for (size_t i = 0; i < components; ++i) {
+          batch->emplace_back(context->allocator({}), dataset()->types_[i],
+                              format.BatchShape(i, rows));
+        }
+        tensorflow::CancellationManager* const manager = context->cancellation_manager();
+        const auto cancelled = [manager] { return manager != nullptr && manager->IsCancelled(); };
+        std::function<void()> deregister = [] {};
+        TF_RETURN_IF_ERROR(tensorflow::RegisterCancellationCallback(
+            manager, [store = store_] { store->Wake(); }, &deregister));
+        absl::Status status;
+        for (int64_t row = 0; row < rows; ++row) {
+          const int64_t example = wanted.examples[row];
+          if (!status.ok()) {
+            store_->GiveUp(example);
+            continue;
+          }
+          ExampleStore::Record record;
+          status = ToAbsl(store_->Take(example, cancelled, &record));
+          if (status.ok()) status = format.FillRow(record.data, record.bytes, row, batch);
+        }
+        deregister();
+        if (!status.ok() || !dataset()->positions_) return status;
+        Tensor positions(context->allocator({}), tensorflow::DT_INT64, {rows});
+        const int64_t begin = next_.epoch * store_->examples() + wanted.first;
+        for (int64_t row = 0; row < rows; ++row) positions.flat<int64_t>()(row) = begin + row;
+        batch->push_back(std::move(positions));
+        return status;
+      }
+
+      const std::shared_ptr<ExampleStore> store_;
+      tensorflow::mutex mutex_;
+      bool begun_ TF_GUARDED_BY(mutex_) = false;
+      ExampleReader::Position next_;
+      int64_t looked_ahead_ TF_GUARDED_BY(mutex_) = 0;  // The step up to which examples are wanted.
+      std::optional<ExampleOrder> order_;
+      std::deque<Ahead> ahead_;
+    };
+
+    const int64_t number_;
+    const std::shared_ptr<ExampleReader> reader_;
+    const int64_t read_ahead_;
+    const bool positions_;
+    const tensorflow::DataTypeVector types_;
+    const std::vector<PartialTensorShape> shapes_;
+    const ExampleFormat format_;
+  };
+
+  bool positions_ = false;
+  tensorflow::DataTypeVector types_;
+  std::vector<PartialTensorShape> shapes_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("DearCachedBatchesDataset").Device(tensorflow::DEVICE_CPU),
+                        CachedBatchesDatasetOp);
+
+}  // namespace
+}  // namespace tfdear

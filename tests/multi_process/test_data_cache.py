@@ -1,0 +1,117 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""A cache that the ranks of a node share: the same batches for any number of ranks and nodes."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from ranks import run_ranks
+
+pytestmark = [pytest.mark.multi_process, pytest.mark.timeout(240)]
+_JOB = pathlib.Path(__file__).parent / "jobs" / "data_cache_job.py"
+_EXAMPLES = 1003
+_RECORD_BYTES = 24
+
+
+def _write_records(directory):
+    for name, numbers in (("a", range(400)), ("b", range(400, _EXAMPLES))):
+        with tf.io.TFRecordWriter(str(directory / f"{name}.tfrecord")) as writer:
+            for number in numbers:
+                writer.write(tf.io.serialize_tensor(np.int64(number)).numpy())
+
+
+def _run(directory, world_size, memory="1MB", nodes=1):
+    directory.mkdir()
+    _write_records(directory)
+    results = run_ranks(
+        world_size,
+        _JOB,
+        lambda rank: {"TFDEAR_NODE_RANK": str(rank * nodes // world_size)},
+        timeout=120,
+        arguments=(str(directory), memory),
+    )
+    for code, output in results:
+        assert code == 0, output[-3000:]
+    return [json.loads((directory / f"rank_{rank}.json").read_text()) for rank in range(world_size)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    (report,) = _run(tmp_path_factory.mktemp("alone") / "1", 1)
+    return report
+
+
+def _joined(reports, batch_size, epoch):
+    """The batches of an epoch, of the rows of all ranks."""
+    of_ranks = [report["seen"][str(batch_size)][epoch] for report in reports]
+    return [sum(rows, []) for rows in zip(*of_ranks, strict=True)]
+
+
+def test_one_process_sees_every_example_once(alone):
+    for batch_size in (1, 64, 2000):
+        epochs = [sum(_joined([alone], batch_size, epoch), []) for epoch in range(2)]
+        for epoch in epochs:
+            assert sorted(epoch) == list(range(_EXAMPLES))
+        assert epochs[0] != epochs[1]
+    assert alone["statistics"]["prepared"] == alone["afterwards"]["prepared"] == _EXAMPLES
+
+
+@pytest.mark.parametrize(
+    ("world_size", "nodes", "memory"),
+    [
+        (2, 1, "1MB"),
+        pytest.param(3, 1, "9KB", marks=pytest.mark.newest_only),
+        pytest.param(4, 2, "1MB", marks=pytest.mark.newest_only),
+        pytest.param(3, 3, "0", marks=pytest.mark.long),
+        pytest.param(4, 1, "1MB", marks=pytest.mark.long),
+    ],
+)
+def test_ranks_see_and_learn_the_same(tmp_path, alone, world_size, nodes, memory):
+    reports = _run(tmp_path / "job", world_size, memory, nodes)
+    for batch_size in (1, 8, 64, 2000):
+        for epoch in range(2):
+            assert _joined(reports, batch_size, epoch) == _joined([alone], batch_size, epoch)
+    # Of a batch of one, a rank in turn has the row; the others have none.
+    assert {len(rows) for report in reports for rows in report["seen"]["1"][0]} == {0, 1}
+    prepared = sum(report["afterwards"]["prepared"] for report in reports)
+    held = sum(report["afterwards"]["held"] for report in reports)
+    if memory == "1MB":
+        # Once for a node.
+        assert prepared == held == nodes * _EXAMPLES
+    else:
+        assert all(report["afterwards"]["full"] for report in reports)
+        # Records are of 16 bytes.
+        assert held == (0 if memory == "0" else 3 * (3000 // _RECORD_BYTES))
+    for report in reports:
+        for name, values in alone["history"].items():
+            np.testing.assert_allclose(report["history"][name], values, rtol=1e-5)
+        for one, other in zip(report["weights"], alone["weights"], strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+        assert report["weights"] == reports[0]["weights"]
+        np.testing.assert_allclose(
+            report["predictions"], alone["predictions"], rtol=1e-4, atol=1e-6
+        )
+
+
+_DIFFERENT = """
+    import sys
+
+    import tensorflow as tf
+
+    import tfdear
+
+    strategy = tfdear.DearStrategy()
+    files = sys.argv[1 + strategy.rank % 2]
+    cache = tfdear.data.DataCache(tfdear.data.TFRecordFiles(files))
+"""
+
+
+def test_ranks_with_different_files_are_told(tmp_path):
+    _write_records(tmp_path)
+    paths = tuple(str(tmp_path / f"{name}.tfrecord") for name in "ab")
+    for code, output in run_ranks(2, _DIFFERENT, timeout=60, arguments=paths):
+        assert code != 0
+        assert "All ranks must make the same DataCache" in output
+        assert "by rank, examples: [400, 603]" in output

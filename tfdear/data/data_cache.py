@@ -1,0 +1,226 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""A cache of prepared examples in memory."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdear._private import seams
+from tfdear.base import memory as memory_module
+from tfdear.base.checks import is_whole
+from tfdear.base.sizes import bytes_of
+from tfdear.data import cached_batches, global_batches, shared_examples
+from tfdear.data.cached_batches import CachedBatches
+from tfdear.data.preparation import Preparation
+from tfdear.data.record_files import RecordSource
+from tfdear.engine.example_store import ExampleReader
+from tfdear.job import job as job_module
+
+seams.install(cached_batches.SEAMS)
+
+
+class DataCache:
+    """Reads and prepares every example once for a node, and keeps it in the node's memory.
+
+    Use it where reading and decoding take longer than training: in the first epoch every example is
+    read from the source and prepared, in the order in which training needs it; from then on batches
+    come from memory. The ranks of a node prepare a part each and read each other's examples, of
+    which there is one copy. What does not fit is prepared in every epoch by the rank that needs it.
+
+    Under a `DearStrategy` of several ranks, all of them make the same caches and call the same
+    methods, after the strategy is made. The data sets have the rows of this rank already; `fit`,
+    `evaluate` and `predict` take them as they are.
+
+    Args:
+        source: Raw records with numbers, such as `tfdear.data.TFRecordFiles`.
+        prepare: From a raw record to an example, which may be nested dense tensors of numbers or
+            strings; the components of a tuple come as several arguments, as in `Dataset.map`. It
+            is traced once, and must give the same example each time: random augmentation belongs
+            behind the cache. Defaults to None: examples are the raw records.
+        memory: Bytes for the examples in the memory of a node, an int or text such as "12GiB".
+            Defaults to None: half of what is available.
+        read_ahead: Batches that are filled before training asks for them. Defaults to 2.
+        threads: Calls of `prepare` at a time, of this rank. Defaults to None: as many as the rank
+            has cores.
+
+    Raises:
+        ValueError: An argument is out of range; `prepare` is random, changes a variable, or returns
+            what is no dense tensor; or the ranks make different caches.
+        TfdearError: There is no memory for the cache.
+
+    Example:
+
+    >>> import tempfile
+    >>> path = f"{tempfile.mkdtemp()}/numbers.tfrecord"
+    >>> with tf.io.TFRecordWriter(path) as writer:
+    ...     for number in range(5):
+    ...         writer.write(tf.io.serialize_tensor(number).numpy())
+    >>> cache = tfdear.data.DataCache(
+    ...     tfdear.data.TFRecordFiles(path),
+    ...     lambda record: tf.ensure_shape(tf.io.parse_tensor(record, tf.int32), []),
+    ... )
+    >>> for batch in cache.batches(2, shuffle=False):
+    ...     print(*batch.numpy())
+    0 1
+    2 3
+    4
+
+    Reference: Shi et al., "Towards Scalable Distributed Training of Deep Learning on Public Cloud
+    Clusters" (MLSys 2021), section 4.1.
+    """
+
+    def __init__(
+        self,
+        source: RecordSource,
+        prepare: Callable[..., object] | None = None,
+        *,
+        memory: int | str | None = None,
+        read_ahead: int = 2,
+        threads: int | None = None,
+    ):
+        for name, value, least in (("read_ahead", read_ahead, 0), ("threads", threads, 1)):
+            if value is not None and (not is_whole(value) or value < least):
+                raise ValueError(
+                    f"`{name}` must be a whole number from {least}. Received: {value!r}"
+                )
+        self._source = source
+        self._preparation = Preparation.trace(prepare, source.element_spec)
+        self._read_ahead = read_ahead
+        self._job = job_module.current()
+        local_size = 1 if self._job is None else self._job.node.local_size
+        self._threads = threads or max(1, len(os.sched_getaffinity(0)) // local_size)
+        description = {"examples of": str(self.element_spec), "memory": str(memory)}
+        self._store = shared_examples.open_store(
+            len(source), _memory_bytes(memory), description, self._job
+        )
+        self._started = False
+
+    def __len__(self) -> int:
+        """The number of examples."""
+        return len(self._source)
+
+    @property
+    def element_spec(self) -> object:
+        """The specification of an example."""
+        return self._preparation.element_spec
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        seed: int | None = None,
+        drop_remainder: bool = False,
+        positions: bool = False,
+        start: tuple[int, int] = (0, 0),
+    ) -> tf.data.Dataset:
+        """A data set of this rank's rows of batches; each iteration is an epoch.
+
+        Epochs are counted as they begin; in `fit` they have the numbers of Keras.
+        The batches of an epoch are the same for any number of ranks: rank r of P has rows
+        `[r * n // P, (r + 1) * n // P)` of a batch of n.
+
+        Args:
+            batch_size: Examples of a batch, of all ranks together.
+            shuffle: Whether every epoch has an order of its own, which follows from the seed and
+                the number of the epoch alone. Else the order is that of the source.
+            seed: Of the orders, an int. Defaults to None: the seed of `keras.utils.set_random_seed`
+                or `tf.random.set_seed`, and always the same one if neither was called.
+            drop_remainder: Whether examples at the end that do not fill a batch are left out.
+            positions: Whether batches have another component, int64: for each row the epoch times
+                the number of examples, and the row's place in the epoch. It is the same whatever
+                prepares or reads the row: the seed for its augmentation. Of a tuple it becomes the
+                last component; else elements are `(example, positions)`.
+            start: Epoch and step with which the first iteration begins.
+
+        Raises:
+            ValueError: An argument is out of range, or tensors of examples have unknown shapes.
+        """
+        self._check_open()
+        if not is_whole(batch_size) or batch_size < 1:
+            raise ValueError(
+                f"`batch_size` must be a whole number from 1. Received: {batch_size!r}"
+            )
+        if len(start) != 2 or not all(is_whole(number) and number >= 0 for number in start):
+            raise ValueError(f"`start` must be an epoch and a step, from 0. Received: {start!r}")
+        specs = tf.nest.flatten(self.element_spec)
+        if unknown := [spec for spec in specs if not spec.shape.is_fully_defined()]:
+            raise ValueError(
+                "Examples of unknown shapes cannot be batched. Let `prepare` give all of them one "
+                f"shape, with `tf.ensure_shape` if only TensorFlow does not know it. Received: "
+                f"{unknown}"
+            )
+        seed = _seed(seed)
+        rank = 0 if self._job is None else self._job.rank
+        world_size = 1 if self._job is None else self._job.world_size
+        reader = ExampleReader(
+            self._store,
+            batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_remainder=drop_remainder,
+            start=start,
+            rank=rank,
+            world_size=world_size,
+        )
+        if start[1] > reader.steps:
+            raise ValueError(
+                f"`start` must be a step of an epoch, which has {reader.steps}. Received: {start!r}"
+            )
+        epoch, step = start
+        self._store.read_from(shuffle, seed, epoch, step * batch_size)
+        if not self._started:
+            self._started = True
+            self._preparation.start(self._store.number, self._source, self._threads)
+        dataset = CachedBatches(
+            self, reader, self._batch_spec(positions), self._read_ahead, positions
+        )
+        return global_batches.mark_distributed(dataset)
+
+    def close(self) -> None:
+        """Ends the preparation. What is in memory is freed when no data set holds it any more."""
+        self._store.close()
+
+    def statistics(self) -> dict[str, Any]:
+        """Numbers of examples and bytes so far.
+
+        Returns:
+            `held`, `held_bytes`: examples in memory; `prepared`, `prepared_bytes`: all that were
+            prepared; `hits`: reads of examples that were in memory; `misses`: reads that had to
+            wait for their example; `wait_seconds`: for how long; `full`: whether no more fits.
+        """
+        self._check_open()
+        numbers = dataclasses.asdict(self._store.progress())
+        seconds = numbers.pop("waited_micros") / 1e6
+        return {**numbers, "wait_seconds": seconds, "full": bool(numbers["full"])}
+
+    def _check_open(self) -> None:
+        if self._store.is_closed:
+            raise ValueError("This DataCache was closed. Make another one.")
+
+    def _batch_spec(self, positions: bool) -> object:
+        spec = tf.nest.map_structure(
+            lambda component: tf.TensorSpec([None, *component.shape], component.dtype),
+            self.element_spec,
+        )
+        if not positions:
+            return spec
+        numbers = tf.TensorSpec([None], tf.int64)
+        return (*spec, numbers) if type(spec) is tuple else (spec, numbers)
+
+
+def _memory_bytes(memory: int | str | None) -> int:
+    if memory is None:
+        return memory_module.available_bytes() // 2
+    return bytes_of(memory, "memory")
+
+
+def _seed(seed: int | None) -> int:
+    if seed is None:
+        return tf.compat.v1.get_seed(0)[0]
+    if not is_whole(seed):
+        raise ValueError(f"`seed` must be a whole number. Received: {seed!r}")
+    return seed

@@ -1,0 +1,122 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Stores of prepared examples in the C++ engine, and their readers."""
+
+import ctypes
+import dataclasses
+import weakref
+
+from tfdear.engine import c_api
+
+_ADDRESS_BYTES = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreProgress:
+    """What has happened in a store so far; the order is that of the engine."""
+
+    held: int  # Examples in memory.
+    held_bytes: int
+    prepared: int  # Also again.
+    prepared_bytes: int
+    hits: int  # Examples that were in memory when a reader came for them.
+    misses: int  # Examples for which it came before, or which did not fit.
+    waited_micros: int  # By readers.
+    full: int  # 1: no more fits.
+
+
+class ExampleStore:
+    """Room for the examples that a rank owns, `[begin, end)` of so many, in `memory_bytes`.
+
+    It goes with the last data set that reads it.
+
+    Args:
+        examples: All of them.
+        own: The first that this rank owns, and the one behind the last.
+        memory_bytes: For records, at most.
+        timeout: Seconds that another rank may take from one example to the next.
+    """
+
+    def __init__(self, examples: int, own: tuple[int, int], memory_bytes: int, timeout: float):
+        number = ctypes.c_int64()
+        c_api.call("examples_create", examples, *own, memory_bytes, timeout, ctypes.byref(number))
+        self.number = number.value
+        self._finalizer = weakref.finalize(self, _end, self.number)
+
+    def address(self) -> str:
+        """Where its examples are, for other ranks of this node."""
+        text = ctypes.create_string_buffer(_ADDRESS_BYTES)
+        c_api.load().tfdear_examples_address(self.number, text, _ADDRESS_BYTES)
+        return text.value.decode()
+
+    def map(self, rank: int, address: str) -> None:
+        """Makes the examples of another rank readable, before anything is read.
+
+        Raises:
+            TfdearError: Its memory cannot be mapped.
+        """
+        c_api.call("examples_map", self.number, rank, address.encode())
+
+    def unpublish(self) -> None:
+        """Says that all ranks have mapped what they need."""
+        c_api.load().tfdear_examples_unpublish(self.number)
+
+    def read_from(self, shuffle: bool, seed: int, epoch: int, position: int) -> None:
+        """Says in which order examples will be read, which is that of their preparation; once."""
+        c_api.load().tfdear_examples_read_from(self.number, shuffle, seed, epoch, position)
+
+    def close(self) -> None:
+        """Ends the preparation; who waits for an example gets an error."""
+        self._finalizer()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return not self._finalizer.alive
+
+    def progress(self) -> StoreProgress:
+        """What has happened so far."""
+        fields = dataclasses.fields(StoreProgress)
+        numbers = (ctypes.c_int64 * len(fields))()
+        c_api.load().tfdear_examples_progress(self.number, numbers)
+        names = [field.name for field in fields]
+        return StoreProgress(**dict(zip(names, numbers, strict=True)))
+
+
+def end(number: int, reason: str) -> None:
+    """Ends the preparation for the store of this number; who waits for an example gets a reason."""
+    c_api.load().tfdear_examples_close(number, reason.encode())
+
+
+def _end(number: int) -> None:
+    end(number, "DataCache: the cache was closed")
+    c_api.load().tfdear_examples_remove(number)
+
+
+class ExampleReader:
+    """One way to read a store: in which order, and which rows of each batch are this rank's."""
+
+    def __init__(
+        self,
+        store: ExampleStore,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        seed: int,
+        drop_remainder: bool,
+        start: tuple[int, int],
+        rank: int,
+        world_size: int,
+    ):
+        self.number = c_api.load().tfdear_reader_create(
+            store.number, shuffle, seed, batch_size, drop_remainder, rank, world_size, *start
+        )
+        weakref.finalize(self, c_api.load().tfdear_reader_remove, self.number)
+
+    @property
+    def steps(self) -> int:
+        """Batches of an epoch."""
+        return c_api.load().tfdear_reader_steps(self.number)
+
+    def begin_with(self, epoch: int, step: int = 0) -> None:
+        """Says where the next iteration begins."""
+        c_api.load().tfdear_reader_set_next(self.number, epoch, step)
