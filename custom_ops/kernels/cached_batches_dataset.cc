@@ -136,7 +136,13 @@ class CachedBatchesDatasetOp : public data::DatasetOpKernel {
         const Ahead wanted = std::move(ahead_.front());
         ahead_.pop_front();
         const absl::Status status = Fill(context, wanted, batch);
-        if (status.ok()) ++next_.step;
+        if (status.ok()) {
+          ++next_.step;
+        } else {
+          // Who reads on after an error gets the same batch.
+          ForgetAhead();
+          looked_ahead_ = next_.step;
+        }
         return status;
       }
 

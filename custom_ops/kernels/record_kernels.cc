@@ -1,5 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-// Random access to TFRecord files, through TensorFlow's file systems.
+// Raw records of files, through TensorFlow's file systems.
 #include <memory>
 #include <string>
 #include <utility>
@@ -91,7 +91,30 @@ class ReadRecordsOp : public tensorflow::OpKernel {
   }
 };
 
+class ReadFilesOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const auto paths = context->input(0).flat<tstring>();
+    Tensor *contents = nullptr, *errors = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {paths.size()}, &contents));
+    OP_REQUIRES_OK(context, context->allocate_output(1, {paths.size()}, &errors));
+    for (int64_t i = 0; i < paths.size(); ++i) {
+      std::string content;
+      const absl::Status status =
+          tensorflow::ReadFileToString(context->env(), std::string(paths(i)), &content);
+      if (status.ok()) {
+        contents->flat<tstring>()(i) = content;
+      } else {
+        errors->flat<tstring>()(i) = std::string(status.message());
+      }
+    }
+  }
+};
+
 using tensorflow::DEVICE_CPU;
+REGISTER_KERNEL_BUILDER(Name("DearReadFiles").Device(DEVICE_CPU), ReadFilesOp);
 REGISTER_KERNEL_BUILDER(Name("DearIndexRecords").Device(DEVICE_CPU), IndexRecordsOp);
 REGISTER_KERNEL_BUILDER(Name("DearReadRecords").Device(DEVICE_CPU), ReadRecordsOp);
 

@@ -109,4 +109,22 @@ records: Their contents; empty where there is an error.
 errors: Why a record could not be read; empty where it was.
 )doc");
 
+REGISTER_OP("DearReadFiles")
+    .Input("paths: string")
+    .Output("contents: string")
+    .Output("errors: string")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->input(0));
+      c->set_output(1, c->input(0));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Reads whole files.
+
+paths: Of files.
+contents: Of each; empty where there is an error.
+errors: Why a file could not be read; empty where it was.
+)doc");
+
 }  // namespace tensorflow

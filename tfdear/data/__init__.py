@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tfdear.data.data_cache import DataCache
+    from tfdear.data.image_folder import ImageFolder
     from tfdear.data.record_files import TFRecordFiles
 
-__all__ = ["DataCache", "TFRecordFiles"]
+__all__ = ["DataCache", "ImageFolder", "TFRecordFiles"]
 
-_HOMES = {"DataCache": "data_cache", "TFRecordFiles": "record_files"}
+_HOMES = {
+    "DataCache": "data_cache",
+    "ImageFolder": "image_folder",
+    "TFRecordFiles": "record_files",
+}
 
 
 def __getattr__(name: str) -> type:

@@ -14,8 +14,9 @@ from tfdear.base.checks import is_whole
 from tfdear.base.sizes import bytes_of
 from tfdear.data import cached_batches, global_batches, shared_examples
 from tfdear.data.cached_batches import CachedBatches
+from tfdear.data.dataset_records import DatasetRecords
 from tfdear.data.preparation import Preparation
-from tfdear.data.record_files import RecordSource
+from tfdear.data.record_source import RecordSource
 from tfdear.engine.example_store import ExampleReader
 from tfdear.job import job as job_module
 
@@ -35,7 +36,9 @@ class DataCache:
     `evaluate` and `predict` take them as they are.
 
     Args:
-        source: Raw records with numbers, such as `tfdear.data.TFRecordFiles`.
+        source: Raw records: `tfdear.data.TFRecordFiles`, `tfdear.data.ImageFolder`, or a finite
+            data set of small ones such as paths or serialized examples, which every rank reads
+            once and keeps in memory.
         prepare: From a raw record to an example, which may be nested dense tensors of numbers or
             strings; the components of a tuple come as several arguments, as in `Dataset.map`. It
             is traced once, and must give the same example each time: random augmentation belongs
@@ -74,7 +77,7 @@ class DataCache:
 
     def __init__(
         self,
-        source: RecordSource,
+        source: RecordSource | tf.data.Dataset,
         prepare: Callable[..., object] | None = None,
         *,
         memory: int | str | None = None,
@@ -86,13 +89,19 @@ class DataCache:
                 raise ValueError(
                     f"`{name}` must be a whole number from {least}. Received: {value!r}"
                 )
-        self._source = source
+        if isinstance(source, tf.data.Dataset):
+            source = DatasetRecords(source)
+        self._source: RecordSource = source
         self._preparation = Preparation.trace(prepare, source.element_spec)
         self._read_ahead = read_ahead
         self._job = job_module.current()
         local_size = 1 if self._job is None else self._job.node.local_size
         self._threads = threads or max(1, len(os.sched_getaffinity(0)) // local_size)
-        description = {"examples of": str(self.element_spec), "memory": str(memory)}
+        description = {
+            "records with fingerprint": source.fingerprint(),
+            "examples of": str(self.element_spec),
+            "memory": str(memory),
+        }
         self._store = shared_examples.open_store(
             len(source), _memory_bytes(memory), description, self._job
         )

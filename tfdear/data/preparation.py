@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdear.data.record_files import RecordSource
+from tfdear.data.record_source import RecordSource
 from tfdear.engine import example_store, library
 
 # Records that are read and prepared in one call.

@@ -1,39 +1,15 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Sources of raw records by number: files of records, and folders of images."""
+"""Raw records in TFRecord files, by number."""
 
 import bisect
 import os
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from tfdear.data.record_source import fingerprint_of
 from tfdear.engine import library
-
-
-class RecordSource(Protocol):
-    """What a `DataCache` reads: raw records, each of which has a number."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def element_spec(self) -> object:
-        """The specification of a raw record: nested dense tensors."""
-
-    def read(self, numbers: np.ndarray) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Reads records.
-
-        Args:
-            numbers: Of the records, an array of int64.
-
-        Returns:
-            The flat tensors of the records, with a first dimension of records, and for each record
-            why it could not be read, or an empty string: a tensor of strings.
-        """
-
-    def name(self, number: int) -> str:
-        """What messages call a record."""
 
 
 class TFRecordFiles:
@@ -88,6 +64,10 @@ class TFRecordFiles:
             self._paths, files, np.array(offsets, np.int64)
         )
         return [records], errors
+
+    def fingerprint(self) -> str:
+        """As `RecordSource.fingerprint`: of names, and of where their records are."""
+        return fingerprint_of(*self._paths, *self._offsets)
 
     def name(self, number: int) -> str:
         """The path of a record's file, and the record's place in it."""

@@ -1,0 +1,57 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""The elements of a data set as raw records by number."""
+
+import numpy as np
+import tensorflow as tf
+
+from tfdear.data.record_source import fingerprint_of
+
+_BLOCK = 1024
+
+
+class DatasetRecords:
+    """The elements of a finite `tf.data.Dataset`, all in memory: paths, or serialized examples.
+
+    Raises:
+        ValueError: The data set is endless, or its elements are not dense tensors of known shapes.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset):
+        if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+            raise ValueError("A DataCache needs a finite data set. Received: one that is endless")
+        self._spec = dataset.element_spec
+        specs = tf.nest.flatten(self._spec)
+        for spec in specs:
+            if not isinstance(spec, tf.TensorSpec) or not spec.shape.is_fully_defined():
+                raise ValueError(
+                    "Elements of a data set that a cache reads must be dense tensors of known "
+                    "shapes, such as paths or serialized examples; `prepare` makes more of them. "
+                    f"Received: {spec}"
+                )
+        parts: list[list[np.ndarray]] = [
+            [np.zeros([0, *spec.shape], spec.dtype.as_numpy_dtype)] for spec in specs
+        ]
+        for block in dataset.batch(_BLOCK):
+            for part, tensor in zip(parts, tf.nest.flatten(block), strict=True):
+                part.append(tensor.numpy())
+        self._arrays = [np.concatenate(part) for part in parts]
+
+    def __len__(self) -> int:
+        return len(self._arrays[0])
+
+    @property
+    def element_spec(self) -> object:
+        """That of the data set."""
+        return self._spec
+
+    def read(self, numbers: np.ndarray) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """As `RecordSource.read`."""
+        return [tf.constant(array[numbers]) for array in self._arrays], tf.fill(len(numbers), "")
+
+    def fingerprint(self) -> str:
+        """As `RecordSource.fingerprint`: of all elements."""
+        return fingerprint_of(*self._arrays)
+
+    def name(self, number: int) -> str:
+        """An element's number."""
+        return f"element {number} of the data set"
