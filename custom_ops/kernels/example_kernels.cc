@@ -26,13 +26,9 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::tstring;
 
-// The store that an op's first input names; null: the op has failed.
+// The store that an op's first input names; null: it was closed, and nothing is to be prepared.
 std::shared_ptr<ExampleStore> StoreOf(OpKernelContext* context) {
-  auto store = Registry<ExampleStore>::Get()->Find(context->input(0).scalar<int64_t>()());
-  if (store == nullptr) {
-    context->SetStatus(absl::FailedPreconditionError("this cache of examples is gone"));
-  }
-  return store;
+  return Registry<ExampleStore>::Get()->Find(context->input(0).scalar<int64_t>()());
 }
 
 class NextExamplesOp : public tensorflow::OpKernel {
@@ -41,9 +37,9 @@ class NextExamplesOp : public tensorflow::OpKernel {
 
   void Compute(OpKernelContext* context) override {
     const auto store = StoreOf(context);
-    if (store == nullptr) return;
     const int64_t most = context->input(1).scalar<int64_t>()();
-    const std::vector<int64_t> examples = store->Next(static_cast<size_t>(most));
+    std::vector<int64_t> examples;
+    if (store != nullptr) examples = store->Next(static_cast<size_t>(most));
     Tensor* output = nullptr;
     const int64_t count = examples.size();
     OP_REQUIRES_OK(context, context->allocate_output(0, {count}, &output));

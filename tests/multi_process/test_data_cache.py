@@ -22,13 +22,15 @@ def _write_records(directory):
                 writer.write(tf.io.serialize_tensor(np.int64(number)).numpy())
 
 
-def _run(directory, world_size, memory="1MB", nodes=1):
-    directory.mkdir()
-    _write_records(directory)
+def _run(directory, world_size, memory="1MB", nodes=1, on_disk=None):
+    if not directory.exists():
+        directory.mkdir()
+        _write_records(directory)
+    env = {} if on_disk is None else {"CASE_DIRECTORY": str(on_disk)}
     results = run_ranks(
         world_size,
         _JOB,
-        lambda rank: {"TFDEAR_NODE_RANK": str(rank * nodes // world_size)},
+        lambda rank: {**env, "TFDEAR_NODE_RANK": str(rank * nodes // world_size)},
         timeout=120,
         arguments=(str(directory), memory),
     )
@@ -93,6 +95,20 @@ def test_ranks_see_and_learn_the_same(tmp_path, alone, world_size, nodes, memory
         np.testing.assert_allclose(
             report["predictions"], alone["predictions"], rtol=1e-4, atol=1e-6
         )
+
+
+@pytest.mark.newest_only
+def test_another_number_of_ranks_finds_what_others_left_on_disk(tmp_path, alone):
+    for world_size, from_source in ((2, _EXAMPLES), (3, 0)):
+        reports = _run(tmp_path / "job", world_size, on_disk=tmp_path / "disk")
+        assert _joined(reports, 64, 1) == _joined([alone], 64, 1)
+        for name, records in (
+            ("source_records", from_source),
+            ("disk_records", _EXAMPLES - from_source),
+        ):
+            assert sum(report["afterwards"][name] for report in reports) == records
+    writers = {path.name.split("-")[1] for path in (tmp_path / "disk").glob("*/part-*")}
+    assert writers == {"000", "001"}
 
 
 _DIFFERENT = """

@@ -3,6 +3,7 @@
 
 import dataclasses
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from tfdear.base.sizes import bytes_of
 from tfdear.data import cached_batches, global_batches, shared_examples
 from tfdear.data.cached_batches import CachedBatches
 from tfdear.data.dataset_records import DatasetRecords
+from tfdear.data.disk_cache import DiskCache
 from tfdear.data.preparation import Preparation
 from tfdear.data.record_source import RecordSource
 from tfdear.engine.example_store import ExampleReader
@@ -45,6 +47,11 @@ class DataCache:
             behind the cache. Defaults to None: examples are the raw records.
         memory: Bytes for the examples in the memory of a node, an int or text such as "12GiB".
             Defaults to None: half of what is available.
+        directory: A folder on a local disk of every node where raw records are kept for further
+            runs, with any `prepare`. Defaults to None: there is none.
+        disk: Bytes that a node writes there, at most. Defaults to None: all but a tenth of what is
+            free.
+        version: Text that tells records apart whose files have the same names and sizes.
         read_ahead: Batches that are filled before training asks for them. Defaults to 2.
         threads: Calls of `prepare` at a time, of this rank. Defaults to None: as many as the rank
             has cores.
@@ -81,6 +88,9 @@ class DataCache:
         prepare: Callable[..., object] | None = None,
         *,
         memory: int | str | None = None,
+        directory: str | os.PathLike | None = None,
+        disk: int | str | None = None,
+        version: str = "",
         read_ahead: int = 2,
         threads: int | None = None,
     ):
@@ -91,10 +101,17 @@ class DataCache:
                 )
         if isinstance(source, tf.data.Dataset):
             source = DatasetRecords(source)
-        self._source: RecordSource = source
+        self._job = job_module.current()
+        self._disk: DiskCache | None = None
+        memory_bytes = _memory_bytes(memory)
+        disk_bytes = None if disk is None else bytes_of(disk, "disk")
+        if directory is not None:
+            self._disk = shared_examples.open_disk(
+                source, directory, disk_bytes, version, self._job
+            )
+        self._source: RecordSource = source if self._disk is None else self._disk
         self._preparation = Preparation.trace(prepare, source.element_spec)
         self._read_ahead = read_ahead
-        self._job = job_module.current()
         local_size = 1 if self._job is None else self._job.node.local_size
         self._threads = threads or max(1, len(os.sched_getaffinity(0)) // local_size)
         description = {
@@ -102,10 +119,11 @@ class DataCache:
             "examples of": str(self.element_spec),
             "memory": str(memory),
         }
-        self._store = shared_examples.open_store(
-            len(source), _memory_bytes(memory), description, self._job
-        )
+        self._store = shared_examples.open_store(len(source), memory_bytes, description, self._job)
         self._started = False
+        if self._disk is not None:
+            # The index of what was written, also where the script ends without `close`.
+            weakref.finalize(self, self._disk.close)
 
     def __len__(self) -> int:
         """The number of examples."""
@@ -192,6 +210,8 @@ class DataCache:
     def close(self) -> None:
         """Ends the preparation. What is in memory is freed when no data set holds it any more."""
         self._store.close()
+        if self._disk is not None:
+            self._disk.close()
 
     def statistics(self) -> dict[str, Any]:
         """Numbers of examples and bytes so far.
@@ -199,12 +219,15 @@ class DataCache:
         Returns:
             `held`, `held_bytes`: examples in memory; `prepared`, `prepared_bytes`: all that were
             prepared; `hits`: reads of examples that were in memory; `misses`: reads that had to
-            wait for their example; `wait_seconds`: for how long; `full`: whether no more fits.
+            wait for their example; `wait_seconds`: for how long; `full`: whether no more fits. With
+            a `directory` also `source_records` and `disk_records`: raw records that were read from
+            there; `damaged`: those on disk that had to be read from the source again.
         """
         self._check_open()
         numbers = dataclasses.asdict(self._store.progress())
         seconds = numbers.pop("waited_micros") / 1e6
-        return {**numbers, "wait_seconds": seconds, "full": bool(numbers["full"])}
+        of_disk = {} if self._disk is None else dataclasses.asdict(self._disk.statistics)
+        return {**numbers, "wait_seconds": seconds, "full": bool(numbers["full"]), **of_disk}
 
     def _check_open(self) -> None:
         if self._store.is_closed:

@@ -52,6 +52,10 @@ class DatasetRecords:
         """As `RecordSource.fingerprint`: of all elements."""
         return fingerprint_of(*self._arrays)
 
+    def modification_times(self) -> np.ndarray:
+        """As `RecordSource.modification_times`: there are none."""
+        return np.zeros(0, np.int64)
+
     def name(self, number: int) -> str:
         """An element's number."""
         return f"element {number} of the data set"

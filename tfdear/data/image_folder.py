@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tfdear.data.record_source import fingerprint_of
+from tfdear.data.record_source import fingerprint_of, modification_times_of
 from tfdear.engine import library
 
 
@@ -49,10 +49,10 @@ class ImageFolder:
         self.classes = list(classes)
         if not self.classes:
             raise ValueError(f"{directory!r} has no folders, of which each would be a class.")
+        self._folders = [os.path.join(directory, name) for name in self.classes]
         self._paths: list[str] = []
         labels: list[int] = []
-        for label, name in enumerate(self.classes):
-            folder = os.path.join(directory, name)
+        for label, (name, folder) in enumerate(zip(self.classes, self._folders, strict=True)):
             if not tf.io.gfile.isdir(folder):
                 raise ValueError(f"There is no folder {folder!r} for class {name!r}.")
             files = sorted(
@@ -84,6 +84,10 @@ class ImageFolder:
     def fingerprint(self) -> str:
         """As `RecordSource.fingerprint`: of names."""
         return fingerprint_of(*self.classes, *self._paths)
+
+    def modification_times(self) -> np.ndarray:
+        """As `RecordSource.modification_times`: of the folders, of which there are fewer."""
+        return modification_times_of(self._folders)
 
     def name(self, number: int) -> str:
         """The path of a file."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tfdear.data.record_source import fingerprint_of
+from tfdear.data.record_source import fingerprint_of, modification_times_of
 from tfdear.engine import library
 
 
@@ -68,6 +68,10 @@ class TFRecordFiles:
     def fingerprint(self) -> str:
         """As `RecordSource.fingerprint`: of names, and of where their records are."""
         return fingerprint_of(*self._paths, *self._offsets)
+
+    def modification_times(self) -> np.ndarray:
+        """As `RecordSource.modification_times`: of all files."""
+        return modification_times_of(self._paths)
 
     def name(self, number: int) -> str:
         """The path of a record's file, and the record's place in it."""

@@ -2,6 +2,7 @@
 """What a cache reads: raw records by number."""
 
 import hashlib
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -31,6 +32,9 @@ class RecordSource(Protocol):
     def fingerprint(self) -> str:
         """A text that differs where records do, as far as can be told without reading them."""
 
+    def modification_times(self) -> np.ndarray:
+        """When what holds the records was changed last, in nanoseconds: of files, or of folders."""
+
     def name(self, number: int) -> str:
         """What messages call a record."""
 
@@ -48,3 +52,8 @@ def fingerprint_of(*parts: str | bytes | np.ndarray) -> str:
         for text in texts:
             digest.update(f"{len(text)} ".encode() + text)
     return digest.hexdigest()
+
+
+def modification_times_of(paths: Sequence[str]) -> np.ndarray:
+    """When files or folders were changed last, in nanoseconds."""
+    return np.array([tf.io.gfile.stat(path).mtime_nsec for path in paths], np.int64)

@@ -2,16 +2,55 @@
 """What the ranks of a job agree on for a cache: who owns which examples, and where these are."""
 
 import json
+import os
 
 from absl import logging
 
 from tfdear import errors
+from tfdear.data import disk_cache
+from tfdear.data.disk_cache import DiskCache
 from tfdear.data.global_batches import row_range
+from tfdear.data.record_source import RecordSource
 from tfdear.engine.example_store import ExampleStore
 from tfdear.job.job import Job
 
 # Where ranks wait for nobody.
 _ALONE_TIMEOUT = 600.0
+
+
+def open_disk(
+    source: RecordSource,
+    directory: str | os.PathLike,
+    most_bytes: int | None,
+    version: str,
+    job: Job | None,
+) -> DiskCache:
+    """Keeps a source's records in a local directory; all ranks of a job call it at the same point.
+
+    Args:
+        source: The records.
+        directory: A folder of this node.
+        most_bytes: Of what the ranks of a node write; None: all but a tenth of what is free.
+        version: Text that records of other versions differ in.
+        job: The ranks; None: this process is alone.
+
+    Raises:
+        ValueError: The directory cannot be used.
+    """
+    folder = disk_cache.open_folder(directory, source, version)
+    if most_bytes is None:
+        most_bytes = disk_cache.free_bytes(folder) * 9 // 10
+    if job is None or job.world_size == 1:
+        held = disk_cache.lock(folder)
+        return DiskCache(source, folder, None if held is None else 0, most_bytes, held)
+    node = job.node
+    held = disk_cache.lock(folder) if node.local_rank == 0 else None
+    told = [
+        json.loads(text) for text in job.exchange(json.dumps([node.node_rank, held is not None]))
+    ]
+    writes = [node.node_rank, True] in told
+    writer = node.local_rank if writes else None
+    return DiskCache(source, folder, writer, most_bytes // node.local_size, held)
 
 
 def open_store(

@@ -2,6 +2,7 @@
 """Reads and trains from a cache, and stores what this rank saw."""
 
 import json
+import os
 import pathlib
 import sys
 
@@ -22,7 +23,8 @@ def example_of(record):
 
 
 files = tfdear.data.TFRecordFiles(str(directory / "*.tfrecord"))
-cache = tfdear.data.DataCache(files, example_of, memory=memory)
+on_disk = os.environ.get("CASE_DIRECTORY")
+cache = tfdear.data.DataCache(files, example_of, memory=memory, directory=on_disk)
 seen = {}
 for batch_size in (1, 8, 64, 2000):
     dataset = cache.batches(batch_size, seed=1, drop_remainder=batch_size == 8)

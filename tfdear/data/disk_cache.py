@@ -1,0 +1,428 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Raw records that were read once, in files on a local disk.
+
+[Note: records on disk]
+A folder belongs to one source, as its records were at one time: its name is a checksum of what
+tells them apart. In it are TFRecord files of `tf.train.Example`s, each with the number of a record
+and its tensors, and an index for each rank that wrote some; it is written aside and then renamed.
+Records behind the last index, of a job that was killed, are found again by their numbers; what is
+no whole record is cut off. One job writes at a time: it holds a lock (flock) that ends with it.
+Others read what they find.
+"""
+
+import dataclasses
+import fcntl
+import os
+import pathlib
+import shutil
+import stat
+import struct
+import threading
+from typing import BinaryIO
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from tfdear.data.record_source import RecordSource, fingerprint_of
+from tfdear.engine import library
+
+_FORMAT = "1"
+_MOST_PART_BYTES = 1 << 30
+# So much may be written before the index is.
+_INDEX_EVERY = 64 << 20
+# Records that are looked at together where an index lacks them.
+_BLOCK = 1024
+# What a TFRecord file has around a record.
+_FRAME_BYTES = 16
+_PLACE = np.dtype([("number", np.int64), ("offset", np.int64), ("part", np.int32)])
+_NUMBER = "number"
+
+
+@dataclasses.dataclass
+class DiskStatistics:
+    """What was read so far."""
+
+    source_records: int = 0
+    disk_records: int = 0
+    damaged: int = 0  # Records on disk that had to be read from the source again.
+
+
+def open_folder(directory: str | os.PathLike, source: RecordSource, version: str) -> pathlib.Path:
+    """Makes the folder of a source, which nobody else may write to.
+
+    Raises:
+        ValueError: The directory is a link, is no folder, or others may write to it.
+    """
+    parent = pathlib.Path(directory)
+    key = fingerprint_of(_FORMAT, source.fingerprint(), source.modification_times(), version)
+    folder = parent / key[:32]
+    for path in (parent, folder):
+        try:
+            path.mkdir(mode=0o700, parents=path is parent, exist_ok=True)
+            found = path.lstat()
+        except OSError as error:
+            raise ValueError(
+                f"`directory` must be a local folder that can be written to: {error}"
+            ) from error
+        if not stat.S_ISDIR(found.st_mode):
+            raise ValueError(f"`directory` must be a folder, and no link. Received: {str(path)!r}")
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise ValueError(
+                "`directory` must belong to this user, and others must not be able to write to it "
+                f"(chmod 700). Received: {str(path)!r}, of user {found.st_uid} with mode "
+                f"{stat.filemode(found.st_mode)}"
+            )
+    return folder
+
+
+def lock(folder: pathlib.Path) -> BinaryIO | None:
+    """The right to write into a folder, as long as the file is open; None: another job has it."""
+    file = (folder / "lock").open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file
+
+
+class DiskCache:
+    """The records of a source; those that were read before come from a folder.
+
+    Args:
+        source: Where records come from otherwise.
+        folder: As `open_folder` makes it.
+        writer: The number of this rank among those that write; None: it only reads.
+        most_bytes: Of the records that this rank writes.
+        held: The lock, which this object keeps.
+    """
+
+    def __init__(
+        self,
+        source: RecordSource,
+        folder: pathlib.Path,
+        writer: int | None,
+        most_bytes: int,
+        held: BinaryIO | None = None,
+    ):
+        self._source, self._folder = source, folder
+        self._held = held
+        self._specs = tf.nest.flatten(source.element_spec)
+        self._lock = threading.Lock()
+        self.statistics = DiskStatistics()
+        self._paths: list[str] = []
+        self._offsets = np.full(len(source), -1, np.int64)
+        self._parts = np.zeros(len(source), np.int32)
+        self._warned = False
+        self._writer = None if writer is None else _Writer(folder, writer, most_bytes)
+        self._load()
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    @property
+    def element_spec(self) -> object:
+        """That of the source."""
+        return self._source.element_spec
+
+    @property
+    def records_on_disk(self) -> int:
+        """Records that need not be read from the source."""
+        return int((self._offsets >= 0).sum())
+
+    def fingerprint(self) -> str:
+        """That of the source."""
+        return self._source.fingerprint()
+
+    def modification_times(self) -> np.ndarray:
+        """Those of the source."""
+        return self._source.modification_times()
+
+    def name(self, number: int) -> str:
+        """What the source calls a record."""
+        return self._source.name(number)
+
+    def read(self, numbers: np.ndarray) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """As `RecordSource.read`."""
+        on_disk = np.flatnonzero(self._offsets[numbers] >= 0)
+        places, tensors = self._read_from_disk(numbers, on_disk)
+        rest = np.setdiff1d(np.arange(len(numbers)), places)
+        errors = np.full(len(numbers), b"", object)
+        parts = [tensors] if len(places) else []
+        if len(rest):
+            raw, failures = self._source.read(numbers[rest])
+            errors[rest] = failures.numpy()
+            read = [place for place in range(len(rest)) if not errors[rest[place]]]
+            self._write(numbers[rest[read]], [tf.gather(tensor, read) for tensor in raw])
+            parts.append(raw)
+            with self._lock:
+                self.statistics.source_records += len(read)
+        order = np.argsort(np.concatenate([places, rest]).astype(np.int64))
+        joined = [tf.gather(tf.concat(pieces, 0), order) for pieces in zip(*parts, strict=True)]
+        return joined, tf.constant(errors, tf.string)
+
+    def close(self) -> None:
+        """Writes the index of what was written; records are only read from now on."""
+        with self._lock:
+            writer, self._writer = self._writer, None
+            try:
+                if writer is not None:
+                    self._note(writer.close())
+            except (OSError, tf.errors.OpError) as error:
+                self._warn(f"the last records are not in the index of {self._folder}: {error}")
+            if self._held is not None:
+                self._held.close()
+
+    def _load(self) -> None:
+        """Finds the records that the folder has."""
+        for path in sorted(self._folder.glob("index-*.npy")):
+            try:
+                places = np.load(path, allow_pickle=False)
+            except (OSError, ValueError, EOFError):
+                self._warn(f"{path} is no index; its records are looked for in their files")
+                continue
+            if places.dtype != _PLACE:
+                self._warn(f"{path} is no index; its records are looked for in their files")
+                continue
+            writer = path.stem.removeprefix("index-")
+            for part in np.unique(places["part"]).tolist():
+                self._add(self._path(writer, part), places[places["part"] == part])
+        for path in sorted(self._folder.glob("part-*.tfrecord")):
+            self._take_up(path)
+
+    def _path(self, writer: str, part: int) -> pathlib.Path:
+        return self._folder / f"part-{writer}-{part:04d}.tfrecord"
+
+    def _add(self, path: pathlib.Path, places: np.ndarray) -> None:
+        """Adds the records of a file, as far as they lie in it."""
+        size = path.stat().st_size if path.exists() else 0
+        fits = (
+            (places["number"] >= 0)
+            & (places["number"] < len(self._offsets))
+            & (places["offset"] >= 0)
+            & (places["offset"] <= size - _FRAME_BYTES)
+        )
+        if not fits.all():
+            self._warn(f"{path} lacks {int((~fits).sum())} records of its index")
+        places = places[fits]
+        if str(path) not in self._paths:
+            self._paths.append(str(path))
+        self._offsets[places["number"]] = places["offset"]
+        self._parts[places["number"]] = self._paths.index(str(path))
+
+    def _take_up(self, path: pathlib.Path) -> None:
+        """Adds whole records behind the last one of the index, and cuts off what follows them."""
+        begin, size = self._end_of_known(path), path.stat().st_size
+        offsets = []
+        with path.open("rb") as file:
+            while begin + _FRAME_BYTES <= size:
+                file.seek(begin)
+                (length,) = struct.unpack("<Q", file.read(8))
+                if length > size - begin - _FRAME_BYTES:
+                    break
+                offsets.append(begin)
+                begin += length + _FRAME_BYTES
+        places, end = np.zeros(0, _PLACE), begin
+        for start in range(0, len(offsets), _BLOCK):
+            block = np.array(offsets[start : start + _BLOCK], np.int64)
+            records, errors = library.load().dear_read_records([str(path)], 0 * block, block)
+            failed = np.flatnonzero(errors.numpy() != b"")
+            whole = int(failed[0]) if len(failed) else len(block)
+            found = np.zeros(whole, _PLACE)
+            found["number"], found["offset"] = self._parse(records[:whole])[0], block[:whole]
+            places = np.concatenate([places, found])
+            if whole < len(block):
+                end = int(block[whole])
+                break
+        self._add(path, places)
+        if self._writer is not None:
+            self._writer.adopt(path, places)
+            if end < size:
+                os.truncate(path, end)
+
+    def _end_of_known(self, path: pathlib.Path) -> int:
+        """Where the last record of a file ends that an index names."""
+        if str(path) not in self._paths:
+            return 0
+        known = (self._offsets >= 0) & (self._parts == self._paths.index(str(path)))
+        if not known.any():
+            return 0
+        last = int(self._offsets[known].max())
+        with path.open("rb") as file:
+            file.seek(last)
+            (length,) = struct.unpack("<Q", file.read(8))
+        return min(last + length + _FRAME_BYTES, path.stat().st_size)
+
+    def _parse(self, records: tf.Tensor) -> tuple[np.ndarray, list[tf.Tensor]]:
+        """The numbers and the tensors of records."""
+        features: dict[str, tf.io.FixedLenFeature] = {
+            _NUMBER: tf.io.FixedLenFeature([], tf.int64),
+            **{
+                f"tensor_{place}": tf.io.FixedLenFeature([], tf.string)
+                for place in range(len(self._specs))
+            },
+        }
+        try:
+            parsed = tf.io.parse_example(records, features)
+            tensors = []
+            for place, spec in enumerate(self._specs):
+                content = parsed[f"tensor_{place}"]
+                if spec.dtype != tf.string:
+                    content = tf.reshape(tf.io.decode_raw(content, spec.dtype), [-1, *spec.shape])
+                tensors.append(content)
+            return parsed[_NUMBER].numpy(), tensors
+        except tf.errors.InvalidArgumentError:  # Records of something else: of no number.
+            none = np.full(len(records), -1, np.int64)
+            return none, [tf.zeros([len(records), *spec.shape], spec.dtype) for spec in self._specs]
+
+    def _read_from_disk(
+        self, numbers: np.ndarray, places: np.ndarray
+    ) -> tuple[np.ndarray, list[tf.Tensor]]:
+        """Which of the records at these places could be read, and their tensors."""
+        if not len(places):
+            return places, []
+        wanted = numbers[places]
+        records, errors = library.load().dear_read_records(
+            self._paths, self._parts[wanted].astype(np.int64), self._offsets[wanted]
+        )
+        good = np.flatnonzero(errors.numpy() == b"")
+        found, tensors = self._parse(tf.gather(records, good))
+        right = found == wanted[good]
+        if len(good) < len(places) or not right.all():
+            bad = np.setdiff1d(wanted, wanted[good][right])
+            first = bad[0]
+            self._warn(
+                f"{self._paths[self._parts[first]]}, offset {self._offsets[first]}: {len(bad)} "
+                "records are damaged or gone"
+            )
+            self._offsets[bad] = -1
+            with self._lock:
+                self.statistics.damaged += len(bad)
+            tensors = [tf.boolean_mask(tensor, right) for tensor in tensors]
+        with self._lock:
+            self.statistics.disk_records += int(right.sum())
+        return places[good][right], tensors
+
+    def _write(self, numbers: np.ndarray, raw: list[tf.Tensor]) -> None:
+        with self._lock:
+            if self._writer is None or not len(numbers):
+                return
+            arrays = [tensor.numpy() for tensor in raw]
+            try:
+                for row, number in enumerate(numbers.tolist()):
+                    if self._offsets[number] < 0:
+                        self._note(self._writer.write(number, [array[row] for array in arrays]))
+            except (OSError, tf.errors.OpError) as error:
+                self._warn(f"nothing more is written into {self._folder}: {error}")
+                self._writer = None
+
+    def _note(self, written: dict[pathlib.Path, np.ndarray]) -> None:
+        """Takes up what was written and can be read now."""
+        for path, places in written.items():
+            self._add(path, places)
+
+    def _warn(self, message: str) -> None:
+        if not self._warned:
+            logging.warning(
+                "tfdear: DataCache on disk: %s. Such records are read from their source; further "
+                "cases are counted, not told.",
+                message,
+            )
+        self._warned = True
+
+
+class _Writer:
+    """Writes records into files, and the index of those that it wrote."""
+
+    def __init__(self, folder: pathlib.Path, number: int, most_bytes: int):
+        self._folder, self._name = folder, f"{number:03d}"
+        self._most_bytes, self._bytes = most_bytes, 0
+        self._index = np.zeros(0, _PLACE)
+        self._part = -1
+        self._file: tf.io.TFRecordWriter | None = None
+        self._end = 0  # Of the file.
+        self._pending: list[tuple[int, int, int]] = []
+        self._pending_bytes = 0
+        path = folder / f"index-{self._name}.npy"
+        if path.exists():
+            try:
+                found = np.load(path, allow_pickle=False)
+            except (OSError, ValueError, EOFError):
+                found = self._index
+            if found.dtype == _PLACE:
+                self._index = found
+        for part in folder.glob(f"part-{self._name}-*.tfrecord"):
+            self._part = max(self._part, int(part.stem.rsplit("-", 1)[1]))
+            self._bytes += part.stat().st_size
+
+    def adopt(self, path: pathlib.Path, places: np.ndarray) -> None:
+        """Takes records into the index that were found in one of its files."""
+        _, name, part = path.stem.split("-")
+        if name != self._name or not len(places):
+            return
+        places = places.copy()
+        places["part"] = int(part)
+        self._index = np.concatenate([self._index, places])
+
+    def write(self, number: int, arrays: list[np.ndarray]) -> dict[pathlib.Path, np.ndarray]:
+        """Writes a record if there is room; returns where records are that can be read now."""
+        feature = {_NUMBER: tf.train.Feature(int64_list=tf.train.Int64List(value=[number]))}
+        for place, array in enumerate(arrays):
+            content = array if isinstance(array, bytes) else np.asarray(array).tobytes()
+            feature[f"tensor_{place}"] = tf.train.Feature(
+                bytes_list=tf.train.BytesList(value=[content])
+            )
+        record = tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+        size = len(record) + _FRAME_BYTES
+        if self._bytes + size > self._most_bytes:
+            return {}
+        written: dict[pathlib.Path, np.ndarray] = {}
+        if self._file is None or self._end + size > _MOST_PART_BYTES:
+            written = self._flush()
+            self._part += 1
+            self._file = tf.io.TFRecordWriter(str(self._path(self._part)))
+            self._end = 0
+        self._file.write(record)
+        self._pending.append((number, self._end, self._part))
+        self._pending_bytes += size
+        self._end += size
+        self._bytes += size
+        return self._flush() if self._pending_bytes >= _INDEX_EVERY else written
+
+    def close(self) -> dict[pathlib.Path, np.ndarray]:
+        """Ends the last file; as `write`."""
+        written = self._flush()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        return written
+
+    def _path(self, part: int) -> pathlib.Path:
+        return self._folder / f"part-{self._name}-{part:04d}.tfrecord"
+
+    def _flush(self) -> dict[pathlib.Path, np.ndarray]:
+        if self._file is None or not self._pending:
+            return {}
+        self._file.flush()
+        places = np.array(self._pending, _PLACE)
+        self._pending, self._pending_bytes = [], 0
+        self._index = np.concatenate([self._index, places])
+        _synchronize(self._path(self._part))
+        aside = self._folder / f"index-{self._name}.new"
+        with aside.open("wb") as file:
+            np.save(file, self._index, allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(self._folder / f"index-{self._name}.npy")
+        return {self._path(self._part): places}
+
+
+def _synchronize(path: pathlib.Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def free_bytes(folder: pathlib.Path) -> int:
+    """What the disk of a folder has left."""
+    return shutil.disk_usage(folder).free
