@@ -1,12 +1,16 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 // Raw records of files, through TensorFlow's file systems.
+#include <algorithm>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/lib/core/coding.h"
+#include "tensorflow/core/lib/hash/crc32c.h"
 #include "tensorflow/core/lib/io/record_reader.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/file_system.h"
@@ -18,6 +22,9 @@ using tensorflow::OpKernelContext;
 using tensorflow::RandomAccessFile;
 using tensorflow::Tensor;
 using tensorflow::tstring;
+
+// What a record has around its contents: its length, and two checksums.
+constexpr int64_t kFrameBytes = 16;
 
 class IndexRecordsOp : public tensorflow::OpKernel {
  public:
@@ -58,36 +65,83 @@ class ReadRecordsOp : public tensorflow::OpKernel {
   void Compute(OpKernelContext* context) override {
     const auto paths = context->input(0).flat<tstring>();
     const auto files = context->input(1).flat<int64_t>();
-    const auto offsets = context->input(2).flat<int64_t>();
-    OP_REQUIRES(context, files.size() == offsets.size(),
-                absl::InvalidArgumentError("every record needs a file and an offset"));
+    const auto begins = context->input(2).flat<int64_t>();
+    const auto ends = context->input(3).flat<int64_t>();
+    const int64_t count = files.size();
+    OP_REQUIRES(context, begins.size() == count && ends.size() == count,
+                absl::InvalidArgumentError("every record needs a file, a begin and an end"));
+    for (int64_t i = 0; i < count; ++i) {
+      OP_REQUIRES(context,
+                  0 <= files(i) && files(i) < paths.size() && 0 <= begins(i) &&
+                      begins(i) <= ends(i) - kFrameBytes,
+                  absl::InvalidArgumentError(absl::StrCat("there can be no record ", i)));
+    }
     Tensor *records = nullptr, *errors = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {files.size()}, &records));
-    OP_REQUIRES_OK(context, context->allocate_output(1, {files.size()}, &errors));
+    OP_REQUIRES_OK(context, context->allocate_output(0, {count}, &records));
+    OP_REQUIRES_OK(context, context->allocate_output(1, {count}, &errors));
     struct Opened {
       std::unique_ptr<RandomAccessFile> file;
-      std::unique_ptr<tensorflow::io::RecordReader> reader;
       absl::Status status;
     };
     std::vector<Opened> opened(paths.size());
-    for (int64_t i = 0; i < files.size(); ++i) {
-      OP_REQUIRES(context, files(i) >= 0 && files(i) < paths.size(),
-                  absl::InvalidArgumentError("a record names a file that there is not"));
-      Opened& open = opened[files(i)];
-      if (open.reader == nullptr && open.status.ok()) {
-        open.status = context->env()->NewRandomAccessFile(std::string(paths(files(i))), &open.file);
-        if (open.status.ok()) {
-          open.reader = std::make_unique<tensorflow::io::RecordReader>(open.file.get());
+    std::string buffer;
+    // Records that lie one behind the other are read at once.
+    for (int64_t first = 0, last = 0; first < count; first = last) {
+      for (last = first + 1; last < count && files(last) == files(first) &&
+                             begins(last) == ends(last - 1) &&
+                             ends(last) - begins(first) <= kMostBytes;) {
+        ++last;
+      }
+      Opened& open = opened[files(first)];
+      if (open.file == nullptr && open.status.ok()) {
+        open.status =
+            context->env()->NewRandomAccessFile(std::string(paths(files(first))), &open.file);
+      }
+      absl::Status status = open.status;
+      absl::string_view bytes;
+      if (status.ok()) status = Read(*open.file, begins(first), ends(last - 1), &buffer, &bytes);
+      for (int64_t i = first; i < last; ++i) {
+        if (status.ok()) {
+          const absl::Status parsed =
+              Parse(bytes.substr(std::min<size_t>(begins(i) - begins(first), bytes.size()),
+                                 ends(i) - begins(i)),
+                    ends(i) - begins(i), &records->flat<tstring>()(i));
+          if (parsed.ok()) continue;
+          errors->flat<tstring>()(i) = std::string(parsed.message());
+        } else {
+          errors->flat<tstring>()(i) = std::string(status.message());
         }
       }
-      tensorflow::uint64 offset = offsets(i);
-      tstring& record = records->flat<tstring>()(i);
-      absl::Status status = open.status;
-      if (status.ok()) status = open.reader->ReadRecord(&offset, &record);
-      if (status.ok()) continue;
-      record.clear();
-      errors->flat<tstring>()(i) = std::string(status.message());
     }
+  }
+
+ private:
+  static constexpr int64_t kMostBytes = 8 << 20;
+
+  // What there is of the bytes [begin, end); fewer where the file ends.
+  static absl::Status Read(const RandomAccessFile& file, int64_t begin, int64_t end,
+                           std::string* buffer, absl::string_view* bytes) {
+    buffer->resize(end - begin);
+    const absl::Status status = file.Read(begin, *bytes, absl::MakeSpan(*buffer));
+    return absl::IsOutOfRange(status) ? absl::OkStatus() : status;
+  }
+
+  // The contents of a record of so many bytes, frame included.
+  static absl::Status Parse(absl::string_view bytes, size_t expected, tstring* content) {
+    if (bytes.size() < expected) return absl::DataLossError("the file ends within it");
+    const size_t length = expected - kFrameBytes;
+    if (tensorflow::core::DecodeFixed64(bytes.data()) != length ||
+        !Matches(bytes.substr(0, 8), bytes.data() + 8) ||
+        !Matches(bytes.substr(12, length), bytes.data() + 12 + length)) {
+      return absl::DataLossError("its checksum does not match: it is damaged, or was changed");
+    }
+    content->assign(bytes.data() + 12, length);
+    return absl::OkStatus();
+  }
+
+  static bool Matches(absl::string_view bytes, const char* masked) {
+    return tensorflow::crc32c::Unmask(tensorflow::core::DecodeFixed32(masked)) ==
+           tensorflow::crc32c::Value(bytes.data(), bytes.size());
   }
 };
 

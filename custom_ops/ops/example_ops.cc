@@ -90,7 +90,8 @@ offsets: In bytes, of every record and of the end.
 REGISTER_OP("DearReadRecords")
     .Input("paths: string")
     .Input("files: int64")
-    .Input("offsets: int64")
+    .Input("begins: int64")
+    .Input("ends: int64")
     .Output("records: string")
     .Output("errors: string")
     .SetIsStateful()
@@ -100,11 +101,13 @@ REGISTER_OP("DearReadRecords")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Reads records of TFRecord files. Their checksums are compared.
+Reads records of TFRecord files, those that lie one behind the other at once, and compares their
+checksums.
 
 paths: Of files.
 files: Of each record, the index of its path.
-offsets: Of each record, in bytes.
+begins: Where each record begins in its file, in bytes.
+ends: Where each record ends.
 records: Their contents; empty where there is an error.
 errors: Why a record could not be read; empty where it was.
 )doc");

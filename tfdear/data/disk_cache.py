@@ -35,7 +35,10 @@ _INDEX_EVERY = 64 << 20
 _BLOCK = 1024
 # What a TFRecord file has around a record.
 _FRAME_BYTES = 16
-_PLACE = np.dtype([("number", np.int64), ("offset", np.int64), ("part", np.int32)])
+# Of a record: which it is, and where it lies.
+_PLACE = np.dtype(
+    [("number", np.int64), ("begin", np.int64), ("end", np.int64), ("part", np.int32)]
+)
 _NUMBER = "number"
 
 
@@ -112,8 +115,10 @@ class DiskCache:
         self._lock = threading.Lock()
         self.statistics = DiskStatistics()
         self._paths: list[str] = []
-        self._offsets = np.full(len(source), -1, np.int64)
-        self._parts = np.zeros(len(source), np.int32)
+        # Where each record is; -1: not here.
+        self._begins = np.full(len(source), -1, np.int64)
+        self._ends = np.zeros(len(source), np.int64)
+        self._parts = np.zeros(len(source), np.int64)
         self._warned = False
         self._writer = None if writer is None else _Writer(folder, writer, most_bytes)
         self._load()
@@ -129,7 +134,7 @@ class DiskCache:
     @property
     def records_on_disk(self) -> int:
         """Records that need not be read from the source."""
-        return int((self._offsets >= 0).sum())
+        return int((self._begins >= 0).sum())
 
     def fingerprint(self) -> str:
         """That of the source."""
@@ -145,7 +150,7 @@ class DiskCache:
 
     def read(self, numbers: np.ndarray) -> tuple[list[tf.Tensor], tf.Tensor]:
         """As `RecordSource.read`."""
-        on_disk = np.flatnonzero(self._offsets[numbers] >= 0)
+        on_disk = np.flatnonzero(self._begins[numbers] >= 0)
         places, tensors = self._read_from_disk(numbers, on_disk)
         rest = np.setdiff1d(np.arange(len(numbers)), places)
         errors = np.full(len(numbers), b"", object)
@@ -199,40 +204,44 @@ class DiskCache:
         size = path.stat().st_size if path.exists() else 0
         fits = (
             (places["number"] >= 0)
-            & (places["number"] < len(self._offsets))
-            & (places["offset"] >= 0)
-            & (places["offset"] <= size - _FRAME_BYTES)
+            & (places["number"] < len(self._begins))
+            & (places["begin"] >= 0)
+            & (places["begin"] + _FRAME_BYTES <= places["end"])
+            & (places["end"] <= size)
         )
         if not fits.all():
             self._warn(f"{path} lacks {int((~fits).sum())} records of its index")
         places = places[fits]
         if str(path) not in self._paths:
             self._paths.append(str(path))
-        self._offsets[places["number"]] = places["offset"]
+        self._begins[places["number"]] = places["begin"]
+        self._ends[places["number"]] = places["end"]
         self._parts[places["number"]] = self._paths.index(str(path))
 
     def _take_up(self, path: pathlib.Path) -> None:
         """Adds whole records behind the last one of the index, and cuts off what follows them."""
         begin, size = self._end_of_known(path), path.stat().st_size
-        offsets = []
+        bounds = [begin]
         with path.open("rb") as file:
-            while begin + _FRAME_BYTES <= size:
-                file.seek(begin)
+            while bounds[-1] + _FRAME_BYTES <= size:
+                file.seek(bounds[-1])
                 (length,) = struct.unpack("<Q", file.read(8))
-                if length > size - begin - _FRAME_BYTES:
+                if length > size - bounds[-1] - _FRAME_BYTES:
                     break
-                offsets.append(begin)
-                begin += length + _FRAME_BYTES
-        places, end = np.zeros(0, _PLACE), begin
-        for start in range(0, len(offsets), _BLOCK):
-            block = np.array(offsets[start : start + _BLOCK], np.int64)
-            records, errors = library.load().dear_read_records([str(path)], 0 * block, block)
+                bounds.append(bounds[-1] + length + _FRAME_BYTES)
+        places, end = np.zeros(0, _PLACE), bounds[-1]
+        for start in range(0, len(bounds) - 1, _BLOCK):
+            block = np.array(bounds[start : start + _BLOCK + 1], np.int64)
+            records, errors = library.load().dear_read_records(
+                [str(path)], 0 * block[1:], block[:-1], block[1:]
+            )
             failed = np.flatnonzero(errors.numpy() != b"")
-            whole = int(failed[0]) if len(failed) else len(block)
+            whole = int(failed[0]) if len(failed) else len(block) - 1
             found = np.zeros(whole, _PLACE)
-            found["number"], found["offset"] = self._parse(records[:whole])[0], block[:whole]
+            found["number"], _ = self._parse(records[:whole])
+            found["begin"], found["end"] = block[:whole], block[1 : whole + 1]
             places = np.concatenate([places, found])
-            if whole < len(block):
+            if len(failed):
                 end = int(block[whole])
                 break
         self._add(path, places)
@@ -245,14 +254,8 @@ class DiskCache:
         """Where the last record of a file ends that an index names."""
         if str(path) not in self._paths:
             return 0
-        known = (self._offsets >= 0) & (self._parts == self._paths.index(str(path)))
-        if not known.any():
-            return 0
-        last = int(self._offsets[known].max())
-        with path.open("rb") as file:
-            file.seek(last)
-            (length,) = struct.unpack("<Q", file.read(8))
-        return min(last + length + _FRAME_BYTES, path.stat().st_size)
+        known = (self._begins >= 0) & (self._parts == self._paths.index(str(path)))
+        return int(self._ends[known].max(initial=0))
 
     def _parse(self, records: tf.Tensor) -> tuple[np.ndarray, list[tf.Tensor]]:
         """The numbers and the tensors of records."""
@@ -284,7 +287,7 @@ class DiskCache:
             return places, []
         wanted = numbers[places]
         records, errors = library.load().dear_read_records(
-            self._paths, self._parts[wanted].astype(np.int64), self._offsets[wanted]
+            self._paths, self._parts[wanted], self._begins[wanted], self._ends[wanted]
         )
         good = np.flatnonzero(errors.numpy() == b"")
         found, tensors = self._parse(tf.gather(records, good))
@@ -293,10 +296,10 @@ class DiskCache:
             bad = np.setdiff1d(wanted, wanted[good][right])
             first = bad[0]
             self._warn(
-                f"{self._paths[self._parts[first]]}, offset {self._offsets[first]}: {len(bad)} "
+                f"{self._paths[self._parts[first]]}, offset {self._begins[first]}: {len(bad)} "
                 "records are damaged or gone"
             )
-            self._offsets[bad] = -1
+            self._begins[bad] = -1
             with self._lock:
                 self.statistics.damaged += len(bad)
             tensors = [tf.boolean_mask(tensor, right) for tensor in tensors]
@@ -311,7 +314,7 @@ class DiskCache:
             arrays = [tensor.numpy() for tensor in raw]
             try:
                 for row, number in enumerate(numbers.tolist()):
-                    if self._offsets[number] < 0:
+                    if self._begins[number] < 0:
                         self._note(self._writer.write(number, [array[row] for array in arrays]))
             except (OSError, tf.errors.OpError) as error:
                 self._warn(f"nothing more is written into {self._folder}: {error}")
@@ -342,7 +345,7 @@ class _Writer:
         self._part = -1
         self._file: tf.io.TFRecordWriter | None = None
         self._end = 0  # Of the file.
-        self._pending: list[tuple[int, int, int]] = []
+        self._pending: list[tuple[int, int, int, int]] = []
         self._pending_bytes = 0
         path = folder / f"index-{self._name}.npy"
         if path.exists():
@@ -384,7 +387,7 @@ class _Writer:
             self._file = tf.io.TFRecordWriter(str(self._path(self._part)))
             self._end = 0
         self._file.write(record)
-        self._pending.append((number, self._end, self._part))
+        self._pending.append((number, self._end, self._end + size, self._part))
         self._pending_bytes += size
         self._end += size
         self._bytes += size

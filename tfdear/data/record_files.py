@@ -40,6 +40,7 @@ class TFRecordFiles:
 
     def __init__(self, patterns: str | os.PathLike | Sequence[str | os.PathLike]):
         self._paths = matching_files(patterns)
+        self._path_tensor = tf.constant(self._paths)
         operations = library.load()
         self._offsets = [
             operations.dear_index_records(path).numpy().astype(np.int64) for path in self._paths
@@ -59,10 +60,12 @@ class TFRecordFiles:
         """As `RecordSource.read`."""
         files = np.searchsorted(self._begins, numbers, "right") - 1
         places = numbers - self._begins[files]
-        offsets = [self._offsets[file][place] for file, place in zip(files, places, strict=True)]
-        records, errors = library.load().dear_read_records(
-            self._paths, files, np.array(offsets, np.int64)
+        pairs = list(zip(files.tolist(), places.tolist(), strict=True))
+        begins, ends = (
+            np.array([self._offsets[file][place + behind] for file, place in pairs], np.int64)
+            for behind in (0, 1)
         )
+        records, errors = library.load().dear_read_records(self._path_tensor, files, begins, ends)
         return [records], errors
 
     def fingerprint(self) -> str:

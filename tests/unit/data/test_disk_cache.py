@@ -144,8 +144,7 @@ def test_files_that_are_cut_are_taken_up_as_far_as_they_are_whole(records, direc
             left = sum(end <= cut for end in ends[1:])
             assert statistics["disk_records"] == left, (cut, with_index)
             assert statistics["source_records"] == 60 - left
-            if not with_index:
-                assert part.stat().st_size == ends[left]
+            assert part.stat().st_size == ends[left]
             _, statistics = run(records, directory)
             assert statistics["source_records"] == 0
             for path in files_of(directory)[1:]:
