@@ -62,6 +62,17 @@ void tfdear_examples_read_from(int64_t store, int shuffle, int64_t seed, int64_t
   }
 }
 
+int tfdear_examples_await_filled(int64_t store, double seconds, int* filled, char* error,
+                                 int error_size) {
+  const auto found = Registry<ExampleStore>::Get()->Find(store);
+  bool is_filled = false;
+  const std::chrono::milliseconds time(static_cast<int64_t>(seconds * 1000));
+  const tfdear::Status status =
+      found == nullptr ? tfdear::Internal("no such store") : found->AwaitFilled(time, &is_filled);
+  *filled = is_filled ? 1 : 0;
+  return tfdear::Report(status, error, error_size);
+}
+
 void tfdear_examples_close(int64_t store, const char* reason) {
   if (const auto found = Registry<ExampleStore>::Get()->Find(store)) {
     found->Close(tfdear::Status(tfdear::StatusCode::kAborted, reason));
@@ -75,7 +86,8 @@ void tfdear_examples_progress(int64_t store, int64_t* numbers) {
   if (const auto found = Registry<ExampleStore>::Get()->Find(store)) progress = found->progress();
   const int64_t all[] = {progress.held,           progress.held_bytes, progress.prepared,
                          progress.prepared_bytes, progress.hits,       progress.misses,
-                         progress.waited_micros,  progress.full};
+                         progress.waited_micros,  progress.full,       progress.owned,
+                         progress.held_on_node};
   std::copy(std::begin(all), std::end(all), numbers);
 }
 

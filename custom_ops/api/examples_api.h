@@ -22,6 +22,9 @@ TFDEAR_EXPORT void tfdear_examples_unpublish(int64_t store);
 // ExampleStore::ReadFrom.
 TFDEAR_EXPORT void tfdear_examples_read_from(int64_t store, int shuffle, int64_t seed,
                                              int64_t epoch, int64_t position);
+// ExampleStore::AwaitFilled.
+TFDEAR_EXPORT int tfdear_examples_await_filled(int64_t store, double seconds, int* filled,
+                                               char* error, int error_size);
 // ExampleStore::Close, with a reason for those who wait.
 TFDEAR_EXPORT void tfdear_examples_close(int64_t store, const char* reason);
 // Its number means nothing any more; it goes with the last dataset that reads it.

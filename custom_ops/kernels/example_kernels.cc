@@ -12,6 +12,7 @@
 #include "custom_ops/engine/examples/example_store.h"
 #include "custom_ops/engine/examples/registry.h"
 #include "custom_ops/kernels/example_format.h"
+#include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_util.h"
@@ -38,8 +39,11 @@ class NextExamplesOp : public tensorflow::OpKernel {
   void Compute(OpKernelContext* context) override {
     const auto store = StoreOf(context);
     const int64_t most = context->input(1).scalar<int64_t>()();
+    const int64_t most_in_order = context->input(2).scalar<int64_t>()();
     std::vector<int64_t> examples;
-    if (store != nullptr) examples = store->Next(static_cast<size_t>(most));
+    if (store != nullptr) {
+      examples = store->Next(static_cast<size_t>(most), static_cast<size_t>(most_in_order));
+    }
     Tensor* output = nullptr;
     const int64_t count = examples.size();
     OP_REQUIRES_OK(context, context->allocate_output(0, {count}, &output));
@@ -104,10 +108,16 @@ class Preparation : public std::enable_shared_from_this<Preparation> {
   }
 
   void Call(int64_t record) {
+    // A call that fails cancels what has its manager: nothing but this call.
     struct Run {
+      explicit Run(tensorflow::CancellationManager* around)
+          : cancellation(around == nullptr
+                             ? std::make_unique<tensorflow::CancellationManager>()
+                             : std::make_unique<tensorflow::CancellationManager>(around)) {}
       std::vector<Tensor> arguments, results;
+      std::unique_ptr<tensorflow::CancellationManager> cancellation;
     };
-    auto run = std::make_shared<Run>();
+    auto run = std::make_shared<Run>(context_->cancellation_manager());
     // Slices need not be aligned as tensors are.
     for (int i = 0; i < raw_.size(); ++i) {
       run->arguments.push_back(tensorflow::tensor::DeepCopy(raw_[i].SubSlice(record)));
@@ -116,11 +126,12 @@ class Preparation : public std::enable_shared_from_this<Preparation> {
     FunctionLibraryRuntime::Options options;
     options.create_rendezvous = true;
     options.runner = context_->runner();
-    options.cancellation_manager = context_->cancellation_manager();
+    options.cancellation_manager = run->cancellation.get();
     context_->function_library()->Run(
         options, function_, run->arguments, &run->results,
         [self = shared_from_this(), run, record](const absl::Status& status) {
           self->Take(record, status, run->results);
+          run->cancellation = nullptr;  // The one around it may go with the op.
           self->CallNext();
         });
   }

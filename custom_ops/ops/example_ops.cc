@@ -28,6 +28,7 @@ positions: Whether the last tensor of a batch is the place of each row in all ep
 REGISTER_OP("DearNextExamples")
     .Input("store: int64")
     .Input("most: int64")
+    .Input("most_in_order: int64")
     .Output("examples: int64")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
@@ -39,6 +40,7 @@ Waits for examples that are to be prepared.
 
 store: Number of a store of examples.
 most: How many at most.
+most_in_order: The same, where they are needed in the order of their numbers.
 examples: Their numbers, in the order in which they are needed; none: the store was closed.
 )doc");
 

@@ -3,11 +3,13 @@
 
 import dataclasses
 import os
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from tfdear._private import seams
 from tfdear.base import memory as memory_module
@@ -21,6 +23,9 @@ from tfdear.data.preparation import Preparation
 from tfdear.data.record_source import RecordSource
 from tfdear.engine.example_store import ExampleReader
 from tfdear.job import job as job_module
+
+# How often `fill` looks for an interrupt, and says how far it is.
+_LOOK_SECONDS, _TELL_SECONDS = 0.2, 10.0
 
 seams.install(cached_batches.SEAMS)
 
@@ -199,13 +204,29 @@ class DataCache:
             )
         epoch, step = start
         self._store.read_from(shuffle, seed, epoch, step * batch_size)
-        if not self._started:
-            self._started = True
-            self._preparation.start(self._store.number, self._source, self._threads)
+        self._start_preparation()
         dataset = CachedBatches(
             self, reader, self._batch_spec(positions), self._read_ahead, positions
         )
         return global_batches.mark_distributed(dataset)
+
+    def fill(self) -> None:
+        """Prepares this rank's examples before training, as many as fit.
+
+        Use it where the source is slow in random order: they are read in the order of the source,
+        by parts of several mebibytes. All ranks call it; it does not wait for the other ones.
+
+        Raises:
+            TfdearError: An example cannot be read or prepared.
+        """
+        self._check_open()
+        self._store.read_from(False, 0, 0, 0)
+        self._start_preparation()
+        begin = told = time.monotonic()
+        while not self._store.await_filled(_LOOK_SECONDS):
+            if time.monotonic() - told >= _TELL_SECONDS:
+                told = time.monotonic()
+                self._tell_progress(told - begin)
 
     def close(self) -> None:
         """Ends the preparation. What is in memory is freed when no data set holds it any more."""
@@ -217,17 +238,35 @@ class DataCache:
         """Numbers of examples and bytes so far.
 
         Returns:
-            `held`, `held_bytes`: examples in memory; `prepared`, `prepared_bytes`: all that were
-            prepared; `hits`: reads of examples that were in memory; `misses`: reads that had to
-            wait for their example; `wait_seconds`: for how long; `full`: whether no more fits. With
-            a `directory` also `source_records` and `disk_records`: raw records that were read from
-            there; `damaged`: those on disk that had to be read from the source again.
+            `owned`: examples that this rank prepares and keeps; `held`, `held_bytes`: those of them
+            in memory; `held_on_node`: by all ranks of the node; `full`: whether no more fits;
+            `prepared`, `prepared_bytes`: all that were prepared; `hits`: reads of examples that
+            were in memory; `misses`: reads that had to wait for their example; `wait_seconds`: for
+            how long. With a `directory` also `source_records` and `disk_records`: raw records that
+            were read from there; `damaged`: those on disk that had to be read from the source
+            again.
         """
         self._check_open()
         numbers = dataclasses.asdict(self._store.progress())
         seconds = numbers.pop("waited_micros") / 1e6
         of_disk = {} if self._disk is None else dataclasses.asdict(self._disk.statistics)
         return {**numbers, "wait_seconds": seconds, "full": bool(numbers["full"]), **of_disk}
+
+    def _start_preparation(self) -> None:
+        if not self._started:
+            self._started = True
+            self._preparation.start(self._store.number, self._source, self._threads)
+
+    def _tell_progress(self, seconds: float) -> None:
+        if self._job is not None and self._job.rank > 0:
+            return
+        held = self._store.progress().held_on_node
+        logging.info(
+            "tfdear: DataCache: %d of %d examples are in this node's memory, %.0f per second",
+            held,
+            len(self),
+            held / seconds,
+        )
 
     def _check_open(self) -> None:
         if self._store.is_closed:

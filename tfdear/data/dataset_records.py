@@ -48,6 +48,11 @@ class DatasetRecords:
         """As `RecordSource.read`."""
         return [tf.constant(array[numbers]) for array in self._arrays], tf.fill(len(numbers), "")
 
+    @property
+    def records_per_read(self) -> int:
+        """They are in memory."""
+        return 1
+
     def fingerprint(self) -> str:
         """As `RecordSource.fingerprint`: of all elements."""
         return fingerprint_of(*self._arrays)

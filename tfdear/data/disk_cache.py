@@ -136,6 +136,11 @@ class DiskCache:
         """Records that need not be read from the source."""
         return int((self._begins >= 0).sum())
 
+    @property
+    def records_per_read(self) -> int:
+        """As of the source."""
+        return self._source.records_per_read
+
     def fingerprint(self) -> str:
         """That of the source."""
         return self._source.fingerprint()

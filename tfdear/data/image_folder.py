@@ -81,6 +81,11 @@ class ImageFolder:
         )
         return [contents, tf.constant(self._labels[numbers])], errors
 
+    @property
+    def records_per_read(self) -> int:
+        """A file each."""
+        return 1
+
     def fingerprint(self) -> str:
         """As `RecordSource.fingerprint`: of names."""
         return fingerprint_of(*self.classes, *self._paths)

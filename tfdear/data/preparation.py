@@ -84,10 +84,11 @@ class Preparation:
 
 def _prepare_all(store: int, source: RecordSource, arguments: Mapping[str, Any]) -> None:
     operations = library.load()
+    in_order = max(_BLOCK, source.records_per_read)
     try:
         with tf.device("CPU"):
             while True:
-                examples = operations.dear_next_examples(store, _BLOCK)
+                examples = operations.dear_next_examples(store, _BLOCK, in_order)
                 numbers = examples.numpy()
                 if not len(numbers):
                     return

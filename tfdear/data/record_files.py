@@ -2,6 +2,7 @@
 """Raw records in TFRecord files, by number."""
 
 import bisect
+import math
 import os
 from collections.abc import Sequence
 
@@ -10,6 +11,9 @@ import tensorflow as tf
 
 from tfdear.data.record_source import fingerprint_of, modification_times_of
 from tfdear.engine import library
+
+# What shared file systems deliver at once.
+_READ_BYTES = 5 << 20
 
 
 class TFRecordFiles:
@@ -67,6 +71,12 @@ class TFRecordFiles:
         )
         records, errors = library.load().dear_read_records(self._path_tensor, files, begins, ends)
         return [records], errors
+
+    @property
+    def records_per_read(self) -> int:
+        """As many as have four mebibytes."""
+        total = sum(int(offsets[-1]) for offsets in self._offsets)
+        return math.ceil(_READ_BYTES * len(self) / max(total, 1)) or 1
 
     def fingerprint(self) -> str:
         """As `RecordSource.fingerprint`: of names, and of where their records are."""

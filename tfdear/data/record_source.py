@@ -29,6 +29,10 @@ class RecordSource(Protocol):
             why it could not be read, or an empty string: a tensor of strings.
         """
 
+    @property
+    def records_per_read(self) -> int:
+        """How many records in a row are worth one access to what holds them."""
+
     def fingerprint(self) -> str:
         """A text that differs where records do, as far as can be told without reading them."""
 

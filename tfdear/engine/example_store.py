@@ -22,6 +22,8 @@ class StoreProgress:
     misses: int  # Examples for which it came before, or which did not fit.
     waited_micros: int  # By readers.
     full: int  # 1: no more fits.
+    owned: int  # Examples of this rank.
+    held_on_node: int  # By all ranks that share their memory.
 
 
 class ExampleStore:
@@ -63,6 +65,16 @@ class ExampleStore:
     def read_from(self, shuffle: bool, seed: int, epoch: int, position: int) -> None:
         """Says in which order examples will be read, which is that of their preparation; once."""
         c_api.load().tfdear_examples_read_from(self.number, shuffle, seed, epoch, position)
+
+    def await_filled(self, seconds: float) -> bool:
+        """Waits until all examples of this rank are there, do not fit, or failed; whether that is.
+
+        Raises:
+            TfdearError: One of them failed.
+        """
+        filled = ctypes.c_int()
+        c_api.call("examples_await_filled", self.number, seconds, ctypes.byref(filled))
+        return bool(filled.value)
 
     def close(self) -> None:
         """Ends the preparation; who waits for an example gets an error."""

@@ -161,11 +161,12 @@ int64_t ExampleStore::NextOnCourseLocked() {
   return -1;
 }
 
-std::vector<int64_t> ExampleStore::Next(size_t most) {
+std::vector<int64_t> ExampleStore::Next(size_t most, size_t most_in_order) {
   std::vector<int64_t> examples;
   MutexLock lock(mutex_);
   while (closed_.ok()) {
-    while (examples.size() < most) {
+    const bool in_order = urgent_.empty() && !course_.shuffle;
+    while (examples.size() < (in_order ? most_in_order : most)) {
       int64_t example = -1;
       if (!urgent_.empty()) {
         example = urgent_.front();
@@ -223,6 +224,7 @@ void ExampleStore::Put(int64_t example, size_t bytes, const std::function<void(c
       if (offset == 0) {
         progress_.full = true;
         head->full.store(1, std::memory_order_release);
+        there_.notify_all();
       }
     }
   }
@@ -242,7 +244,9 @@ void ExampleStore::Put(int64_t example, size_t bytes, const std::function<void(c
     PlaceOf(example).offset.store(offset, std::memory_order_release);
     preparing_.erase(example);
     wanted_.erase(example);  // Whoever wants it finds it.
+    failed_.erase(example);
     ++progress_.held;
+    head->held.store(progress_.held, std::memory_order_relaxed);
     progress_.held_bytes += bytes;
     there_.notify_all();
   }
@@ -251,7 +255,12 @@ void ExampleStore::Put(int64_t example, size_t bytes, const std::function<void(c
 
 void ExampleStore::Fail(int64_t example, const Status& status) {
   MutexLock lock(mutex_);
-  if (Owns(example)) PlaceOf(example).offset.store(Place::kFailed, std::memory_order_release);
+  if (Owns(example)) {
+    PlaceOf(example).offset.store(Place::kFailed, std::memory_order_release);
+    failed_.insert(example);
+    if (first_failure_.ok()) first_failure_ = status;
+    there_.notify_all();
+  }
   HandOutLocked(example, {status, nullptr});
   Announce(HeadOf(*segment_));
 }
@@ -364,6 +373,19 @@ void ExampleStore::Wake() {
   there_.notify_all();
 }
 
+Status ExampleStore::AwaitFilled(std::chrono::milliseconds time, bool* filled) {
+  const auto deadline = Clock::now() + time;
+  MutexLock lock(mutex_);
+  while (true) {
+    const int64_t done = progress_.held + static_cast<int64_t>(failed_.size());
+    *filled = progress_.full || done == options_.own_end - options_.own_begin;
+    if (*filled && !failed_.empty()) return first_failure_;
+    if (*filled || Clock::now() >= deadline) return Status();
+    if (!closed_.ok()) return closed_;
+    lock.WaitUntil(&there_, deadline);
+  }
+}
+
 void ExampleStore::Close(const Status& status) {
   MutexLock lock(mutex_);
   if (closed_.ok()) closed_ = status;
@@ -375,6 +397,11 @@ ExampleStore::Progress ExampleStore::progress() const {
   MutexLock lock(mutex_);
   Progress progress = progress_;
   progress.hits = hits_.load(std::memory_order_relaxed);
+  progress.owned = options_.own_end - options_.own_begin;
+  progress.held_on_node = progress.held;
+  for (const Peer& peer : peers_) {
+    progress.held_on_node += HeadOf(*peer.segment)->held.load(std::memory_order_relaxed);
+  }
   return progress;
 }
 

@@ -51,6 +51,8 @@ class ExampleStore {
     int64_t misses = 0;          // Taken, but not from memory, or before they were there.
     int64_t waited_micros = 0;   // In Take().
     bool full = false;           // No more fits.
+    int64_t owned = 0;           // Examples of this rank.
+    int64_t held_on_node = 0;    // By all ranks whose memory is mapped here.
   };
 
   struct Options {
@@ -79,8 +81,10 @@ class ExampleStore {
   void ReadFrom(bool shuffle, uint64_t seed, int64_t epoch, int64_t position)
       TFDEAR_EXCLUDES(mutex_);
 
-  // For who prepares: the next examples, at most so many; waits for some. Empty after Close().
-  std::vector<int64_t> Next(size_t most) TFDEAR_EXCLUDES(mutex_);
+  // For who prepares: the next examples, at most so many, or `most_in_order` where they are read in
+  // the order of their numbers; waits for some. Empty after Close().
+  std::vector<int64_t> Next(size_t most, size_t most_in_order) TFDEAR_EXCLUDES(mutex_);
+  std::vector<int64_t> Next(size_t most) { return Next(most, most); }
   // An example is there, so many bytes, which `write` writes.
   void Put(int64_t example, size_t bytes, const std::function<void(char*)>& write)
       TFDEAR_EXCLUDES(mutex_);
@@ -97,6 +101,10 @@ class ExampleStore {
       TFDEAR_EXCLUDES(mutex_);
   void Wake() TFDEAR_EXCLUDES(mutex_);
 
+  // Waits for so long until all examples that this rank owns are there, do not fit, or failed.
+  // `filled`: whether that is so. An error: that of the first which failed, or of Close().
+  Status AwaitFilled(std::chrono::milliseconds time, bool* filled) TFDEAR_EXCLUDES(mutex_);
+
   // Nothing is prepared any more, and who waits gets this error. What is in memory can be taken.
   void Close(const Status& status) TFDEAR_EXCLUDES(mutex_);
 
@@ -108,6 +116,7 @@ class ExampleStore {
     std::atomic<uint32_t> changes;  // Whoever sleeps on it is woken up.
     std::atomic<uint32_t> started;  // Its rank prepares examples.
     std::atomic<uint32_t> full;     // No more come.
+    std::atomic<int64_t> held;
   };
   // Where an example's record is in its segment, or one of the values below.
   struct Place {
@@ -190,6 +199,9 @@ class ExampleStore {
   size_t used_ TFDEAR_GUARDED_BY(mutex_) = 0;
   size_t limit_ TFDEAR_GUARDED_BY(mutex_) = 0;
   size_t populated_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  // Own examples that failed so far and have not come since, and why the first one did.
+  std::unordered_set<int64_t> failed_ TFDEAR_GUARDED_BY(mutex_);
+  Status first_failure_ TFDEAR_GUARDED_BY(mutex_);
   Progress progress_ TFDEAR_GUARDED_BY(mutex_);
 };
 

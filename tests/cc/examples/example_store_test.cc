@@ -155,6 +155,30 @@ TEST(ExampleStore, WaitsEndWithTheirIteratorAndWithTheStore) {
   TFDEAR_EXPECT_OK(store->Take(3, kNever, &record));
 }
 
+TEST(ExampleStore, IsFilledWhenAllIsThereOrFailedOrDoesNotFit) {
+  const std::chrono::milliseconds soon(20);
+  const auto store = MakeStore(10, size_t{1} << 20, 2, 6);
+  bool filled = true;
+  TFDEAR_EXPECT_OK(store->AwaitFilled(soon, &filled));
+  EXPECT_FALSE(filled);
+  store->ReadFrom(false, 0, 0, 0);
+  EXPECT_EQ(store->Next(2, 8), (std::vector<int64_t>{2, 3, 4, 5}));
+  for (int64_t example : {2, 3, 5}) Prepare(store.get(), example);
+  store->Fail(4, InvalidArgument("broken"));
+  EXPECT_EQ(store->AwaitFilled(soon, &filled).message(), "broken");
+  EXPECT_TRUE(filled);
+  Prepare(store.get(), 4);
+  TFDEAR_EXPECT_OK(store->AwaitFilled(soon, &filled));
+  EXPECT_TRUE(filled);
+  const auto small = MakeStore(10, 100);
+  small->ReadFrom(true, 0, 0, 0);
+  const std::vector<int64_t> examples = small->Next(2, 8);
+  EXPECT_EQ(examples.size(), 2u);
+  Prepare(small.get(), examples[0]);
+  TFDEAR_EXPECT_OK(small->AwaitFilled(soon, &filled));
+  EXPECT_TRUE(filled);
+}
+
 // Two stores of one process stand for two ranks: each maps the other's segment, as processes do.
 class TwoRanks {
  public:

@@ -141,6 +141,31 @@ def test_what_does_not_fit_is_prepared_in_every_epoch(source, memory):
     assert found["held"] == memory // 808
 
 
+def test_a_filled_cache_keeps_nobody_waiting(source):
+    cache = tfdear.data.DataCache(source(500), number_of, memory="1MB")
+    cache.fill()
+    assert cache.statistics()["held"] == cache.statistics()["owned"] == 500
+    assert sorted(sum(epoch_of(cache.batches(7)), [])) == list(range(500))
+    assert cache.statistics()["hits"] == cache.statistics()["prepared"] == 500
+    cache.fill()
+    small = tfdear.data.DataCache(source(500), number_of, memory=800)
+    small.fill()
+    assert small.statistics()["held"] == 100
+    assert small.statistics()["full"]
+
+
+def test_a_cache_that_cannot_be_filled_says_why(source):
+    def prepare(record):
+        number = number_of(record)
+        with tf.control_dependencies([tf.debugging.assert_none_equal(number, np.int64(13))]):
+            return tf.identity(number)
+
+    cache = tfdear.data.DataCache(source(30), prepare, memory="1MB")
+    with pytest.raises(tfdear.TfdearError, match=r"example 13 \(.*, record 3\) cannot be prep"):
+        cache.fill()
+    assert cache.statistics()["held"] == 29
+
+
 def test_nested_examples_of_all_types(tmp_path):
     path = write_records(tmp_path / "numbers", range(9))
 
