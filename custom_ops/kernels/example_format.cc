@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "custom_ops/engine/examples/example_store.h"
+#include "custom_ops/engine/examples/example_segment.h"
 
 namespace tfdear {
 namespace {

@@ -90,7 +90,7 @@ _MAY_IMPORT = {
     "cost_model": {"planning"},
     "schedules": {"planning"},
     "trace": {"planning"},
-    "data": {"_private"},
+    "data": {"_private", "engine", "job"},
     "planning": set(),
     "_private": set(),
     "base": set(),

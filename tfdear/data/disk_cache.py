@@ -11,11 +11,8 @@ Others read what they find.
 """
 
 import dataclasses
-import fcntl
 import os
 import pathlib
-import shutil
-import stat
 import struct
 import threading
 from typing import BinaryIO
@@ -24,22 +21,19 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tfdear.data.record_source import RecordSource, fingerprint_of
+from tfdear.data.disk_writer import (
+    FRAME_BYTES,
+    NUMBER,
+    PLACE,
+    RecordWriter,
+    feature_of,
+    load_index,
+)
+from tfdear.data.record_source import RecordSource
 from tfdear.engine import library
 
-_FORMAT = "1"
-_MOST_PART_BYTES = 1 << 30
-# So much may be written before the index is.
-_INDEX_EVERY = 64 << 20
 # Records that are looked at together where an index lacks them.
 _BLOCK = 1024
-# What a TFRecord file has around a record.
-_FRAME_BYTES = 16
-# Of a record: which it is, and where it lies.
-_PLACE = np.dtype(
-    [("number", np.int64), ("begin", np.int64), ("end", np.int64), ("part", np.int32)]
-)
-_NUMBER = "number"
 
 
 @dataclasses.dataclass
@@ -51,51 +45,12 @@ class DiskStatistics:
     damaged: int = 0  # Records on disk that had to be read from the source again.
 
 
-def open_folder(directory: str | os.PathLike, source: RecordSource, version: str) -> pathlib.Path:
-    """Makes the folder of a source, which nobody else may write to.
-
-    Raises:
-        ValueError: The directory is a link, is no folder, or others may write to it.
-    """
-    parent = pathlib.Path(directory)
-    key = fingerprint_of(_FORMAT, source.fingerprint(), source.modification_times(), version)
-    folder = parent / key[:32]
-    for path in (parent, folder):
-        try:
-            path.mkdir(mode=0o700, parents=path is parent, exist_ok=True)
-            found = path.lstat()
-        except OSError as error:
-            raise ValueError(
-                f"`directory` must be a local folder that can be written to: {error}"
-            ) from error
-        if not stat.S_ISDIR(found.st_mode):
-            raise ValueError(f"`directory` must be a folder, and no link. Received: {str(path)!r}")
-        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            raise ValueError(
-                "`directory` must belong to this user, and others must not be able to write to it "
-                f"(chmod 700). Received: {str(path)!r}, of user {found.st_uid} with mode "
-                f"{stat.filemode(found.st_mode)}"
-            )
-    return folder
-
-
-def lock(folder: pathlib.Path) -> BinaryIO | None:
-    """The right to write into a folder, as long as the file is open; None: another job has it."""
-    file = (folder / "lock").open("ab")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        return None
-    return file
-
-
 class DiskCache:
     """The records of a source; those that were read before come from a folder.
 
     Args:
         source: Where records come from otherwise.
-        folder: As `open_folder` makes it.
+        folder: As `disk_folder.open_folder` makes it.
         writer: The number of this rank among those that write; None: it only reads.
         most_bytes: Of the records that this rank writes.
         held: The lock, which this object keeps.
@@ -120,7 +75,7 @@ class DiskCache:
         self._ends = np.zeros(len(source), np.int64)
         self._parts = np.zeros(len(source), np.int64)
         self._warned = False
-        self._writer = None if writer is None else _Writer(folder, writer, most_bytes)
+        self._writer = None if writer is None else RecordWriter(folder, writer, most_bytes)
         self._load()
 
     def __len__(self) -> int:
@@ -187,12 +142,8 @@ class DiskCache:
     def _load(self) -> None:
         """Finds the records that the folder has."""
         for path in sorted(self._folder.glob("index-*.npy")):
-            try:
-                places = np.load(path, allow_pickle=False)
-            except (OSError, ValueError, EOFError):
-                self._warn(f"{path} is no index; its records are looked for in their files")
-                continue
-            if places.dtype != _PLACE:
+            places = load_index(path)
+            if places is None:
                 self._warn(f"{path} is no index; its records are looked for in their files")
                 continue
             writer = path.stem.removeprefix("index-")
@@ -211,7 +162,7 @@ class DiskCache:
             (places["number"] >= 0)
             & (places["number"] < len(self._begins))
             & (places["begin"] >= 0)
-            & (places["begin"] + _FRAME_BYTES <= places["end"])
+            & (places["begin"] + FRAME_BYTES <= places["end"])
             & (places["end"] <= size)
         )
         if not fits.all():
@@ -228,13 +179,13 @@ class DiskCache:
         begin, size = self._end_of_known(path), path.stat().st_size
         bounds = [begin]
         with path.open("rb") as file:
-            while bounds[-1] + _FRAME_BYTES <= size:
+            while bounds[-1] + FRAME_BYTES <= size:
                 file.seek(bounds[-1])
                 (length,) = struct.unpack("<Q", file.read(8))
-                if length > size - bounds[-1] - _FRAME_BYTES:
+                if length > size - bounds[-1] - FRAME_BYTES:
                     break
-                bounds.append(bounds[-1] + length + _FRAME_BYTES)
-        places, end = np.zeros(0, _PLACE), bounds[-1]
+                bounds.append(bounds[-1] + length + FRAME_BYTES)
+        places, end = np.zeros(0, PLACE), bounds[-1]
         for start in range(0, len(bounds) - 1, _BLOCK):
             block = np.array(bounds[start : start + _BLOCK + 1], np.int64)
             records, errors = library.load().dear_read_records(
@@ -242,7 +193,7 @@ class DiskCache:
             )
             failed = np.flatnonzero(errors.numpy() != b"")
             whole = int(failed[0]) if len(failed) else len(block) - 1
-            found = np.zeros(whole, _PLACE)
+            found = np.zeros(whole, PLACE)
             found["number"], _ = self._parse(records[:whole])
             found["begin"], found["end"] = block[:whole], block[1 : whole + 1]
             places = np.concatenate([places, found])
@@ -265,9 +216,9 @@ class DiskCache:
     def _parse(self, records: tf.Tensor) -> tuple[np.ndarray, list[tf.Tensor]]:
         """The numbers and the tensors of records."""
         features: dict[str, tf.io.FixedLenFeature] = {
-            _NUMBER: tf.io.FixedLenFeature([], tf.int64),
+            NUMBER: tf.io.FixedLenFeature([], tf.int64),
             **{
-                f"tensor_{place}": tf.io.FixedLenFeature([], tf.string)
+                feature_of(place): tf.io.FixedLenFeature([], tf.string)
                 for place in range(len(self._specs))
             },
         }
@@ -275,11 +226,11 @@ class DiskCache:
             parsed = tf.io.parse_example(records, features)
             tensors = []
             for place, spec in enumerate(self._specs):
-                content = parsed[f"tensor_{place}"]
+                content = parsed[feature_of(place)]
                 if spec.dtype != tf.string:
                     content = tf.reshape(tf.io.decode_raw(content, spec.dtype), [-1, *spec.shape])
                 tensors.append(content)
-            return parsed[_NUMBER].numpy(), tensors
+            return parsed[NUMBER].numpy(), tensors
         except tf.errors.InvalidArgumentError:  # Records of something else: of no number.
             none = np.full(len(records), -1, np.int64)
             return none, [tf.zeros([len(records), *spec.shape], spec.dtype) for spec in self._specs]
@@ -338,99 +289,3 @@ class DiskCache:
                 message,
             )
         self._warned = True
-
-
-class _Writer:
-    """Writes records into files, and the index of those that it wrote."""
-
-    def __init__(self, folder: pathlib.Path, number: int, most_bytes: int):
-        self._folder, self._name = folder, f"{number:03d}"
-        self._most_bytes, self._bytes = most_bytes, 0
-        self._index = np.zeros(0, _PLACE)
-        self._part = -1
-        self._file: tf.io.TFRecordWriter | None = None
-        self._end = 0  # Of the file.
-        self._pending: list[tuple[int, int, int, int]] = []
-        self._pending_bytes = 0
-        path = folder / f"index-{self._name}.npy"
-        if path.exists():
-            try:
-                found = np.load(path, allow_pickle=False)
-            except (OSError, ValueError, EOFError):
-                found = self._index
-            if found.dtype == _PLACE:
-                self._index = found
-        for part in folder.glob(f"part-{self._name}-*.tfrecord"):
-            self._part = max(self._part, int(part.stem.rsplit("-", 1)[1]))
-            self._bytes += part.stat().st_size
-
-    def adopt(self, path: pathlib.Path, places: np.ndarray) -> None:
-        """Takes records into the index that were found in one of its files."""
-        _, name, part = path.stem.split("-")
-        if name != self._name or not len(places):
-            return
-        places = places.copy()
-        places["part"] = int(part)
-        self._index = np.concatenate([self._index, places])
-
-    def write(self, number: int, arrays: list[np.ndarray]) -> dict[pathlib.Path, np.ndarray]:
-        """Writes a record if there is room; returns where records are that can be read now."""
-        feature = {_NUMBER: tf.train.Feature(int64_list=tf.train.Int64List(value=[number]))}
-        for place, array in enumerate(arrays):
-            content = array if isinstance(array, bytes) else np.asarray(array).tobytes()
-            feature[f"tensor_{place}"] = tf.train.Feature(
-                bytes_list=tf.train.BytesList(value=[content])
-            )
-        record = tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
-        size = len(record) + _FRAME_BYTES
-        if self._bytes + size > self._most_bytes:
-            return {}
-        written: dict[pathlib.Path, np.ndarray] = {}
-        if self._file is None or self._end + size > _MOST_PART_BYTES:
-            written = self._flush()
-            self._part += 1
-            self._file = tf.io.TFRecordWriter(str(self._path(self._part)))
-            self._end = 0
-        self._file.write(record)
-        self._pending.append((number, self._end, self._end + size, self._part))
-        self._pending_bytes += size
-        self._end += size
-        self._bytes += size
-        return self._flush() if self._pending_bytes >= _INDEX_EVERY else written
-
-    def close(self) -> dict[pathlib.Path, np.ndarray]:
-        """Ends the last file; as `write`."""
-        written = self._flush()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        return written
-
-    def _path(self, part: int) -> pathlib.Path:
-        return self._folder / f"part-{self._name}-{part:04d}.tfrecord"
-
-    def _flush(self) -> dict[pathlib.Path, np.ndarray]:
-        if self._file is None or not self._pending:
-            return {}
-        self._file.flush()
-        places = np.array(self._pending, _PLACE)
-        self._pending, self._pending_bytes = [], 0
-        self._index = np.concatenate([self._index, places])
-        _synchronize(self._path(self._part))
-        aside = self._folder / f"index-{self._name}.new"
-        with aside.open("wb") as file:
-            np.save(file, self._index, allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self._folder / f"index-{self._name}.npy")
-        return {self._path(self._part): places}
-
-
-def _synchronize(path: pathlib.Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def free_bytes(folder: pathlib.Path) -> int:
-    """What the disk of a folder has left."""
-    return shutil.disk_usage(folder).free

@@ -7,7 +7,7 @@ import os
 from absl import logging
 
 from tfdear import errors
-from tfdear.data import disk_cache
+from tfdear.data import disk_folder
 from tfdear.data.disk_cache import DiskCache
 from tfdear.data.global_batches import row_range
 from tfdear.data.record_source import RecordSource
@@ -37,14 +37,14 @@ def open_disk(
     Raises:
         ValueError: The directory cannot be used.
     """
-    folder = disk_cache.open_folder(directory, source, version)
+    folder = disk_folder.open_folder(directory, source, version)
     if most_bytes is None:
-        most_bytes = disk_cache.free_bytes(folder) * 9 // 10
+        most_bytes = disk_folder.free_bytes(folder) * 9 // 10
     if job is None or job.world_size == 1:
-        held = disk_cache.lock(folder)
+        held = disk_folder.lock(folder)
         return DiskCache(source, folder, None if held is None else 0, most_bytes, held)
     node = job.node
-    held = disk_cache.lock(folder) if node.local_rank == 0 else None
+    held = disk_folder.lock(folder) if node.local_rank == 0 else None
     told = [
         json.loads(text) for text in job.exchange(json.dumps([node.node_rank, held is not None]))
     ]

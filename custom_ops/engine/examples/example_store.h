@@ -17,21 +17,18 @@
 #include "custom_ops/engine/base/status.h"
 #include "custom_ops/engine/base/thread_annotations.h"
 #include "custom_ops/engine/examples/example_order.h"
-#include "custom_ops/engine/memory/fusion_memory.h"
-#include "custom_ops/engine/memory/shared_memory_segment.h"
+#include "custom_ops/engine/examples/example_segment.h"
 
 namespace tfdear {
 
-// Where so many bytes of an example begin: large tensors can be used where they are.
-inline size_t AlignmentOfExample(size_t bytes) { return bytes < 4096 ? 8 : kSlotAlignment; }
-
-// The prepared examples of a rank: as many as fit stay in memory, the others are prepared again
-// whenever a reader wants them. Thread safe.
+// The prepared examples of a rank and of those that share its node's memory: each prepares and
+// keeps those that it owns, and all read all of them. As many as fit stay in memory; the others are
+// prepared by whoever reads them, each time. Thread safe but for Map().
 //
 // [Note: nothing is evicted]
 // An epoch uses every example once. What an epoch finds in memory was held since the epoch before,
 // so of N examples, where C fit, no policy finds more than C; keeping those that came first finds
-// C.
+// as many.
 class ExampleStore {
  public:
   // An example as it was put. Its bytes stay where they are as long as the store and `owner` do.
@@ -70,11 +67,11 @@ class ExampleStore {
   int64_t examples() const { return options_.examples; }
 
   // Where the examples of this rank are, as text, for Map() on others.
-  std::string address() const;
+  std::string address() const { return own_->address(); }
   // Makes those of another rank readable here. Before anything is read.
   Status Map(int rank, const std::string& address);
   // All have mapped what they need.
-  void Unpublish() { segment_->Unpublish(); }
+  void Unpublish() { own_->Unpublish(); }
 
   // The order in which examples will be read, from this position on: it is prepared in this order.
   // Not heard if there is one already. `shuffle`: else in the order of their numbers.
@@ -111,29 +108,10 @@ class ExampleStore {
   Progress progress() const TFDEAR_EXCLUDES(mutex_);
 
  private:
-  // At the start of a segment. Fresh memory is zeros.
-  struct Head {
-    std::atomic<uint32_t> changes;  // Whoever sleeps on it is woken up.
-    std::atomic<uint32_t> started;  // Its rank prepares examples.
-    std::atomic<uint32_t> full;     // No more come.
-    std::atomic<int64_t> held;
-  };
-  // Where an example's record is in its segment, or one of the values below.
-  struct Place {
-    static constexpr uint64_t kNotYet = 0;
-    static constexpr uint64_t kFailed = 1;  // Its owner cannot prepare it.
-
-    std::atomic<uint64_t> offset;
-    uint64_t bytes;  // Written before the offset.
-
-    bool has_record() const { return offset.load(std::memory_order_acquire) > kFailed; }
-  };
   // The examples of another rank.
   struct Peer {
     int rank = 0;
-    int64_t begin = 0;
-    int64_t end = 0;
-    std::unique_ptr<SharedMemorySegment> segment;
+    std::unique_ptr<ExampleSegment> examples;
   };
   // An example that did not fit, or could not be made, until those who wait for it took it.
   struct Made {
@@ -150,35 +128,21 @@ class ExampleStore {
 
   explicit ExampleStore(const Options& options) : options_(options) {}
 
-  static Head* HeadOf(const SharedMemorySegment& segment);
-  static Place* PlacesOf(const SharedMemorySegment& segment);
-  static void Announce(Head* head);
-
-  bool Owns(int64_t example) const {
-    return options_.own_begin <= example && example < options_.own_end;
-  }
-  // Of an example of this rank.
-  Place& PlaceOf(int64_t example) const {
-    return PlacesOf(*segment_)[example - options_.own_begin];
-  }
   // The rank of the node that owns an example, if it is another one; null: this one, or none.
   const Peer* PeerOf(int64_t example) const;
   // Whether an example is in memory; where.
   bool Find(int64_t example, Record* record) const;
-  // Whether an example is on its way to the memory of another rank.
-  bool ComesFrom(const Peer& peer, int64_t example) const;
   // Waits for an example of another rank. Ok: it is there, or this rank has to prepare it.
   Status AwaitPeer(const Peer& peer, int64_t example, const std::function<bool()>& cancelled,
                    bool* comes);
   // Whether it is not to be prepared now.
   bool InHandLocked(int64_t example) const TFDEAR_REQUIRES(mutex_);
   void DemandLocked(int64_t example) TFDEAR_REQUIRES(mutex_);
-  uint64_t AllocateLocked(size_t bytes) TFDEAR_REQUIRES(mutex_);
   int64_t NextOnCourseLocked() TFDEAR_REQUIRES(mutex_);
   void HandOutLocked(int64_t example, Made made) TFDEAR_REQUIRES(mutex_);
 
   const Options options_;
-  std::unique_ptr<SharedMemorySegment> segment_;
+  std::unique_ptr<ExampleSegment> own_;
   std::vector<Peer> peers_;  // In the order of their examples.
   std::atomic<int64_t> hits_{0};
 
@@ -195,10 +159,6 @@ class ExampleStore {
   Course course_ TFDEAR_GUARDED_BY(mutex_);
   std::unique_ptr<ExampleOrder> order_ TFDEAR_GUARDED_BY(mutex_);  // Of the course's epoch.
   int64_t passed_ TFDEAR_GUARDED_BY(mutex_) = 0;  // Positions since something was to be prepared.
-  // Bytes of the segment that are used, may be used, and have memory.
-  size_t used_ TFDEAR_GUARDED_BY(mutex_) = 0;
-  size_t limit_ TFDEAR_GUARDED_BY(mutex_) = 0;
-  size_t populated_ TFDEAR_GUARDED_BY(mutex_) = 0;
   // Own examples that failed so far and have not come since, and why the first one did.
   std::unordered_set<int64_t> failed_ TFDEAR_GUARDED_BY(mutex_);
   Status first_failure_ TFDEAR_GUARDED_BY(mutex_);

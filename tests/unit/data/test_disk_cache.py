@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfdear
-from tfdear.data import disk_cache
+from tfdear.data import disk_folder
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -161,7 +161,7 @@ def test_an_index_of_something_else_is_no_index(records, directory, content):
 
 
 def test_files_of_something_else_are_no_records(records, directory):
-    folder = disk_cache.open_folder(directory, tfdear.data.TFRecordFiles(records), "")
+    folder = disk_folder.open_folder(directory, tfdear.data.TFRecordFiles(records), "")
     with tf.io.TFRecordWriter(str(folder / "part-000-0000.tfrecord")) as writer:
         writer.write(b"something else")
     (folder / "part-000-0001.tfrecord").write_bytes(b"no records at all, but text")
@@ -181,14 +181,14 @@ def test_what_is_written_is_bounded(records, directory):
 
 def test_another_job_writes_nothing(records, directory):
     source = tfdear.data.TFRecordFiles(records)
-    folder = disk_cache.open_folder(directory, source, "")
-    with disk_cache.lock(folder):
-        assert disk_cache.lock(folder) is None
+    folder = disk_folder.open_folder(directory, source, "")
+    with disk_folder.lock(folder):
+        assert disk_folder.lock(folder) is None
         _, statistics = run(records, directory)
         assert statistics["source_records"] == 60
         assert files_of(directory) == []
     run(records, directory)
-    with disk_cache.lock(folder):
+    with disk_folder.lock(folder):
         _, statistics = run(records, directory)
         assert statistics["source_records"] == 0
 
@@ -200,9 +200,9 @@ _KILLED = """
     import tensorflow as tf
 
     import tfdear
-    from tfdear.data import disk_cache
+    from tfdear.data import disk_writer
 
-    disk_cache._INDEX_EVERY = 2000
+    disk_writer._INDEX_EVERY = 2000
     cache = tfdear.data.DataCache(
         tfdear.data.TFRecordFiles(sys.argv[1]), tf.strings.to_number, directory=sys.argv[2]
     )
