@@ -29,6 +29,7 @@ _MAY_IMPORT = {
     "commands": {
         "benchmarks",
         "compression",
+        "data",
         "engine",
         "fusion",
         "job",

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 import tfdear
-from tfdear.commands import netlab, timeline, trace
+from tfdear.commands import cache, netlab, timeline, trace
 from tfdear.commands.refusal import refuse
 from tfdear.launch.plan import LaunchError, LaunchPlan, make_command
 
@@ -176,6 +176,7 @@ def _make_parser(command: str | None) -> argparse.ArgumentParser:
     netlab.add_parser(commands)
     trace.add_parser(commands)
     timeline.add_parser(commands)
+    cache.add_parser(commands)
     for name, summary in _PLANNING_COMMANDS.items():
         if name == command:
             importlib.import_module(f"tfdear.commands.{name}").add_parser(commands)

@@ -13,7 +13,6 @@ Others read what they find.
 import dataclasses
 import os
 import pathlib
-import struct
 import threading
 from typing import BinaryIO
 
@@ -29,11 +28,9 @@ from tfdear.data.disk_writer import (
     feature_of,
     load_index,
 )
+from tfdear.data.record_scan import whole_records
 from tfdear.data.record_source import RecordSource
 from tfdear.engine import library
-
-# Records that are looked at together where an index lacks them.
-_BLOCK = 1024
 
 
 @dataclasses.dataclass
@@ -176,34 +173,18 @@ class DiskCache:
 
     def _take_up(self, path: pathlib.Path) -> None:
         """Adds whole records behind the last one of the index, and cuts off what follows them."""
-        begin, size = self._end_of_known(path), path.stat().st_size
-        bounds = [begin]
-        with path.open("rb") as file:
-            while bounds[-1] + FRAME_BYTES <= size:
-                file.seek(bounds[-1])
-                (length,) = struct.unpack("<Q", file.read(8))
-                if length > size - bounds[-1] - FRAME_BYTES:
-                    break
-                bounds.append(bounds[-1] + length + FRAME_BYTES)
-        places, end = np.zeros(0, PLACE), bounds[-1]
-        for start in range(0, len(bounds) - 1, _BLOCK):
-            block = np.array(bounds[start : start + _BLOCK + 1], np.int64)
-            records, errors = library.load().dear_read_records(
-                [str(path)], 0 * block[1:], block[:-1], block[1:]
-            )
-            failed = np.flatnonzero(errors.numpy() != b"")
-            whole = int(failed[0]) if len(failed) else len(block) - 1
-            found = np.zeros(whole, PLACE)
-            found["number"], _ = self._parse(records[:whole])
-            found["begin"], found["end"] = block[:whole], block[1 : whole + 1]
+        end = self._end_of_known(path)
+        places = np.zeros(0, PLACE)
+        for records, bounds in whole_records(path, end):
+            found = np.zeros(len(records), PLACE)
+            found["number"], _ = self._parse(records)
+            found["begin"], found["end"] = bounds[:-1], bounds[1:]
             places = np.concatenate([places, found])
-            if len(failed):
-                end = int(block[whole])
-                break
+            end = int(bounds[-1])
         self._add(path, places)
         if self._writer is not None:
             self._writer.adopt(path, places)
-            if end < size:
+            if end < path.stat().st_size:
                 os.truncate(path, end)
 
     def _end_of_known(self, path: pathlib.Path) -> int:

@@ -2,6 +2,7 @@
 """Folders of records on a local disk, which one job at a time writes."""
 
 import fcntl
+import json
 import os
 import pathlib
 import shutil
@@ -11,6 +12,8 @@ from typing import BinaryIO
 from tfdear.data.record_source import RecordSource, fingerprint_of
 
 _FORMAT = "1"
+# What says of which source the records are: their number, and the name of the first.
+ABOUT = "about.json"
 
 
 def open_folder(directory: str | os.PathLike, source: RecordSource, version: str) -> pathlib.Path:
@@ -38,6 +41,10 @@ def open_folder(directory: str | os.PathLike, source: RecordSource, version: str
                 f"(chmod 700). Received: {str(path)!r}, of user {found.st_uid} with mode "
                 f"{stat.filemode(found.st_mode)}"
             )
+    about = folder / ABOUT
+    if not about.exists():
+        first = source.name(0) if len(source) else "nothing"
+        about.write_text(json.dumps({"records": len(source), "first": first}))
     return folder
 
 

@@ -1,0 +1,64 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""`tfdear cache`: lists, checks and deletes what `DataCache` keeps on a disk."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+
+from tfdear.commands.refusal import refuse
+
+_DESCRIPTION = """\
+Lists what `tfdear.data.DataCache(..., directory=DIRECTORY)` keeps there: a folder for each source.
+Damaged records do no harm: training reads them from the source again.
+"""
+_EPILOG = """\
+examples:
+  tfdear cache /scratch/cache
+  tfdear cache /scratch/cache --verify
+  tfdear cache /scratch/cache --remove
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Adds `cache` to the sub-commands of the command line."""
+    parser = commands.add_parser(
+        "cache",
+        help="list, check and delete what caches of examples keep on a disk",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(function=_run)
+    parser.add_argument("directory", metavar="DIRECTORY", type=pathlib.Path)
+    parser.add_argument(
+        "--verify", action="store_true", help="compare all checksums; the exit code says the result"
+    )
+    parser.add_argument(
+        "--remove", action="store_true", help="delete the folders into which no job writes"
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    from tfdear.data import disk_report
+
+    if not options.directory.is_dir():
+        return refuse("cache", f"there is no directory {str(options.directory)!r}")
+    found = disk_report.reports(options.directory)
+    if not found:
+        print(f"{options.directory} has no records of a cache.")
+    damaged = False
+    for report in found:
+        used = ", a job writes into it" if report.in_use else ""
+        print(
+            f"{report.folder}: {report.records} of {report.all_records} records, "
+            f"{report.bytes / 1e6:.1f} MB{used}; the first is {report.first}"
+        )
+        if options.verify:
+            faults = disk_report.faults(report.folder)
+            damaged = damaged or bool(faults)
+            print("\n".join(f"  {fault}" for fault in faults) or "  all records are whole")
+        if options.remove:
+            removed = disk_report.remove(report.folder)
+            print("  removed" if removed else "  not removed: a job writes into it")
+    return 1 if damaged else 0
