@@ -116,6 +116,7 @@ class DataCache:
             )
         self._source: RecordSource = source if self._disk is None else self._disk
         self._preparation = Preparation.trace(prepare, source.element_spec)
+        self._preparation.check(source)
         self._read_ahead = read_ahead
         local_size = 1 if self._job is None else self._job.node.local_size
         self._threads = threads or max(1, len(os.sched_getaffinity(0)) // local_size)

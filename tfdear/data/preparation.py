@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdear.data.record_source import RecordSource
@@ -20,8 +21,7 @@ _CHANGING = (
     "`prepare` must give the same example each time, since each is prepared once and kept; it {} "
     "({}). Do what is random behind the cache: `cache.batches(...).map(augment)`."
 )
-# Reading state that steps do not change is no effect.
-_READING = frozenset(("ReadVariableOp", "LookupTableFindV2", "LookupTableSizeV2", "VarHandleOp"))
+_PYTHON_CALLS = frozenset(("PyFunc", "PyFuncStateless", "EagerPyFunc"))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,6 +30,7 @@ class Preparation:
 
     element_spec: object
     function: Any  # A concrete function.
+    calls_python: bool  # So that its graph does not tell whether it is random.
 
     @classmethod
     def trace(cls, prepare: Callable[..., object] | None, raw_spec: object) -> "Preparation":
@@ -60,7 +61,27 @@ class Preparation:
         )
         if not tf.nest.flatten(specification):
             raise ValueError(f"`prepare` must return tensors. Received: {structure}")
-        return cls(specification, function)
+        calls_python = any(node.op in _PYTHON_CALLS for node in _nodes(function.graph))
+        return cls(specification, function, calls_python)
+
+    def check(self, source: RecordSource) -> None:
+        """Prepares the first record twice, if only that can show whether examples are the same.
+
+        Raises:
+            ValueError: They differ.
+        """
+        if not self.calls_python or not len(source):
+            return
+        raw, errors = source.read(np.zeros(1, np.int64))
+        if errors.numpy()[0]:
+            return  # Whoever needs the record will hear of it.
+        record = [tensor[0] for tensor in raw]
+        one, other = (tf.nest.flatten(self.function(*record)) for _ in range(2))
+        for first, second in zip(one, other, strict=True):
+            if not np.array_equal(first, second, equal_nan=first.dtype.is_floating):
+                raise ValueError(
+                    _CHANGING.format("gave two", f"of {source.name(0)}, from one record")
+                )
 
     def start(self, store: int, source: RecordSource, parallelism: int) -> None:
         """Starts to prepare what the store of this number asks for, until it is closed."""
@@ -100,10 +121,16 @@ def _prepare_all(store: int, source: RecordSource, arguments: Mapping[str, Any])
         example_store.end(store, f"DataCache: examples cannot be prepared any more: {error!r}")
 
 
+def _nodes(graph: tf.Graph) -> list[Any]:
+    definition = graph.as_graph_def()
+    return [
+        *definition.node,
+        *(node for function in definition.library.function for node in function.node_def),
+    ]
+
+
 def _check_repeatable(graph: tf.Graph) -> None:
-    functions = list(graph.as_graph_def().library.function)
-    nodes = [*graph.as_graph_def().node, *(node for f in functions for node in f.node_def)]
-    for node in nodes:
+    for node in _nodes(graph):
         if "seed2" in node.attr or node.op.startswith(("Rng", "StatefulUniform", "StatefulStand")):
             raise ValueError(_CHANGING.format("draws random numbers", node.op))
         if node.op.startswith("Assign"):

@@ -361,6 +361,19 @@ def test_a_preparation_that_changes_a_variable_is_refused(source):
         tfdear.data.DataCache(source(3), prepare)
 
 
+def test_python_in_a_preparation_must_be_repeatable(source):
+    def draw(record):
+        return tf.ensure_shape(tf.numpy_function(np.random.rand, [], tf.float64), [])
+
+    with pytest.raises(ValueError, match="must give the same example each time.*gave two"):
+        tfdear.data.DataCache(source(3), draw)
+
+    def same(record):
+        return tf.ensure_shape(tf.numpy_function(lambda: np.float64("nan"), [], tf.float64), [])
+
+    assert len(list(tfdear.data.DataCache(source(3), same).batches(2))) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
