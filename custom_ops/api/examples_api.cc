@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "custom_ops/api/c_text.h"
 #include "custom_ops/engine/examples/example_reader.h"
@@ -51,6 +52,35 @@ int tfdear_examples_map(int64_t store, int rank, const char* address, char* erro
       error_size);
 }
 
+int tfdear_examples_serve(int64_t store, const char* host, const char* token, char* address,
+                          int capacity, char* error, int error_size) {
+  const auto found = Registry<ExampleStore>::Get()->Find(store);
+  tfdear::ExampleToken parsed;
+  std::string text;
+  const tfdear::Status status = found == nullptr || !tfdear::ParseToken(token, &parsed)
+                                    ? tfdear::Internal("no such store, or no token")
+                                    : found->Serve(host, parsed, &text);
+  tfdear::CopyText(text, address, capacity);
+  return tfdear::Report(status, error, error_size);
+}
+
+int tfdear_examples_add_node(int64_t store, int rank, const char* address, const char* token,
+                             double timeout_seconds, double max_rate, const int64_t* ranges,
+                             int count, char* error, int error_size) {
+  const auto found = Registry<ExampleStore>::Get()->Find(store);
+  tfdear::ExampleClient::Options options;
+  options.rank = rank;
+  options.address = address;
+  options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));
+  options.max_rate = max_rate;
+  std::vector<std::pair<int64_t, int64_t>> pairs;
+  for (int i = 0; i < count; ++i) pairs.emplace_back(ranges[2 * i], ranges[2 * i + 1]);
+  return tfdear::Report(found == nullptr || !tfdear::ParseToken(token, &options.token)
+                            ? tfdear::Internal("no such store, or no token")
+                            : found->AddNode(options, pairs),
+                        error, error_size);
+}
+
 void tfdear_examples_unpublish(int64_t store) {
   if (const auto found = Registry<ExampleStore>::Get()->Find(store)) found->Unpublish();
 }
@@ -84,10 +114,11 @@ void tfdear_examples_remove(int64_t store) { Registry<ExampleStore>::Get()->Remo
 void tfdear_examples_progress(int64_t store, int64_t* numbers) {
   ExampleStore::Progress progress;
   if (const auto found = Registry<ExampleStore>::Get()->Find(store)) progress = found->progress();
-  const int64_t all[] = {progress.held,           progress.held_bytes, progress.prepared,
-                         progress.prepared_bytes, progress.hits,       progress.misses,
-                         progress.waited_micros,  progress.full,       progress.owned,
-                         progress.held_on_node};
+  const int64_t all[] = {progress.held,           progress.held_bytes,   progress.prepared,
+                         progress.prepared_bytes, progress.hits,         progress.misses,
+                         progress.waited_micros,  progress.full,         progress.owned,
+                         progress.held_on_node,   progress.fetched,      progress.fetched_bytes,
+                         progress.served,         progress.served_bytes, progress.refused};
   std::copy(std::begin(all), std::end(all), numbers);
 }
 

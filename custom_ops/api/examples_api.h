@@ -19,6 +19,14 @@ TFDEAR_EXPORT int tfdear_examples_address(int64_t store, char* address, int capa
 TFDEAR_EXPORT int tfdear_examples_map(int64_t store, int rank, const char* address, char* error,
                                       int error_size);
 TFDEAR_EXPORT void tfdear_examples_unpublish(int64_t store);
+// ExampleStore::Serve; copies the address.
+TFDEAR_EXPORT int tfdear_examples_serve(int64_t store, const char* host, const char* token,
+                                        char* address, int capacity, char* error, int error_size);
+// ExampleStore::AddNode; `ranges`: `count` pairs.
+TFDEAR_EXPORT int tfdear_examples_add_node(int64_t store, int rank, const char* address,
+                                           const char* token, double timeout_seconds,
+                                           double max_rate, const int64_t* ranges, int count,
+                                           char* error, int error_size);
 // ExampleStore::ReadFrom.
 TFDEAR_EXPORT void tfdear_examples_read_from(int64_t store, int shuffle, int64_t seed,
                                              int64_t epoch, int64_t position);

@@ -22,11 +22,13 @@ def _write_records(directory):
                 writer.write(tf.io.serialize_tensor(np.int64(number)).numpy())
 
 
-def _run(directory, world_size, memory="1MB", nodes=1, on_disk=None):
+def _run(directory, world_size, memory="1MB", nodes=1, on_disk=None, placement="sharded"):
     if not directory.exists():
         directory.mkdir()
         _write_records(directory)
-    env = {} if on_disk is None else {"CASE_DIRECTORY": str(on_disk)}
+    env = {"CASE_PLACEMENT": placement}
+    if on_disk is not None:
+        env["CASE_DIRECTORY"] = str(on_disk)
     results = run_ranks(
         world_size,
         _JOB,
@@ -61,17 +63,20 @@ def test_one_process_sees_every_example_once(alone):
 
 
 @pytest.mark.parametrize(
-    ("world_size", "nodes", "memory"),
+    ("world_size", "nodes", "memory", "placement"),
     [
-        (2, 1, "1MB"),
-        pytest.param(3, 1, "9KB", marks=pytest.mark.newest_only),
-        pytest.param(4, 2, "1MB", marks=pytest.mark.newest_only),
-        pytest.param(3, 3, "0", marks=pytest.mark.long),
-        pytest.param(4, 1, "1MB", marks=pytest.mark.long),
+        (2, 1, "1MB", "sharded"),
+        pytest.param(3, 1, "9KB", "sharded", marks=pytest.mark.newest_only),
+        (4, 2, "1MB", "sharded"),
+        pytest.param(3, 3, "3KB", "sharded", marks=pytest.mark.newest_only),
+        pytest.param(4, 2, "1MB", "replicated", marks=pytest.mark.newest_only),
+        pytest.param(3, 3, "0", "replicated", marks=pytest.mark.long),
+        pytest.param(4, 4, "1MB", "sharded", marks=pytest.mark.long),
+        pytest.param(4, 1, "1MB", "sharded", marks=pytest.mark.long),
     ],
 )
-def test_ranks_see_and_learn_the_same(tmp_path, alone, world_size, nodes, memory):
-    reports = _run(tmp_path / "job", world_size, memory, nodes)
+def test_ranks_see_and_learn_the_same(tmp_path, alone, world_size, nodes, memory, placement):
+    reports = _run(tmp_path / "job", world_size, memory, nodes, placement=placement)
     for batch_size in (1, 8, 64, 2000):
         for epoch in range(2):
             assert _joined(reports, batch_size, epoch) == _joined([alone], batch_size, epoch)
@@ -79,13 +84,19 @@ def test_ranks_see_and_learn_the_same(tmp_path, alone, world_size, nodes, memory
     assert {len(rows) for report in reports for rows in report["seen"]["1"][0]} == {0, 1}
     prepared = sum(report["afterwards"]["prepared"] for report in reports)
     held = sum(report["afterwards"]["held"] for report in reports)
+    fetched = sum(report["afterwards"]["fetched"] for report in reports)
+    served = sum(report["afterwards"]["served"] for report in reports)
     if memory == "1MB":
-        # Once for a node.
-        assert prepared == held == nodes * _EXAMPLES
+        # Once for the job, or for a node.
+        copies = nodes if placement == "replicated" else 1
+        assert prepared == held == copies * _EXAMPLES
     else:
         assert all(report["afterwards"]["full"] for report in reports)
-        # Records are of 16 bytes.
         assert held == (0 if memory == "0" else 3 * (3000 // _RECORD_BYTES))
+    if nodes == 1 or placement == "replicated":
+        assert fetched == served == 0
+    else:
+        assert served >= fetched > 0
     for report in reports:
         for name, values in alone["history"].items():
             np.testing.assert_allclose(report["history"][name], values, rtol=1e-5)

@@ -13,7 +13,7 @@ from absl import logging
 
 from tfdear._private import seams
 from tfdear.base import memory as memory_module
-from tfdear.base.checks import is_whole
+from tfdear.base.checks import is_number, is_whole
 from tfdear.base.sizes import bytes_of
 from tfdear.data import cached_batches, global_batches, shared_examples
 from tfdear.data.cached_batches import CachedBatches
@@ -24,6 +24,7 @@ from tfdear.data.record_source import RecordSource
 from tfdear.engine.example_store import ExampleReader
 from tfdear.job import job as job_module
 
+_PLACEMENTS = ("sharded", "replicated")
 # How often `fill` looks for an interrupt, and says how far it is.
 _LOOK_SECONDS, _TELL_SECONDS = 0.2, 10.0
 
@@ -31,12 +32,13 @@ seams.install(cached_batches.SEAMS)
 
 
 class DataCache:
-    """Reads and prepares every example once for a node, and keeps it in the node's memory.
+    """Reads and prepares every example once for a job, and keeps it in the memory of a node.
 
     Use it where reading and decoding take longer than training: in the first epoch every example is
     read from the source and prepared, in the order in which training needs it; from then on batches
-    come from memory. The ranks of a node prepare a part each and read each other's examples, of
-    which there is one copy. What does not fit is prepared in every epoch by the rank that needs it.
+    come from memory. Each rank prepares and keeps a part. The ranks of a node read each other's
+    memory; other nodes send their examples over TCP. What does not fit is prepared in every epoch
+    by the rank that needs it.
 
     Under a `DearStrategy` of several ranks, all of them make the same caches and call the same
     methods, after the strategy is made. The data sets have the rows of this rank already; `fit`,
@@ -57,6 +59,10 @@ class DataCache:
         disk: Bytes that a node writes there, at most. Defaults to None: all but a tenth of what is
             free.
         version: Text that tells records apart whose files have the same names and sizes.
+        placement: "sharded": an example lies in the memory of one node, and others get it from
+            there; "replicated": every node prepares and keeps all of them. Defaults to "sharded".
+        max_rate: Bytes per second that a rank takes from each other node, at most, so that
+            gradients keep the line. Defaults to None: no limit.
         read_ahead: Batches that are filled before training asks for them. Defaults to 2.
         threads: Calls of `prepare` at a time, of this rank. Defaults to None: as many as the rank
             has cores.
@@ -96,6 +102,8 @@ class DataCache:
         directory: str | os.PathLike | None = None,
         disk: int | str | None = None,
         version: str = "",
+        placement: str = "sharded",
+        max_rate: float | None = None,
         read_ahead: int = 2,
         threads: int | None = None,
     ):
@@ -104,6 +112,13 @@ class DataCache:
                 raise ValueError(
                     f"`{name}` must be a whole number from {least}. Received: {value!r}"
                 )
+        if placement not in _PLACEMENTS:
+            raise ValueError(f"`placement` must be one of {_PLACEMENTS}. Received: {placement!r}")
+        if max_rate is not None and (not is_number(max_rate) or max_rate <= 0):
+            raise ValueError(
+                "`max_rate` must be a positive number of bytes per second, or None. Received: "
+                f"{max_rate!r}"
+            )
         if isinstance(source, tf.data.Dataset):
             source = DatasetRecords(source)
         self._job = job_module.current()
@@ -124,8 +139,11 @@ class DataCache:
             "records with fingerprint": source.fingerprint(),
             "examples of": str(self.element_spec),
             "memory": str(memory),
+            "placement": placement,
         }
-        self._store = shared_examples.open_store(len(source), memory_bytes, description, self._job)
+        self._store = shared_examples.open_store(
+            len(source), memory_bytes, placement, max_rate or 0.0, description, self._job
+        )
         self._started = False
         if self._disk is not None:
             # The index of what was written, also where the script ends without `close`.
@@ -243,9 +261,10 @@ class DataCache:
             in memory; `held_on_node`: by all ranks of the node; `full`: whether no more fits;
             `prepared`, `prepared_bytes`: all that were prepared; `hits`: reads of examples that
             were in memory; `misses`: reads that had to wait for their example; `wait_seconds`: for
-            how long. With a `directory` also `source_records` and `disk_records`: raw records that
-            were read from there; `damaged`: those on disk that had to be read from the source
-            again.
+            how long; `fetched`, `fetched_bytes`, `served`, `served_bytes`: what came from other
+            nodes and went there; `refused`: connections of strangers. With a `directory` also
+            `source_records` and `disk_records`: raw records that were read from there; `damaged`:
+            those on disk that had to be read from the source again.
         """
         self._check_open()
         numbers = dataclasses.asdict(self._store.progress())

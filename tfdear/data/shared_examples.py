@@ -3,6 +3,7 @@
 
 import json
 import os
+import secrets
 
 from absl import logging
 
@@ -54,16 +55,23 @@ def open_disk(
 
 
 def open_store(
-    examples: int, memory_bytes: int, description: dict[str, str], job: Job | None
+    examples: int,
+    memory_bytes: int,
+    placement: str,
+    max_rate: float,
+    description: dict[str, str],
+    job: Job | None,
 ) -> ExampleStore:
     """Makes this rank's store; all ranks of a job call it at the same point of their scripts.
 
-    The ranks of a node own the examples in parts of equal numbers, and share the memory. Where they
-    cannot map each other's memory, each owns all of them.
+    Ranks own the examples in parts of equal numbers. Those of a node share their memory; what they
+    cannot map, and other nodes, they ask over TCP.
 
     Args:
         examples: All of them.
         memory_bytes: For those in the memory of a node.
+        placement: "sharded": every example has one owner; "replicated": one on every node.
+        max_rate: Bytes per second that this rank takes from others, at most; 0: no limit.
         description: What has to be the same on all ranks, for messages.
         job: The ranks; None: this process is alone.
 
@@ -73,39 +81,66 @@ def open_store(
     if job is None or job.world_size == 1:
         return ExampleStore(examples, (0, examples), memory_bytes, _ALONE_TIMEOUT)
     timeout, node = job.options.timeout, job.node
-    own = row_range(examples, node.local_rank, node.local_size)
+    if placement == "sharded":
+        own = row_range(examples, job.rank, job.world_size)
+    else:
+        own = row_range(examples, node.local_rank, node.local_size)
     store = ExampleStore(examples, own, memory_bytes // node.local_size, timeout)
-    told = {"node": node.node_rank, "examples": examples, **description}
-    texts = [
-        json.loads(text) for text in job.exchange(json.dumps({**told, "address": store.address()}))
-    ]
+    told = {
+        "node": node.node_rank,
+        "own": own,
+        "token": secrets.token_hex(32),
+        "address": store.address(),
+        "examples": examples,
+        **description,
+    }
+    ranks = [json.loads(text) for text in job.exchange(json.dumps(told))]
     for name in ("examples", *description):
-        if len({text[name] for text in texts}) > 1:
+        if len({rank[name] for rank in ranks}) > 1:
             raise ValueError(
                 "All ranks must make the same DataCache, from the same files. Received, by rank, "
-                f"{name}: {[text[name] for text in texts]}"
+                f"{name}: {[rank[name] for rank in ranks]}"
             )
-    reason = None
-    for rank, text in enumerate(texts):
-        if rank != job.rank and text["node"] == node.node_rank and reason is None:
-            try:
-                store.map(rank, text["address"])
-            except errors.TfdearError as error:
-                reason = str(error)
-    sharing = [
-        not failed
-        for failed, text in zip(job.exchange_integers(int(bool(reason))), texts, strict=True)
-        if text["node"] == node.node_rank
-    ]
+    nodes: dict[int, list[int]] = {}
+    for number, rank in enumerate(ranks):
+        nodes.setdefault(rank["node"], []).append(number)
+    unmapped = _map_all(store, [r for r in nodes[node.node_rank] if r != job.rank], ranks)
+    shares = [failed == 0 for failed in job.exchange_integers(len(unmapped))]
     store.unpublish()
-    if all(sharing):
+    if all(shares) and (placement == "replicated" or len(nodes) == 1):
         return store
-    if reason is not None:
-        logging.warning(
-            "tfdear: rank %d cannot read the memory of other ranks on its node, so each of them "
-            "keeps a copy of the examples: %s",
-            job.rank,
-            reason,
-        )
-    store.close()
-    return ExampleStore(examples, (0, examples), memory_bytes // node.local_size, timeout)
+    token = ranks[0]["token"]
+    addresses = job.exchange(store.serve(job.listen_address, token))
+
+    def ask(rank: int, owners: list[int]) -> None:
+        ranges = [tuple(ranks[owner]["own"]) for owner in owners]
+        store.add_node(rank, addresses[rank], token, ranges, timeout, max_rate)
+
+    for rank in unmapped:
+        ask(rank, [rank])
+    for number, members in nodes.items():
+        if number == node.node_rank or placement == "replicated":
+            continue
+        if all(shares[member] for member in members):
+            ask(members[node.local_rank % len(members)], members)
+        else:
+            for member in members:
+                ask(member, [member])
+    return store
+
+
+def _map_all(store: ExampleStore, peers: list[int], ranks: list[dict]) -> list[int]:
+    """Maps the examples of other ranks of this node; returns the ranks where that fails."""
+    unmapped = []
+    for peer in peers:
+        try:
+            store.map(peer, ranks[peer]["address"])
+        except errors.TfdearError as error:
+            unmapped.append(peer)
+            logging.warning(
+                "tfdear: the examples of rank %d come over TCP, since its memory cannot be read: "
+                "%s",
+                peer,
+                error,
+            )
+    return unmapped

@@ -101,6 +101,12 @@ SIGNATURES: dict[str, tuple] = {
     ),
     "tfdear_examples_address": (_INT, _INT64, _TEXT, _INT),
     "tfdear_examples_map": (_INT, _INT64, _INT, _TEXT, *_ERROR),
+    "tfdear_examples_serve": (_INT, _INT64, _TEXT, _TEXT, _TEXT, _INT, *_ERROR),
+    "tfdear_examples_add_node": (
+        _INT,
+        *(_INT64, _INT, _TEXT, _TEXT, _DOUBLE, _DOUBLE, _INT64S, _INT),
+        *_ERROR,
+    ),
     "tfdear_examples_unpublish": (None, _INT64),
     "tfdear_examples_read_from": (None, _INT64, _INT, _INT64, _INT64, _INT64),
     "tfdear_examples_await_filled": (_INT, _INT64, _DOUBLE, _INTS, *_ERROR),

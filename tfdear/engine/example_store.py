@@ -4,6 +4,7 @@
 import ctypes
 import dataclasses
 import weakref
+from collections.abc import Sequence
 
 from tfdear.engine import c_api
 
@@ -24,6 +25,11 @@ class StoreProgress:
     full: int  # 1: no more fits.
     owned: int  # Examples of this rank.
     held_on_node: int  # By all ranks that share their memory.
+    fetched: int  # Examples that other nodes sent.
+    fetched_bytes: int
+    served: int  # Examples that were sent to other nodes.
+    served_bytes: int
+    refused: int  # Connections of strangers.
 
 
 class ExampleStore:
@@ -57,6 +63,50 @@ class ExampleStore:
             TfdearError: Its memory cannot be mapped.
         """
         c_api.call("examples_map", self.number, rank, address.encode())
+
+    def serve(self, host: str, token: str) -> str:
+        """Gives this node's examples to other nodes; returns where, for `add_node` there.
+
+        Raises:
+            TfdearError: It cannot listen there.
+        """
+        address = ctypes.create_string_buffer(_ADDRESS_BYTES)
+        c_api.call(
+            "examples_serve", self.number, host.encode(), token.encode(), address, _ADDRESS_BYTES
+        )
+        return address.value.decode()
+
+    def add_node(
+        self,
+        rank: int,
+        address: str,
+        token: str,
+        ranges: Sequence[tuple[int, int]],
+        timeout: float,
+        max_rate: float,
+    ) -> None:
+        """Asks a rank of another node for examples.
+
+        Args:
+            rank: The one that is asked.
+            address: What its `serve` returned.
+            token: What all ranks share.
+            ranges: First examples of its node, and those behind the last.
+            timeout: Seconds for which it may be silent.
+            max_rate: Bytes per second, at most; 0: as many as there are.
+        """
+        flat = [number for pair in ranges for number in pair]
+        c_api.call(
+            "examples_add_node",
+            self.number,
+            rank,
+            address.encode(),
+            token.encode(),
+            timeout,
+            max_rate,
+            (ctypes.c_int64 * len(flat))(*flat),
+            len(ranges),
+        )
 
     def unpublish(self) -> None:
         """Says that all ranks have mapped what they need."""

@@ -41,6 +41,59 @@ Status ExampleStore::Map(int rank, const std::string& address) {
   return Status();
 }
 
+Status ExampleStore::Serve(const std::string& host, const ExampleToken& token,
+                           std::string* address) {
+  ExampleServer::Options options;
+  options.host = host;
+  options.token = token;
+  options.examples = options_.examples;
+  options.timeout = options_.timeout;
+  TFDEAR_RETURN_IF_ERROR(ExampleServer::Start(
+      options, [this](int64_t example) { return LookFor(example); }, &server_));
+  *address = server_->address();
+  return Status();
+}
+
+Status ExampleStore::AddNode(const ExampleClient::Options& options,
+                             const std::vector<std::pair<int64_t, int64_t>>& ranges) {
+  std::unique_ptr<ExampleClient> client;
+  TFDEAR_RETURN_IF_ERROR(ExampleClient::Start(
+      options, [this](const ExampleClient::Answer& answer) { Receive(answer); }, &client));
+  for (const auto& [begin, end] : ranges) remotes_.push_back({begin, end, client.get()});
+  std::sort(remotes_.begin(), remotes_.end(),
+            [](const Remote& one, const Remote& other) { return one.begin < other.begin; });
+  clients_.push_back(std::move(client));
+  return Status();
+}
+
+ExampleClient* ExampleStore::ClientOf(int64_t example) const {
+  const auto next =
+      std::upper_bound(remotes_.begin(), remotes_.end(), example,
+                       [](int64_t number, const Remote& remote) { return number < remote.begin; });
+  if (next == remotes_.begin()) return nullptr;
+  const Remote& remote = *std::prev(next);
+  return example < remote.end ? remote.client : nullptr;
+}
+
+ExampleServer::Look ExampleStore::LookFor(int64_t example) const {
+  const ExampleSegment* segment = own_.get();
+  if (!own_->Has(example)) {
+    const Peer* const peer = PeerOf(example);
+    if (peer == nullptr) return {};
+    segment = peer->examples.get();
+  }
+  ExampleServer::Look look;
+  // In this order: it may come meanwhile.
+  const bool last_chance = segment->Failed(example) || segment->full() ||
+                           (segment != own_.get() && segment->owner_ended());
+  if (segment->Find(example, &look.data, &look.bytes)) {
+    look.state = ExampleServer::Look::kHere;
+  } else if (!last_chance) {
+    look.state = ExampleServer::Look::kComing;
+  }
+  return look;
+}
+
 const ExampleStore::Peer* ExampleStore::PeerOf(int64_t example) const {
   const auto next = std::upper_bound(
       peers_.begin(), peers_.end(), example,
@@ -66,7 +119,7 @@ void ExampleStore::ReadFrom(bool shuffle, uint64_t seed, int64_t epoch, int64_t 
 }
 
 bool ExampleStore::InHandLocked(int64_t example) const {
-  return preparing_.count(example) > 0 || made_.count(example) > 0;
+  return preparing_.count(example) > 0 || asked_.count(example) > 0 || made_.count(example) > 0;
 }
 
 int64_t ExampleStore::NextOnCourseLocked() {
@@ -177,6 +230,28 @@ void ExampleStore::DemandLocked(int64_t example) {
   to_prepare_.notify_all();
 }
 
+void ExampleStore::FetchLocked(int64_t example) {
+  ExampleClient* const client = ClientOf(example);
+  if (client == nullptr) return DemandLocked(example);
+  if (InHandLocked(example)) return;
+  asked_.insert(example);
+  client->Ask(example);
+}
+
+void ExampleStore::Receive(const ExampleClient::Answer& answer) {
+  MutexLock lock(mutex_);
+  asked_.erase(answer.example);
+  if (answer.bytes != nullptr) {
+    ++progress_.fetched;
+    progress_.fetched_bytes += answer.bytes->size();
+  }
+  if (answer.bytes != nullptr || !answer.status.ok()) {
+    HandOutLocked(answer.example, {answer.status, answer.bytes});
+  } else if (wanted_.count(answer.example) > 0) {
+    DemandLocked(answer.example);
+  }
+}
+
 void ExampleStore::Want(int64_t example) {
   Record record;
   if (Find(example, &record)) return;
@@ -184,7 +259,7 @@ void ExampleStore::Want(int64_t example) {
   if (Find(example, &record)) return;
   ++wanted_[example];
   const Peer* const peer = PeerOf(example);
-  if (peer == nullptr || peer->examples->full()) DemandLocked(example);
+  if (peer == nullptr || peer->examples->full()) FetchLocked(example);
 }
 
 void ExampleStore::GiveUp(int64_t example) {
@@ -239,8 +314,8 @@ Status ExampleStore::Take(int64_t example, const std::function<bool()>& cancelle
   {
     MutexLock lock(mutex_);
     ++progress_.misses;
-    // What no other rank brings is prepared here.
-    if (status.ok() && !comes) DemandLocked(example);
+    // What no other rank of the node brings is prepared here, or asked for.
+    if (status.ok() && !comes) FetchLocked(example);
     while (status.ok() && !Find(example, record)) {
       const auto found = made_.find(example);
       if (found != made_.end()) {
@@ -297,6 +372,11 @@ ExampleStore::Progress ExampleStore::progress() const {
   progress.owned = own_->end() - own_->begin();
   progress.held = progress.held_on_node = own_->held();
   for (const Peer& peer : peers_) progress.held_on_node += peer.examples->held();
+  if (server_ != nullptr) {
+    progress.served = server_->counts().served;
+    progress.served_bytes = server_->counts().served_bytes;
+    progress.refused = server_->counts().refused;
+  }
   return progress;
 }
 

@@ -12,12 +12,15 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "custom_ops/engine/base/status.h"
 #include "custom_ops/engine/base/thread_annotations.h"
+#include "custom_ops/engine/examples/example_client.h"
 #include "custom_ops/engine/examples/example_order.h"
 #include "custom_ops/engine/examples/example_segment.h"
+#include "custom_ops/engine/examples/example_server.h"
 
 namespace tfdear {
 
@@ -50,6 +53,11 @@ class ExampleStore {
     bool full = false;           // No more fits.
     int64_t owned = 0;           // Examples of this rank.
     int64_t held_on_node = 0;    // By all ranks whose memory is mapped here.
+    int64_t fetched = 0;         // Examples that other nodes sent.
+    int64_t fetched_bytes = 0;
+    int64_t served = 0;  // Examples that were sent to other nodes.
+    int64_t served_bytes = 0;
+    int64_t refused = 0;  // Connections of strangers.
   };
 
   struct Options {
@@ -68,8 +76,13 @@ class ExampleStore {
 
   // Where the examples of this rank are, as text, for Map() on others.
   std::string address() const { return own_->address(); }
-  // Makes those of another rank readable here. Before anything is read.
+  // Makes those of another rank readable here.
   Status Map(int rank, const std::string& address);
+  // Gives those of this node to other nodes; `*address`: for AddNode().
+  Status Serve(const std::string& host, const ExampleToken& token, std::string* address);
+  // Asks a rank of another node for its examples, which are in these ranges.
+  Status AddNode(const ExampleClient::Options& options,
+                 const std::vector<std::pair<int64_t, int64_t>>& ranges);
   // All have mapped what they need.
   void Unpublish() { own_->Unpublish(); }
 
@@ -118,6 +131,12 @@ class ExampleStore {
     Status status;
     std::shared_ptr<const std::vector<char>> bytes;
   };
+  // Examples of another node.
+  struct Remote {
+    int64_t begin = 0;
+    int64_t end = 0;
+    ExampleClient* client = nullptr;
+  };
   // The place that has been prepared up to.
   struct Course {
     bool shuffle = false;
@@ -135,15 +154,24 @@ class ExampleStore {
   // Waits for an example of another rank. Ok: it is there, or this rank has to prepare it.
   Status AwaitPeer(const Peer& peer, int64_t example, const std::function<bool()>& cancelled,
                    bool* comes);
-  // Whether it is not to be prepared now.
+  // The client that asks for an example; null: it is of this node, or of none.
+  ExampleClient* ClientOf(int64_t example) const;
+  ExampleServer::Look LookFor(int64_t example) const;
+  void Receive(const ExampleClient::Answer& answer) TFDEAR_EXCLUDES(mutex_);
+  // Whether it is not to be prepared or asked for now.
   bool InHandLocked(int64_t example) const TFDEAR_REQUIRES(mutex_);
+  // Has it prepared here.
   void DemandLocked(int64_t example) TFDEAR_REQUIRES(mutex_);
+  // The same, or asks another node.
+  void FetchLocked(int64_t example) TFDEAR_REQUIRES(mutex_);
   int64_t NextOnCourseLocked() TFDEAR_REQUIRES(mutex_);
   void HandOutLocked(int64_t example, Made made) TFDEAR_REQUIRES(mutex_);
 
   const Options options_;
   std::unique_ptr<ExampleSegment> own_;
-  std::vector<Peer> peers_;  // In the order of their examples.
+  // Both in the order of their examples.
+  std::vector<Peer> peers_;
+  std::vector<Remote> remotes_;
   std::atomic<int64_t> hits_{0};
 
   mutable Mutex mutex_;
@@ -151,6 +179,7 @@ class ExampleStore {
   std::condition_variable there_;
   Status closed_ TFDEAR_GUARDED_BY(mutex_);
   std::unordered_set<int64_t> preparing_ TFDEAR_GUARDED_BY(mutex_);
+  std::unordered_set<int64_t> asked_ TFDEAR_GUARDED_BY(mutex_);  // Of other nodes.
   // How many readers want an example that was not in memory.
   std::unordered_map<int64_t, int> wanted_ TFDEAR_GUARDED_BY(mutex_);
   std::deque<int64_t> urgent_ TFDEAR_GUARDED_BY(mutex_);
@@ -163,6 +192,10 @@ class ExampleStore {
   std::unordered_set<int64_t> failed_ TFDEAR_GUARDED_BY(mutex_);
   Status first_failure_ TFDEAR_GUARDED_BY(mutex_);
   Progress progress_ TFDEAR_GUARDED_BY(mutex_);
+
+  // Their threads use what is above.
+  std::unique_ptr<ExampleServer> server_;
+  std::vector<std::unique_ptr<ExampleClient>> clients_;
 };
 
 }  // namespace tfdear

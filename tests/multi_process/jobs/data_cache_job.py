@@ -24,7 +24,13 @@ def example_of(record):
 
 files = tfdear.data.TFRecordFiles(str(directory / "*.tfrecord"))
 on_disk = os.environ.get("CASE_DIRECTORY")
-cache = tfdear.data.DataCache(files, example_of, memory=memory, directory=on_disk)
+cache = tfdear.data.DataCache(
+    files,
+    example_of,
+    memory=memory,
+    directory=on_disk,
+    placement=os.environ.get("CASE_PLACEMENT", "sharded"),
+)
 seen = {}
 for batch_size in (1, 8, 64, 2000):
     dataset = cache.batches(batch_size, seed=1, drop_remainder=batch_size == 8)

@@ -381,6 +381,9 @@ def test_python_in_a_preparation_must_be_repeatable(source):
         ({"memory": "much"}, "`memory` must be a number of bytes"),
         ({"read_ahead": -1}, "`read_ahead` must be a whole number from 0"),
         ({"threads": 0}, "`threads` must be a whole number from 1"),
+        ({"placement": "nowhere"}, "`placement` must be one of"),
+        ({"max_rate": 0}, "`max_rate` must be a positive number"),
+        ({"max_rate": "fast"}, "`max_rate` must be a positive number"),
     ],
 )
 def test_arguments_of_caches_are_checked(source, arguments, message):

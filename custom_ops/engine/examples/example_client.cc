@@ -1,0 +1,177 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include "custom_ops/engine/examples/example_client.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "custom_ops/engine/base/communication_threads.h"
+#include "custom_ops/engine/base/errors.h"
+#include "custom_ops/engine/base/signal_mask.h"
+#include "custom_ops/engine/examples/crc32c.h"
+
+namespace tfdear {
+namespace {
+
+// So many examples are under way at most: enough to fill a line, few enough that those which are
+// wanted next do not wait behind many.
+constexpr size_t kMostAsked = 128;
+constexpr std::chrono::seconds kConnectTime{30};
+
+}  // namespace
+
+Status ExampleClient::Start(const Options& options, Receiver receiver,
+                            std::unique_ptr<ExampleClient>* result) {
+  std::unique_ptr<ExampleClient> client(new ExampleClient(options, std::move(receiver)));
+  client->stop_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  client->wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (client->stop_ < 0 || client->wake_ < 0) {
+    return Unavailable("there are no more file descriptors");
+  }
+  const ScopedHelperThreadSignals signals;
+  client->thread_ = std::thread([started = client.get()] { started->Run(); });
+  *result = std::move(client);
+  return Status();
+}
+
+ExampleClient::~ExampleClient() {
+  if (stop_ >= 0) eventfd_write(stop_, 1);
+  if (thread_.joinable()) thread_.join();
+  for (int fd : {stop_, wake_}) {
+    if (fd >= 0) close(fd);
+  }
+}
+
+void ExampleClient::Ask(int64_t example) {
+  MutexLock lock(mutex_);
+  wanted_.push_back(static_cast<uint64_t>(example));
+  eventfd_write(wake_, 1);
+}
+
+void ExampleClient::Run() {
+  RegisterCommunicationThread();
+  while (true) {
+    pollfd ended[] = {{stop_, POLLIN, 0}, {wake_, POLLIN, 0}};
+    poll(ended, 2, -1);
+    if (ended[0].revents != 0) return;
+    const Status status = Exchange();
+    if (status.code() == StatusCode::kCancelled) return;
+    // A rank that has closed the connection has ended: this one prepares what it held. The others
+    // are told why.
+    std::vector<uint64_t> lost(asked_.begin(), asked_.end());
+    asked_.clear();
+    {
+      MutexLock lock(mutex_);
+      lost.insert(lost.end(), wanted_.begin(), wanted_.end());
+      wanted_.clear();
+      eventfd_t count;
+      eventfd_read(wake_, &count);
+    }
+    const bool gone = status.code() == StatusCode::kUnavailable;
+    for (uint64_t example : lost) {
+      const Status told =
+          gone ? Status()
+               : Status(status.code(),
+                        TextOf("rank ", options_.rank, " at ", options_.address,
+                               ", which was asked for example ", example, ": ", status.message()));
+      receiver_({static_cast<int64_t>(example), told, nullptr});
+    }
+    socket_ = ExampleSocket();
+  }
+}
+
+Status ExampleClient::Exchange() {
+  TFDEAR_RETURN_IF_ERROR(Greet());
+  while (true) {
+    std::vector<uint64_t> examples;
+    {
+      MutexLock lock(mutex_);
+      eventfd_t count;
+      eventfd_read(wake_, &count);
+      while (!wanted_.empty() && asked_.size() + examples.size() < kMostAsked) {
+        examples.push_back(wanted_.front());
+        wanted_.pop_front();
+      }
+      if (!wanted_.empty()) eventfd_write(wake_, 1);
+    }
+    if (!examples.empty()) {
+      asked_.insert(examples.begin(), examples.end());
+      TFDEAR_RETURN_IF_ERROR(SendRequest(examples));
+    }
+    const bool full = asked_.size() >= kMostAsked;
+    pollfd events[] = {{stop_, POLLIN, 0},
+                       {socket_.fd(), POLLIN, 0},
+                       {wake_, static_cast<short>(full ? 0 : POLLIN), 0}};
+    const int ready =
+        poll(events, 3, asked_.empty() ? -1 : static_cast<int>(options_.timeout.count()));
+    if (events[0].revents != 0) return Status(StatusCode::kCancelled, "the client ends");
+    if (ready == 0) {
+      return Status(StatusCode::kDeadlineExceeded,
+                    TextOf("it has sent nothing for ", options_.timeout.count() / 1000, " s"));
+    }
+    if (ready > 0 && events[1].revents != 0) TFDEAR_RETURN_IF_ERROR(ReceiveAnswer());
+  }
+}
+
+Status ExampleClient::Greet() {
+  if (socket_.fd() >= 0) return Status();
+  const auto time = std::min<std::chrono::milliseconds>(options_.timeout, kConnectTime);
+  TFDEAR_RETURN_IF_ERROR(ExampleSocket::Connect(options_.address, time, stop_, &socket_));
+  ExampleGreeting greeting;
+  greeting.token = options_.token;
+  TFDEAR_RETURN_IF_ERROR(socket_.Send(&greeting, sizeof(greeting), time, stop_));
+  ExampleGreeting answer;
+  TFDEAR_RETURN_IF_ERROR(socket_.Receive(&answer, sizeof(answer), time, stop_));
+  if (answer.magic != ExampleGreeting::kMagic || !SameToken(answer.token, options_.token)) {
+    return Internal("it does not have the job's token");
+  }
+  return Status();
+}
+
+Status ExampleClient::SendRequest(const std::vector<uint64_t>& examples) {
+  ExampleRequest request;
+  request.count = examples.size();
+  TFDEAR_RETURN_IF_ERROR(socket_.Send(&request, sizeof(request), options_.timeout, stop_));
+  return socket_.Send(examples.data(), examples.size() * sizeof(uint64_t), options_.timeout, stop_);
+}
+
+Status ExampleClient::ReceiveAnswer() {
+  ExampleAnswer answer;
+  TFDEAR_RETURN_IF_ERROR(socket_.Receive(&answer, sizeof(answer), options_.timeout, stop_));
+  const bool here = answer.state == ExampleState::kHere;
+  if (asked_.count(answer.example) == 0 || answer.bytes > ExampleAnswer::kMostBytes ||
+      (!here && (answer.state != ExampleState::kNotHeld || answer.bytes > 0))) {
+    return Internal("an answer that breaks the rules: example ", answer.example, ", ", answer.bytes,
+                    " bytes");
+  }
+  std::shared_ptr<std::vector<char>> bytes;
+  if (here) {
+    bytes = std::make_shared<std::vector<char>>(answer.bytes);
+    TFDEAR_RETURN_IF_ERROR(socket_.Receive(bytes->data(), bytes->size(), options_.timeout, stop_));
+    received_bytes_ += answer.bytes;
+    if (Crc32c(bytes->data(), bytes->size()) != answer.crc) {
+      return Internal("the checksum of example ", answer.example, " does not match");
+    }
+  }
+  asked_.erase(answer.example);
+  receiver_({static_cast<int64_t>(answer.example), Status(), std::move(bytes)});
+  SlowDown(sizeof(answer) + answer.bytes);
+  return Status();
+}
+
+void ExampleClient::SlowDown(size_t bytes) {
+  if (options_.max_rate <= 0) return;
+  const auto now = std::chrono::steady_clock::now();
+  const std::chrono::duration<double> time(bytes / options_.max_rate);
+  next_ =
+      std::max(next_, now) + std::chrono::duration_cast<std::chrono::steady_clock::duration>(time);
+  const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(next_ - now).count();
+  // What is already under way fills the sockets' buffers, and no more.
+  pollfd ended = {stop_, POLLIN, 0};
+  if (wait > 0) poll(&ended, 1, static_cast<int>(wait));
+}
+
+}  // namespace tfdear

@@ -1,0 +1,77 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "custom_ops/engine/base/status.h"
+#include "custom_ops/engine/base/thread_annotations.h"
+#include "custom_ops/engine/examples/example_wire.h"
+
+namespace tfdear {
+
+// Asks the rank of another node for examples, over a connection that is made when the first one is
+// wanted; see [Note: reads of other nodes' examples]. Thread safe.
+class ExampleClient {
+ public:
+  // What became of an example. Without an error and without bytes: the node does not hold it.
+  struct Answer {
+    int64_t example = 0;
+    Status status;
+    std::shared_ptr<const std::vector<char>> bytes;
+  };
+  // Called by the client's thread, once for each example that was asked for.
+  using Receiver = std::function<void(Answer answer)>;
+
+  struct Options {
+    int rank = 0;         // The one that is asked, for messages.
+    std::string address;  // Of its server.
+    ExampleToken token;
+    // How long it may send nothing though it was asked for something.
+    std::chrono::milliseconds timeout{600000};
+    double max_rate = 0;  // Bytes per second; 0: as many as there are.
+  };
+
+  static Status Start(const Options& options, Receiver receiver,
+                      std::unique_ptr<ExampleClient>* result);
+  // Answers that have not come do not come any more.
+  ~ExampleClient();
+
+  void Ask(int64_t example) TFDEAR_EXCLUDES(mutex_);
+  int64_t received_bytes() const { return received_bytes_; }
+
+ private:
+  ExampleClient(const Options& options, Receiver receiver)
+      : options_(options), receiver_(std::move(receiver)) {}
+  void Run();
+  // Until the connection ends, which it does when the client is destroyed; why it did.
+  Status Exchange();
+  Status Greet();
+  Status SendRequest(const std::vector<uint64_t>& examples);
+  Status ReceiveAnswer();
+  // Keeps to the greatest rate.
+  void SlowDown(size_t bytes);
+
+  const Options options_;
+  const Receiver receiver_;
+  ExampleSocket socket_;                        // Of the thread.
+  std::unordered_set<uint64_t> asked_;          // Of the thread: what has no answer yet.
+  std::chrono::steady_clock::time_point next_;  // Of the thread: when it may receive more.
+  std::atomic<int64_t> received_bytes_{0};
+  int stop_ = -1;  // An eventfd, readable at the end.
+  int wake_ = -1;  // Another one, readable when there is something to ask for.
+  Mutex mutex_;
+  std::deque<uint64_t> wanted_ TFDEAR_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace tfdear

@@ -1,0 +1,153 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include "custom_ops/engine/examples/example_server.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "custom_ops/engine/base/communication_threads.h"
+#include "custom_ops/engine/base/errors.h"
+#include "custom_ops/engine/base/signal_mask.h"
+#include "custom_ops/engine/examples/crc32c.h"
+
+namespace tfdear {
+namespace {
+
+// How often it looks whether an example that is being prepared is there.
+constexpr int kLookMillis = 2;
+
+}  // namespace
+
+Status ExampleServer::Start(const Options& options, Source source,
+                            std::unique_ptr<ExampleServer>* result) {
+  std::unique_ptr<ExampleServer> server(new ExampleServer(options, std::move(source)));
+  TFDEAR_RETURN_IF_ERROR(
+      ExampleSocket::Listen(options.host, &server->listening_, &server->address_));
+  server->stop_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (server->stop_ < 0) return Unavailable("there are no more file descriptors");
+  const ScopedHelperThreadSignals signals;
+  server->accepting_ = std::thread([started = server.get()] { started->Accept(); });
+  *result = std::move(server);
+  return Status();
+}
+
+ExampleServer::~ExampleServer() {
+  if (stop_ < 0) return;
+  eventfd_write(stop_, 1);
+  if (accepting_.joinable()) accepting_.join();
+  {
+    MutexLock lock(mutex_);
+    for (Connection& connection : connections_) connection.thread.join();
+  }
+  close(stop_);
+}
+
+void ExampleServer::Accept() {
+  RegisterCommunicationThread();
+  while (true) {
+    pollfd sockets[] = {{listening_.fd(), POLLIN, 0}, {stop_, POLLIN, 0}};
+    if (poll(sockets, 2, -1) < 0) continue;
+    if (sockets[1].revents != 0) return;
+    ExampleSocket accepted(
+        accept4(listening_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (accepted.fd() < 0) {
+      // It has gone, or there are no file descriptors left: not at once again.
+      poll(&sockets[1], 1, 10);
+      continue;
+    }
+    const int yes = 1;
+    setsockopt(accepted.fd(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+    MutexLock lock(mutex_);
+    CollectEndedLocked();
+    if (static_cast<int>(connections_.size()) >= options_.most_connections) {
+      ++counts_.refused;
+      continue;
+    }
+    Connection& connection = connections_.emplace_back();
+    connection.socket = std::move(accepted);
+    connection.thread = std::thread([this, &connection] {
+      RegisterCommunicationThread();
+      if (Serve(&connection.socket).code() == StatusCode::kInvalidArgument) ++counts_.refused;
+      connection.socket = ExampleSocket();  // Closed now, not when it is collected.
+      connection.over = true;
+    });
+  }
+}
+
+void ExampleServer::CollectEndedLocked() {
+  for (auto connection = connections_.begin(); connection != connections_.end();) {
+    if (connection->over) {
+      connection->thread.join();
+      connection = connections_.erase(connection);
+    } else {
+      ++connection;
+    }
+  }
+}
+
+Status ExampleServer::Serve(ExampleSocket* socket) {
+  ExampleGreeting greeting;
+  const Status greeted =
+      socket->Receive(&greeting, sizeof(greeting), options_.greeting_time, stop_);
+  if (!greeted.ok() || greeting.magic != ExampleGreeting::kMagic ||
+      !SameToken(greeting.token, options_.token)) {
+    return InvalidArgument("a connection without the job's token");
+  }
+  TFDEAR_RETURN_IF_ERROR(socket->Send(&greeting, sizeof(greeting), options_.timeout, stop_));
+  while (true) {
+    // A client may have nothing to ask for as long as it likes.
+    pollfd sockets[] = {{socket->fd(), POLLIN, 0}, {stop_, POLLIN, 0}};
+    if (poll(sockets, 2, -1) < 0) continue;
+    if (sockets[1].revents != 0) return Status();
+    ExampleRequest request;
+    TFDEAR_RETURN_IF_ERROR(socket->Receive(&request, sizeof(request), options_.timeout, stop_));
+    if (request.count == 0 || request.count > ExampleRequest::kMost) {
+      return InvalidArgument("a request for ", request.count, " examples");
+    }
+    std::vector<uint64_t> examples(request.count);
+    TFDEAR_RETURN_IF_ERROR(socket->Receive(examples.data(), examples.size() * sizeof(uint64_t),
+                                           options_.timeout, stop_));
+    for (uint64_t example : examples) {
+      if (example >= static_cast<uint64_t>(options_.examples)) {
+        return InvalidArgument("a request for example ", example, " of ", options_.examples);
+      }
+    }
+    TFDEAR_RETURN_IF_ERROR(Answer(socket, std::move(examples)));
+  }
+}
+
+Status ExampleServer::Answer(ExampleSocket* socket, std::vector<uint64_t> examples) {
+  while (true) {
+    std::vector<uint64_t> coming;
+    for (uint64_t example : examples) {
+      const Look look = source_(static_cast<int64_t>(example));
+      if (look.state == Look::kComing) {
+        coming.push_back(example);
+        continue;
+      }
+      ExampleAnswer answer;
+      answer.example = example;
+      answer.state = look.state == Look::kHere ? ExampleState::kHere : ExampleState::kNotHeld;
+      if (look.state == Look::kHere) {
+        answer.bytes = look.bytes;
+        answer.crc = Crc32c(look.data, look.bytes);
+      }
+      TFDEAR_RETURN_IF_ERROR(socket->Send(&answer, sizeof(answer), options_.timeout, stop_));
+      TFDEAR_RETURN_IF_ERROR(socket->Send(look.data, answer.bytes, options_.timeout, stop_));
+      ++counts_.served;
+      counts_.served_bytes += answer.bytes;
+    }
+    if (coming.empty()) return Status();
+    examples = std::move(coming);
+    pollfd ended = {stop_, POLLIN, 0};
+    if (poll(&ended, 1, kLookMillis) > 0) return Status();
+    if (socket->Closed()) return Unavailable("the client has closed the connection");
+  }
+}
+
+}  // namespace tfdear
