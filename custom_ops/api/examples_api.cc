@@ -23,14 +23,15 @@ using tfdear::Registry;
 }  // namespace
 
 int tfdear_examples_create(int64_t examples, int64_t own_begin, int64_t own_end,
-                           int64_t memory_bytes, double timeout_seconds, int64_t* store,
-                           char* error, int error_size) {
+                           int64_t memory_bytes, double timeout_seconds, double max_rate,
+                           int64_t* store, char* error, int error_size) {
   ExampleStore::Options options;
   options.examples = examples;
   options.own_begin = own_begin;
   options.own_end = own_end;
   options.memory_bytes = static_cast<size_t>(memory_bytes);
   options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));
+  options.max_rate = max_rate;
   std::shared_ptr<ExampleStore> created;
   const tfdear::Status status = ExampleStore::Create(options, &created);
   if (status.ok()) *store = Registry<ExampleStore>::Get()->Add(std::move(created));
@@ -65,14 +66,11 @@ int tfdear_examples_serve(int64_t store, const char* host, const char* token, ch
 }
 
 int tfdear_examples_add_node(int64_t store, int rank, const char* address, const char* token,
-                             double timeout_seconds, double max_rate, const int64_t* ranges,
-                             int count, char* error, int error_size) {
+                             const int64_t* ranges, int count, char* error, int error_size) {
   const auto found = Registry<ExampleStore>::Get()->Find(store);
   tfdear::ExampleClient::Options options;
   options.rank = rank;
   options.address = address;
-  options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));
-  options.max_rate = max_rate;
   std::vector<std::pair<int64_t, int64_t>> pairs;
   for (int i = 0; i < count; ++i) pairs.emplace_back(ranges[2 * i], ranges[2 * i + 1]);
   return tfdear::Report(found == nullptr || !tfdear::ParseToken(token, &options.token)

@@ -12,7 +12,8 @@ extern "C" {
 // ExampleStore::Create; `*store`: its number for the ops and for the functions below.
 TFDEAR_EXPORT int tfdear_examples_create(int64_t examples, int64_t own_begin, int64_t own_end,
                                          int64_t memory_bytes, double timeout_seconds,
-                                         int64_t* store, char* error, int error_size);
+                                         double max_rate, int64_t* store, char* error,
+                                         int error_size);
 // ExampleStore::address; returns its length, or -1 if `capacity` is too small.
 TFDEAR_EXPORT int tfdear_examples_address(int64_t store, char* address, int capacity);
 // ExampleStore::Map, ExampleStore::Unpublish.
@@ -24,8 +25,7 @@ TFDEAR_EXPORT int tfdear_examples_serve(int64_t store, const char* host, const c
                                         char* address, int capacity, char* error, int error_size);
 // ExampleStore::AddNode; `ranges`: `count` pairs.
 TFDEAR_EXPORT int tfdear_examples_add_node(int64_t store, int rank, const char* address,
-                                           const char* token, double timeout_seconds,
-                                           double max_rate, const int64_t* ranges, int count,
+                                           const char* token, const int64_t* ranges, int count,
                                            char* error, int error_size);
 // ExampleStore::ReadFrom.
 TFDEAR_EXPORT void tfdear_examples_read_from(int64_t store, int shuffle, int64_t seed,

@@ -61,8 +61,8 @@ class DataCache:
         version: Text that tells records apart whose files have the same names and sizes.
         placement: "sharded": an example lies in the memory of one node, and others get it from
             there; "replicated": every node prepares and keeps all of them. Defaults to "sharded".
-        max_rate: Bytes per second that a rank takes from each other node, at most, so that
-            gradients keep the line. Defaults to None: no limit.
+        max_rate: Bytes per second that a rank takes from other nodes, at most, so that gradients
+            keep the line. Defaults to None: no limit.
         read_ahead: Batches that are filled before training asks for them. Defaults to 2.
         threads: Calls of `prepare` at a time, of this rank. Defaults to None: as many as the rank
             has cores.

@@ -85,7 +85,7 @@ def open_store(
         own = row_range(examples, job.rank, job.world_size)
     else:
         own = row_range(examples, node.local_rank, node.local_size)
-    store = ExampleStore(examples, own, memory_bytes // node.local_size, timeout)
+    store = ExampleStore(examples, own, memory_bytes // node.local_size, timeout, max_rate)
     told = {
         "node": node.node_rank,
         "own": own,
@@ -114,7 +114,7 @@ def open_store(
 
     def ask(rank: int, owners: list[int]) -> None:
         ranges = [tuple(ranks[owner]["own"]) for owner in owners]
-        store.add_node(rank, addresses[rank], token, ranges, timeout, max_rate)
+        store.add_node(rank, addresses[rank], token, ranges)
 
     for rank in unmapped:
         ask(rank, [rank])

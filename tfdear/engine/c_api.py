@@ -96,7 +96,7 @@ SIGNATURES: dict[str, tuple] = {
     # examples_api.h
     "tfdear_examples_create": (
         _INT,
-        *(_INT64, _INT64, _INT64, _INT64, _DOUBLE, _INT64S),
+        *(_INT64, _INT64, _INT64, _INT64, _DOUBLE, _DOUBLE, _INT64S),
         *_ERROR,
     ),
     "tfdear_examples_address": (_INT, _INT64, _TEXT, _INT),
@@ -104,7 +104,7 @@ SIGNATURES: dict[str, tuple] = {
     "tfdear_examples_serve": (_INT, _INT64, _TEXT, _TEXT, _TEXT, _INT, *_ERROR),
     "tfdear_examples_add_node": (
         _INT,
-        *(_INT64, _INT, _TEXT, _TEXT, _DOUBLE, _DOUBLE, _INT64S, _INT),
+        *(_INT64, _INT, _TEXT, _TEXT, _INT64S, _INT),
         *_ERROR,
     ),
     "tfdear_examples_unpublish": (None, _INT64),

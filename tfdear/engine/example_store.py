@@ -42,11 +42,21 @@ class ExampleStore:
         own: The first that this rank owns, and the one behind the last.
         memory_bytes: For records, at most.
         timeout: Seconds that another rank may take from one example to the next.
+        max_rate: Bytes per second that come from other nodes, at most; 0: as many as there are.
     """
 
-    def __init__(self, examples: int, own: tuple[int, int], memory_bytes: int, timeout: float):
+    def __init__(
+        self,
+        examples: int,
+        own: tuple[int, int],
+        memory_bytes: int,
+        timeout: float,
+        max_rate: float = 0.0,
+    ):
         number = ctypes.c_int64()
-        c_api.call("examples_create", examples, *own, memory_bytes, timeout, ctypes.byref(number))
+        c_api.call(
+            "examples_create", examples, *own, memory_bytes, timeout, max_rate, ctypes.byref(number)
+        )
         self.number = number.value
         self._finalizer = weakref.finalize(self, _end, self.number)
 
@@ -82,8 +92,6 @@ class ExampleStore:
         address: str,
         token: str,
         ranges: Sequence[tuple[int, int]],
-        timeout: float,
-        max_rate: float,
     ) -> None:
         """Asks a rank of another node for examples.
 
@@ -92,8 +100,6 @@ class ExampleStore:
             address: What its `serve` returned.
             token: What all ranks share.
             ranges: First examples of its node, and those behind the last.
-            timeout: Seconds for which it may be silent.
-            max_rate: Bytes per second, at most; 0: as many as there are.
         """
         flat = [number for pair in ranges for number in pair]
         c_api.call(
@@ -102,8 +108,6 @@ class ExampleStore:
             rank,
             address.encode(),
             token.encode(),
-            timeout,
-            max_rate,
             (ctypes.c_int64 * len(flat))(*flat),
             len(ranges),
         )

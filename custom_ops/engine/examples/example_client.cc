@@ -158,20 +158,12 @@ Status ExampleClient::ReceiveAnswer() {
   }
   asked_.erase(answer.example);
   receiver_({static_cast<int64_t>(answer.example), Status(), std::move(bytes)});
-  SlowDown(sizeof(answer) + answer.bytes);
-  return Status();
-}
-
-void ExampleClient::SlowDown(size_t bytes) {
-  if (options_.max_rate <= 0) return;
-  const auto now = std::chrono::steady_clock::now();
-  const std::chrono::duration<double> time(bytes / options_.max_rate);
-  next_ =
-      std::max(next_, now) + std::chrono::duration_cast<std::chrono::steady_clock::duration>(time);
-  const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(next_ - now).count();
+  const auto wait = options_.limit == nullptr ? std::chrono::milliseconds(0)
+                                              : options_.limit->Take(sizeof(answer) + answer.bytes);
   // What is already under way fills the sockets' buffers, and no more.
   pollfd ended = {stop_, POLLIN, 0};
-  if (wait > 0) poll(&ended, 1, static_cast<int>(wait));
+  if (wait.count() > 0) poll(&ended, 1, static_cast<int>(wait.count()));
+  return Status();
 }
 
 }  // namespace tfdear

@@ -16,6 +16,7 @@
 #include "custom_ops/engine/base/status.h"
 #include "custom_ops/engine/base/thread_annotations.h"
 #include "custom_ops/engine/examples/example_wire.h"
+#include "custom_ops/engine/examples/rate_limit.h"
 
 namespace tfdear {
 
@@ -38,7 +39,8 @@ class ExampleClient {
     ExampleToken token;
     // How long it may send nothing though it was asked for something.
     std::chrono::milliseconds timeout{600000};
-    double max_rate = 0;  // Bytes per second; 0: as many as there are.
+    // Which clients share; null: there is none.
+    std::shared_ptr<RateLimit> limit;
   };
 
   static Status Start(const Options& options, Receiver receiver,
@@ -58,14 +60,11 @@ class ExampleClient {
   Status Greet();
   Status SendRequest(const std::vector<uint64_t>& examples);
   Status ReceiveAnswer();
-  // Keeps to the greatest rate.
-  void SlowDown(size_t bytes);
 
   const Options options_;
   const Receiver receiver_;
-  ExampleSocket socket_;                        // Of the thread.
-  std::unordered_set<uint64_t> asked_;          // Of the thread: what has no answer yet.
-  std::chrono::steady_clock::time_point next_;  // Of the thread: when it may receive more.
+  ExampleSocket socket_;                // Of the thread.
+  std::unordered_set<uint64_t> asked_;  // Of the thread: what has no answer yet.
   std::atomic<int64_t> received_bytes_{0};
   int stop_ = -1;  // An eventfd, readable at the end.
   int wake_ = -1;  // Another one, readable when there is something to ask for.

@@ -54,8 +54,10 @@ Status ExampleStore::Serve(const std::string& host, const ExampleToken& token,
   return Status();
 }
 
-Status ExampleStore::AddNode(const ExampleClient::Options& options,
+Status ExampleStore::AddNode(ExampleClient::Options options,
                              const std::vector<std::pair<int64_t, int64_t>>& ranges) {
+  options.timeout = options_.timeout;
+  options.limit = limit_;
   std::unique_ptr<ExampleClient> client;
   TFDEAR_RETURN_IF_ERROR(ExampleClient::Start(
       options, [this](const ExampleClient::Answer& answer) { Receive(answer); }, &client));

@@ -66,6 +66,7 @@ class ExampleStore {
     int64_t own_begin = 0;
     int64_t own_end = 0;
     size_t memory_bytes = 0;  // For their records, at most.
+    double max_rate = 0;      // Bytes per second from other ranks, at most; 0: no limit.
     // How long another rank may take from one example to its next.
     std::chrono::milliseconds timeout{600000};
   };
@@ -80,8 +81,9 @@ class ExampleStore {
   Status Map(int rank, const std::string& address);
   // Gives those of this node to other nodes; `*address`: for AddNode().
   Status Serve(const std::string& host, const ExampleToken& token, std::string* address);
-  // Asks a rank of another node for its examples, which are in these ranges.
-  Status AddNode(const ExampleClient::Options& options,
+  // Asks a rank of another node for its examples, which are in these ranges. The limit of the rate
+  // and the timeout are the store's.
+  Status AddNode(ExampleClient::Options options,
                  const std::vector<std::pair<int64_t, int64_t>>& ranges);
   // All have mapped what they need.
   void Unpublish() { own_->Unpublish(); }
@@ -145,7 +147,8 @@ class ExampleStore {
     int64_t position = 0;
   };
 
-  explicit ExampleStore(const Options& options) : options_(options) {}
+  explicit ExampleStore(const Options& options)
+      : options_(options), limit_(std::make_shared<RateLimit>(options.max_rate)) {}
 
   // The rank of the node that owns an example, if it is another one; null: this one, or none.
   const Peer* PeerOf(int64_t example) const;
@@ -168,6 +171,7 @@ class ExampleStore {
   void HandOutLocked(int64_t example, Made made) TFDEAR_REQUIRES(mutex_);
 
   const Options options_;
+  const std::shared_ptr<RateLimit> limit_;
   std::unique_ptr<ExampleSegment> own_;
   // Both in the order of their examples.
   std::vector<Peer> peers_;

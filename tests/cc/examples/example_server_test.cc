@@ -105,7 +105,7 @@ std::unique_ptr<ExampleClient> StartClient(const std::string& address, Received*
   options.address = address;
   options.token = token;
   options.timeout = timeout;
-  options.max_rate = max_rate;
+  options.limit = std::make_shared<RateLimit>(max_rate);
   std::unique_ptr<ExampleClient> client;
   TFDEAR_EXPECT_OK(ExampleClient::Start(options, received->receiver(), &client));
   return client;
