@@ -31,14 +31,13 @@ Status ExampleClient::Start(const Options& options, Receiver receiver,
   if (client->stop_ < 0 || client->wake_ < 0) {
     return Unavailable("there are no more file descriptors");
   }
-  const ScopedHelperThreadSignals signals;
-  client->thread_ = std::thread([started = client.get()] { started->Run(); });
   *result = std::move(client);
   return Status();
 }
 
 ExampleClient::~ExampleClient() {
   if (stop_ >= 0) eventfd_write(stop_, 1);
+  // Nobody asks any more.
   if (thread_.joinable()) thread_.join();
   for (int fd : {stop_, wake_}) {
     if (fd >= 0) close(fd);
@@ -49,6 +48,10 @@ void ExampleClient::Ask(int64_t example) {
   MutexLock lock(mutex_);
   wanted_.push_back(static_cast<uint64_t>(example));
   eventfd_write(wake_, 1);
+  if (!thread_.joinable()) {
+    const ScopedHelperThreadSignals signals;
+    thread_ = std::thread([this] { Run(); });
+  }
 }
 
 void ExampleClient::Run() {

@@ -21,7 +21,7 @@
 namespace tfdear {
 
 // Asks the rank of another node for examples, over a connection that is made when the first one is
-// wanted; see [Note: reads of other nodes' examples]. Thread safe.
+// wanted, as is the thread that uses it; see [Note: reads of other nodes' examples]. Thread safe.
 class ExampleClient {
  public:
   // What became of an example. Without an error and without bytes: the node does not hold it.
@@ -30,7 +30,7 @@ class ExampleClient {
     Status status;
     std::shared_ptr<const std::vector<char>> bytes;
   };
-  // Called by the client's thread, once for each example that was asked for.
+  // Called by the client's thread, once each time that an example was asked for.
   using Receiver = std::function<void(Answer answer)>;
 
   struct Options {
