@@ -20,6 +20,8 @@ int64_t MicrosSince(Clock::time_point begin) {
   return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count();
 }
 
+int64_t SecondsSince(Clock::time_point begin) { return MicrosSince(begin) / 1000000; }
+
 }  // namespace
 
 Status ExampleStore::Create(const Options& options, std::shared_ptr<ExampleStore>* result) {
@@ -169,7 +171,10 @@ std::vector<int64_t> ExampleStore::Next(size_t most, size_t most_in_order) {
       preparing_.insert(example);
       examples.push_back(example);
     }
-    if (!examples.empty()) break;
+    if (!examples.empty()) {
+      active_ = Clock::now();
+      break;
+    }
     lock.Wait(&to_prepare_);
   }
   return examples;
@@ -186,6 +191,7 @@ void ExampleStore::Put(int64_t example, size_t bytes, const std::function<void(c
   char* place = nullptr;
   {
     MutexLock lock(mutex_);
+    active_ = Clock::now();
     ++progress_.prepared;
     progress_.prepared_bytes += bytes;
     Record record;
@@ -215,6 +221,7 @@ void ExampleStore::Put(int64_t example, size_t bytes, const std::function<void(c
 void ExampleStore::Fail(int64_t example, const Status& status) {
   {
     MutexLock lock(mutex_);
+    active_ = Clock::now();
     if (own_->Has(example)) {
       own_->Fail(example);
       failed_.insert(example);
@@ -242,6 +249,7 @@ void ExampleStore::FetchLocked(int64_t example) {
 
 void ExampleStore::Receive(const ExampleClient::Answer& answer) {
   MutexLock lock(mutex_);
+  active_ = Clock::now();
   asked_.erase(answer.example);
   if (answer.bytes != nullptr) {
     ++progress_.fetched;
@@ -289,8 +297,8 @@ Status ExampleStore::AwaitPeer(const Peer& peer, int64_t example,
     if (idle > options_.timeout) {
       return Status(StatusCode::kDeadlineExceeded,
                     TextOf("rank ", peer.rank, ", which prepares example ", example,
-                           ", has prepared nothing for ",
-                           std::chrono::duration_cast<std::chrono::seconds>(idle).count(), " s"));
+                           ", has prepared nothing for ", SecondsSince(since),
+                           " s. See its log; the strategy's `timeout` says how long it may take"));
     }
     {
       MutexLock lock(mutex_);
@@ -331,8 +339,15 @@ Status ExampleStore::Take(int64_t example, const std::function<bool()>& cancelle
         status = closed_;
       } else if (cancelled()) {
         status = Status(StatusCode::kCancelled, "the iterator was given up");
+      } else if (asked_.count(example) > 0) {
+        lock.Wait(&there_);  // The client has a deadline, and says whom it asked.
+      } else if (Clock::now() > std::max(begin, active_) + options_.timeout) {
+        status = Status(StatusCode::kDeadlineExceeded,
+                        TextOf("example ", example, " has not come, nor any other one, for ",
+                               SecondsSince(std::max(begin, active_)),
+                               " s: the source or `prepare` hangs on this rank"));
       } else {
-        lock.Wait(&there_);
+        lock.WaitUntil(&there_, std::max(begin, active_) + options_.timeout + kLook);
       }
     }
     progress_.waited_micros += MicrosSince(begin);

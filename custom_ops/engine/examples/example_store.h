@@ -26,7 +26,8 @@ namespace tfdear {
 
 // The prepared examples of a rank and of those that share its node's memory: each prepares and
 // keeps those that it owns, and all read all of them. As many as fit stay in memory; the others are
-// prepared by whoever reads them, each time. Thread safe but for Map().
+// prepared by whoever reads them, each time. Other nodes are asked for theirs. Thread safe but for
+// Map(), Serve() and AddNode(), which come before anything is read.
 //
 // [Note: nothing is evicted]
 // An epoch uses every example once. What an epoch finds in memory was held since the epoch before,
@@ -67,7 +68,7 @@ class ExampleStore {
     int64_t own_end = 0;
     size_t memory_bytes = 0;  // For their records, at most.
     double max_rate = 0;      // Bytes per second from other ranks, at most; 0: no limit.
-    // How long another rank may take from one example to its next.
+    // How long this rank, or another one, may take from one example to its next.
     std::chrono::milliseconds timeout{600000};
   };
 
@@ -179,6 +180,8 @@ class ExampleStore {
   std::atomic<int64_t> hits_{0};
 
   mutable Mutex mutex_;
+  // When an example was last prepared, received, or given to be prepared.
+  std::chrono::steady_clock::time_point active_ TFDEAR_GUARDED_BY(mutex_);
   std::condition_variable to_prepare_;
   std::condition_variable there_;
   Status closed_ TFDEAR_GUARDED_BY(mutex_);

@@ -50,7 +50,7 @@ struct ExampleAnswer {
 
 static_assert(sizeof(ExampleGreeting) == 40 && sizeof(ExampleAnswer) == 24, "no padding");
 
-// "" where text is no token of 64 hexadecimal digits.
+// Whether a text is a token, of 64 hexadecimal digits.
 bool ParseToken(const std::string& text, ExampleToken* token);
 // In a time that does not tell where they differ.
 bool SameToken(const ExampleToken& one, const ExampleToken& other);

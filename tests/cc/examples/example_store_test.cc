@@ -131,6 +131,16 @@ TEST(ExampleStore, AFailureGoesToWhoeverWaitsAndIsTriedAgain) {
   EXPECT_EQ(std::string(record.data, record.bytes), ContentOf(2));
 }
 
+TEST(ExampleStore, APreparationThatHangsIsAnError) {
+  const auto store = MakeStore(4, size_t{1} << 20);
+  store->Want(1);
+  EXPECT_EQ(store->Next(1), (std::vector<int64_t>{1}));
+  ExampleStore::Record record;
+  const Status status = store->Take(1, kNever, &record);
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_NE(status.message().find("example 1 has not come"), std::string::npos) << status.message();
+}
+
 TEST(ExampleStore, WaitsEndWithTheirIteratorAndWithTheStore) {
   const auto store = MakeStore(4, size_t{1} << 20);
   std::atomic<bool> cancelled{false};
