@@ -110,7 +110,7 @@ class DiskCache:
         if len(rest):
             raw, failures = self._source.read(numbers[rest])
             errors[rest] = failures.numpy()
-            read = [place for place in range(len(rest)) if not errors[rest[place]]]
+            read = np.flatnonzero(errors[rest] == b"")
             self._write(numbers[rest[read]], [tf.gather(tensor, read) for tensor in raw])
             parts.append(raw)
             self.statistics.add_source(len(read), raw)
