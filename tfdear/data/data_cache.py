@@ -15,7 +15,7 @@ from tfdear._private import seams
 from tfdear.base import memory as memory_module
 from tfdear.base.checks import is_number, is_whole
 from tfdear.base.sizes import bytes_of
-from tfdear.data import cached_batches, global_batches, shared_examples
+from tfdear.data import cached_batches, global_batches, shared_examples, shared_listing
 from tfdear.data.cached_batches import CachedBatches
 from tfdear.data.dataset_records import DatasetRecords
 from tfdear.data.disk_cache import DiskCache
@@ -125,13 +125,14 @@ class DataCache:
         self._disk: DiskCache | None = None
         memory_bytes = _memory_bytes(memory)
         disk_bytes = None if disk is None else bytes_of(disk, "disk")
+        shared_listing.list_source(source, directory, version, self._job)
         if directory is not None:
             self._disk = shared_examples.open_disk(
                 source, directory, disk_bytes, version, self._job
             )
         self._source: RecordSource = source if self._disk is None else self._disk
         self._preparation = Preparation.trace(prepare, source.element_spec)
-        self._preparation.check(source)
+        self._preparation.check(self._source)
         self._read_ahead = read_ahead
         local_size = 1 if self._job is None else self._job.node.local_size
         self._threads = threads or max(1, len(os.sched_getaffinity(0)) // local_size)

@@ -3,15 +3,18 @@
 
 import json
 import os
+import pathlib
 import secrets
+from typing import BinaryIO
 
 from absl import logging
 
 from tfdear import errors
-from tfdear.data import disk_folder
+from tfdear.data import disk_folder, record_index
 from tfdear.data.disk_cache import DiskCache
 from tfdear.data.global_batches import row_range
 from tfdear.data.record_source import RecordSource
+from tfdear.data.shared_listing import ListedSource
 from tfdear.engine.example_store import ExampleStore
 from tfdear.job.job import Job
 
@@ -39,13 +42,16 @@ def open_disk(
         ValueError: The directory cannot be used.
     """
     folder = disk_folder.open_folder(directory, source, version)
+    disk_folder.describe(folder, source)
     if most_bytes is None:
         most_bytes = disk_folder.free_bytes(folder) * 9 // 10
     if job is None or job.world_size == 1:
         held = disk_folder.lock(folder)
+        _keep_index(source, folder, held)
         return DiskCache(source, folder, None if held is None else 0, most_bytes, held)
     node = job.node
     held = disk_folder.lock(folder) if node.local_rank == 0 else None
+    _keep_index(source, folder, held)
     told = [
         json.loads(text) for text in job.exchange(json.dumps([node.node_rank, held is not None]))
     ]
@@ -127,6 +133,15 @@ def open_store(
             for member in members:
                 ask(member, [member])
     return store
+
+
+def _keep_index(source: RecordSource, folder: pathlib.Path, held: BinaryIO | None) -> None:
+    """Keeps where records are, if this rank may write and there is something to keep."""
+    if held is None or not isinstance(source, ListedSource):
+        return
+    lengths = source.record_lengths()
+    if lengths is not None:
+        record_index.keep(folder, lengths)
 
 
 def _map_all(store: ExampleStore, peers: list[int], ranks: list[dict]) -> list[int]:
