@@ -180,7 +180,8 @@ def _unframe(stream: bytes) -> list[Found]:
 def _describe(error: Exception) -> Mapping[str, Any]:
     if isinstance(error, tf.errors.OpError):
         return {"code": error.error_code, "text": error.message}
-    return {"kind": type(error).__name__, "text": str(error)}
+    kind = next((name for name, of in _KINDS.items() if isinstance(error, of)), None)
+    return {"kind": kind or type(error).__name__, "text": str(error)}
 
 
 def _error_of(rank: int, told: Mapping[str, Any]) -> Exception:

@@ -3,6 +3,8 @@
 
 import dataclasses
 import datetime
+import os
+import stat
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
@@ -81,24 +83,24 @@ class SourceFiles:
         for file in np.unique(files).tolist():
             path, size, changed = self.paths[file], int(self.sizes[file]), int(self.times[file])
             try:
-                found = tf.io.gfile.stat(path)
-            except tf.errors.OpError:
+                _, *found = _stat(path)
+            except (OSError, tf.errors.OpError):
                 continue  # Who reads it hears of it.
-            if (found.length, found.mtime_nsec) != (size, changed):
+            if found != [size, changed]:
                 changes[file] = _CHANGED.format(
-                    path, found.length, _date(found.mtime_nsec), size, _date(changed)
+                    path, found[0], _date(found[1]), size, _date(changed)
                 )
         return changes
 
 
 def look_at(paths: Sequence[str]) -> Found:
     """What tells files from others of the same names; folders among them are left out."""
-    seen = [(path, tf.io.gfile.stat(path)) for path in paths]
-    files = [(path, found) for path, found in seen if not found.is_directory]
+    seen = [(path, *_stat(path)) for path in paths]
+    files = [(path, size, changed) for path, is_folder, size, changed in seen if not is_folder]
     return {
-        "paths": array_of([path for path, _ in files]),
-        "sizes": np.array([found.length for _, found in files], np.int64),
-        "times": np.array([found.mtime_nsec for _, found in files], np.int64),
+        "paths": array_of([path for path, _, _ in files]),
+        "sizes": np.array([size for _, size, _ in files], np.int64),
+        "times": np.array([changed for _, _, changed in files], np.int64),
     }
 
 
@@ -110,6 +112,15 @@ def several_times(call: Callable[[], _Result]) -> _Result:
         except tf.errors.OpError:
             time.sleep(pause)
     return call()
+
+
+def _stat(path: str) -> tuple[bool, int, int]:
+    """Whether it is a folder, its size, and when it was changed last."""
+    if "://" not in path:  # TensorFlow has whole seconds of local files.
+        found = os.stat(path)
+        return stat.S_ISDIR(found.st_mode), found.st_size, found.st_mtime_ns
+    remote = tf.io.gfile.stat(path)
+    return remote.is_directory, remote.length, remote.mtime_nsec
 
 
 def _date(nanoseconds: int) -> str:

@@ -298,11 +298,12 @@ def test_a_record_that_cannot_be_prepared_is_named(source):
 
 
 def test_a_record_that_cannot_be_read_is_named(source, tmp_path):
-    records = source(30)
+    source(30)
     path = tmp_path / "a.tfrecord"
     content = bytearray(path.read_bytes())
-    content[-20] ^= 1
+    content[-10] ^= 1
     path.write_bytes(content)
+    records = tfdear.data.TFRecordFiles(str(tmp_path / "*.tfrecord"))
     dataset = tfdear.data.DataCache(records, number_of, memory="1MB").batches(8)
     with pytest.raises(tf.errors.OpError, match=r"example 9 \(.*a.tfrecord, record 9\) cannot be"):
         epoch_of(dataset)
