@@ -52,7 +52,7 @@ environment: $(DEPENDENCIES) $(TOOLS)
 system:
 	@custom_ops/bazel/system_packages.sh $(PYTHON)
 
-# The launchers of others that tests start.
+# The launchers of others that tests start, and what they mount files with.
 system-tests:
 	@custom_ops/bazel/system_packages.sh $(PYTHON) tests
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 # Installs what the build needs from Debian, if it is missing: as root by itself, else by saying how.
-# With "tests", also the launchers of others that the tests start; with "fuzz", Clang and its fuzzer.
+# With "tests", also what the tests start or mount; with "fuzz", Clang and its fuzzer.
 # Usage: system_packages.sh [PYTHON [tests|fuzz]]
 set -eu
 
@@ -20,17 +20,18 @@ list_missing() {
   [ -e "$googletest" ] || echo libgtest-dev
   "$python" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
   case $extra in
-    tests) list_missing_launchers ;;
+    tests) list_missing_of_tests ;;
     fuzz) list_missing_of_clang ;;
   esac
 }
 
-list_missing_launchers() {
+list_missing_of_tests() {
   command -v mpirun >/dev/null || echo openmpi-bin
   command -v torchrun >/dev/null || echo python3-torch
   command -v srun >/dev/null || echo slurm-client
   command -v slurmctld >/dev/null || echo slurmctld
   command -v slurmd >/dev/null || echo slurmd
+  ldconfig -p | grep -q libfuse3 || echo fuse3
 }
 
 list_missing_of_clang() {

@@ -141,4 +141,4 @@ def test_ranks_with_different_files_are_told(tmp_path):
     for code, output in run_ranks(2, _DIFFERENT, timeout=60, arguments=paths):
         assert code != 0
         assert "All ranks must make the same DataCache" in output
-        assert "by rank, examples: [400, 603]" in output
+        assert f"by rank, sources: {[['TFRecordFiles', path] for path in paths]}" in output

@@ -41,11 +41,15 @@ def open_folder(directory: str | os.PathLike, source: RecordSource, version: str
                 f"(chmod 700). Received: {str(path)!r}, of user {found.st_uid} with mode "
                 f"{stat.filemode(found.st_mode)}"
             )
+    return folder
+
+
+def describe(folder: pathlib.Path, source: RecordSource) -> None:
+    """Says in a folder, for people, of which source it is."""
     about = folder / ABOUT
     if not about.exists():
         first = source.name(0) if len(source) else "nothing"
         about.write_text(json.dumps({"records": len(source), "first": first}))
-    return folder
 
 
 def lock(folder: pathlib.Path) -> BinaryIO | None:

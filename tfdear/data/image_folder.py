@@ -7,15 +7,20 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tfdear.data.record_source import fingerprint_of, modification_times_of
+from tfdear.data import shared_listing
+from tfdear.data.record_source import fingerprint_of
+from tfdear.data.shared_listing import Found, ListedSource, Share, array_of, texts_of
+from tfdear.data.source_files import SourceFiles, look_at, several_times
 from tfdear.engine import library
 
 
-class ImageFolder:
+class ImageFolder(ListedSource):
     """The files of a folder that has a folder for each class, as a source of a `DataCache`.
 
-    Use it for photographs as ImageNet has them. A raw record is a pair: the file's contents, a
-    scalar string, and its label, int64: the place of its class.
+    Use it for photographs as ImageNet has them. One process lists the files when the object is
+    made; the ranks of a job do so together, each for some of the classes, when they make the
+    `DataCache`. A raw record is a pair: the file's contents, a scalar string, and its label, int64:
+    the place of its class.
 
     Args:
         directory: The folder, in any file system of TensorFlow's.
@@ -38,36 +43,60 @@ class ImageFolder:
     """
 
     def __init__(self, directory: str | os.PathLike, classes: Sequence[str] | None = None):
-        directory = os.fspath(directory)
-        if not tf.io.gfile.isdir(directory):
-            raise ValueError(f"`directory` must be a folder. Received: {directory!r}")
-        if classes is None:
-            entries = (name.rstrip("/") for name in tf.io.gfile.listdir(directory))
-            classes = sorted(
-                name for name in entries if tf.io.gfile.isdir(os.path.join(directory, name))
-            )
-        self.classes = list(classes)
-        if not self.classes:
-            raise ValueError(f"{directory!r} has no folders, of which each would be a class.")
-        self._folders = [os.path.join(directory, name) for name in self.classes]
-        self._paths: list[str] = []
-        labels: list[int] = []
-        for label, (name, folder) in enumerate(zip(self.classes, self._folders, strict=True)):
-            if not tf.io.gfile.isdir(folder):
-                raise ValueError(f"There is no folder {folder!r} for class {name!r}.")
-            files = sorted(
-                path
-                for path in (os.path.join(folder, file) for file in tf.io.gfile.listdir(folder))
-                if not tf.io.gfile.isdir(path)
-            )
-            if not files:
-                raise ValueError(f"The folder of class {name!r}, {folder!r}, has no files.")
-            self._paths += files
-            labels += [label] * len(files)
-        self._labels = np.array(labels, np.int64)
+        self._directory = os.fspath(directory)
+        self._chosen = None if classes is None else list(classes)
+        self._classes: list[str] = []
+        self._files = SourceFiles.joined([])
+        self._labels: np.ndarray | None = None
+        if not shared_listing.has_several_ranks():
+            self.list_files(shared_listing.alone)
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes, in the order of their labels."""
+        self._require()
+        return self._classes
+
+    @property
+    def is_listed(self) -> bool:
+        """As `ListedSource.is_listed`."""
+        return self._labels is not None
+
+    def arguments(self) -> list[str]:
+        """As `ListedSource.arguments`: the folder, and the classes that were chosen."""
+        return [self._directory, str(self._chosen)]
+
+    def list_files(self, share: Share) -> None:
+        """As `ListedSource.list_files`: a part is a class."""
+        if self._chosen is None:
+            (found,) = share(1, lambda part: {"names": array_of(_folders_in(self._directory))})
+            self._classes = texts_of(found["names"])
+        else:
+            self._classes = self._chosen
+        if not self._classes:
+            raise ValueError(f"{self._directory!r} has no folders, of which each would be a class.")
+        found_files = share(
+            len(self._classes), lambda part: _files_of(self._directory, self._classes[part])
+        )
+        self._files = SourceFiles.joined(found_files)
+        counts = [len(part["sizes"]) for part in found_files]
+        self._labels = np.repeat(np.arange(len(counts)), counts)
+
+    def find_records(self, share: Share, kept: np.ndarray | None) -> None:
+        """As `ListedSource.find_records`: each file is one."""
+
+    def record_lengths(self) -> None:
+        """As `ListedSource.record_lengths`: none."""
+
+    def _require(self) -> np.ndarray:
+        """The labels of all files, which are listed now if they have not been."""
+        if self._labels is None:
+            self.list_files(shared_listing.alone)
+        assert self._labels is not None
+        return self._labels
 
     def __len__(self) -> int:
-        return len(self._paths)
+        return len(self._require())
 
     @property
     def element_spec(self) -> tuple[tf.TensorSpec, tf.TensorSpec]:
@@ -76,10 +105,15 @@ class ImageFolder:
 
     def read(self, numbers: np.ndarray) -> tuple[list[tf.Tensor], tf.Tensor]:
         """As `RecordSource.read`."""
-        contents, errors = library.load().dear_read_files(
-            [self._paths[number] for number in numbers.tolist()]
-        )
-        return [contents, tf.constant(self._labels[numbers])], errors
+        labels = self._require()
+
+        def read(rows: np.ndarray) -> tuple[list[tf.Tensor], tf.Tensor]:
+            contents, errors = library.load().dear_read_files(
+                [self._files.paths[number] for number in numbers[rows].tolist()]
+            )
+            return [contents, tf.constant(labels[numbers[rows]])], errors
+
+        return self._files.read(numbers, read)
 
     @property
     def records_per_read(self) -> int:
@@ -87,13 +121,35 @@ class ImageFolder:
         return 1
 
     def fingerprint(self) -> str:
-        """As `RecordSource.fingerprint`: of names."""
-        return fingerprint_of(*self.classes, *self._paths)
+        """As `RecordSource.fingerprint`: of names and sizes."""
+        self._require()
+        return fingerprint_of(*self._classes, *self._files.paths, self._files.sizes)
 
     def modification_times(self) -> np.ndarray:
-        """As `RecordSource.modification_times`: of the folders, of which there are fewer."""
-        return modification_times_of(self._folders)
+        """As `RecordSource.modification_times`: of all files."""
+        self._require()
+        return self._files.times
 
     def name(self, number: int) -> str:
         """The path of a file."""
-        return self._paths[number]
+        self._require()
+        return self._files.paths[number]
+
+
+def _folders_in(directory: str) -> list[str]:
+    if not tf.io.gfile.isdir(directory):
+        raise ValueError(f"`directory` must be a folder. Received: {directory!r}")
+    entries = several_times(lambda: tf.io.gfile.listdir(directory))
+    names = sorted(name.rstrip("/") for name in entries)
+    return [name for name in names if tf.io.gfile.isdir(os.path.join(directory, name))]
+
+
+def _files_of(directory: str, name: str) -> Found:
+    folder = os.path.join(directory, name)
+    if not tf.io.gfile.isdir(folder):
+        raise ValueError(f"There is no folder {folder!r} for class {name!r}.")
+    entries = several_times(lambda: tf.io.gfile.listdir(folder))
+    found = look_at([os.path.join(folder, file) for file in sorted(entries)])
+    if not len(found["sizes"]):
+        raise ValueError(f"The folder of class {name!r}, {folder!r}, has no files.")
+    return found

@@ -9,18 +9,24 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tfdear.data.record_source import fingerprint_of, modification_times_of
+from tfdear.data import shared_listing
+from tfdear.data.disk_writer import FRAME_BYTES
+from tfdear.data.record_source import fingerprint_of
+from tfdear.data.shared_listing import Found, ListedSource, Share
+from tfdear.data.source_files import SourceFiles, look_at, several_times
 from tfdear.engine import library
 
 # What shared file systems deliver at once.
 _READ_BYTES = 5 << 20
 
 
-class TFRecordFiles:
+class TFRecordFiles(ListedSource):
     """The records of TFRecord files, as a source of a `DataCache`.
 
     Use it for data in TFRecord files, wherever TensorFlow can read them. Where records are is found
-    out by reading their lengths alone, when the object is made. A raw record is a scalar string.
+    out by reading their lengths alone, when a `DataCache` is made: by the ranks of a job together,
+    each for some of the files. A raw record is a
+    scalar string.
 
     Args:
         patterns: Paths of files, a string or several; may contain `*`, `?` and `[...]`. The files
@@ -30,6 +36,8 @@ class TFRecordFiles:
         ValueError: No file matches a pattern.
         tf.errors.DataLossError: A file is cut off, compressed, or not a TFRecord file. Compressed
             files have no random access.
+
+    Under a strategy of several ranks, what makes the cache raises these.
 
     Example:
 
@@ -43,16 +51,66 @@ class TFRecordFiles:
     """
 
     def __init__(self, patterns: str | os.PathLike | Sequence[str | os.PathLike]):
-        self._paths = matching_files(patterns)
-        self._path_tensor = tf.constant(self._paths)
-        operations = library.load()
-        self._offsets = [
-            operations.dear_index_records(path).numpy().astype(np.int64) for path in self._paths
-        ]
+        if isinstance(patterns, (str, os.PathLike)):
+            patterns = [patterns]
+        self._patterns = [os.fspath(pattern) for pattern in patterns]
+        if not self._patterns:
+            raise ValueError("`patterns` must name files. Received: no pattern")
+        self._files: SourceFiles | None = None
+        self._offsets: list[np.ndarray] | None = None
+        self._begins, self._paths = np.zeros(1, np.int64), tf.zeros([0], tf.string)
+        if not shared_listing.has_several_ranks():
+            self.list_files(shared_listing.alone)
+
+    @property
+    def is_listed(self) -> bool:
+        """As `ListedSource.is_listed`."""
+        return self._offsets is not None
+
+    def arguments(self) -> list[str]:
+        """As `ListedSource.arguments`: the patterns."""
+        return self._patterns
+
+    def list_files(self, share: Share) -> None:
+        """As `ListedSource.list_files`: a part is what matches a pattern."""
+        found = share(len(self._patterns), lambda part: _matching(self._patterns[part]))
+        self._files = SourceFiles.joined(found).sorted()
+
+    def find_records(self, share: Share, kept: np.ndarray | None) -> None:
+        """As `ListedSource.find_records`: a part is a file."""
+        files = self._listed()
+        offsets = None if kept is None else _split(kept, files.sizes)
+
+        def find(file: int) -> Found:
+            return {"lengths": np.diff(_index(files, file) if offsets is None else offsets[file])}
+
+        found = share(len(files.paths), find)
+        # Of each file, where its records begin, and its end.
+        self._offsets = [np.append(0, np.cumsum(part["lengths"])) for part in found]
         # The number of the first record of each file, and of all records.
-        self._begins = np.cumsum([0, *(len(offsets) - 1 for offsets in self._offsets)])
+        self._begins = np.cumsum([0, *(len(part["lengths"]) for part in found)])
+        self._paths = tf.constant(files.paths)
+
+    def record_lengths(self) -> np.ndarray:
+        """As `ListedSource.record_lengths`."""
+        return np.concatenate([np.diff(offsets) for offsets in self._indexed()])
+
+    def _listed(self) -> SourceFiles:
+        """The files, which are listed now if they have not been."""
+        if self._files is None:
+            self.list_files(shared_listing.alone)
+        assert self._files is not None
+        return self._files
+
+    def _indexed(self) -> list[np.ndarray]:
+        """The offsets of each file's records, which are looked for now if they have not been."""
+        if self._offsets is None:
+            self.find_records(shared_listing.alone, None)
+        assert self._offsets is not None
+        return self._offsets
 
     def __len__(self) -> int:
+        self._indexed()
         return int(self._begins[-1])
 
     @property
@@ -62,54 +120,71 @@ class TFRecordFiles:
 
     def read(self, numbers: np.ndarray) -> tuple[list[tf.Tensor], tf.Tensor]:
         """As `RecordSource.read`."""
+        offsets = self._indexed()
         files = np.searchsorted(self._begins, numbers, "right") - 1
         places = numbers - self._begins[files]
         pairs = list(zip(files.tolist(), places.tolist(), strict=True))
         begins, ends = (
-            np.array([self._offsets[file][place + behind] for file, place in pairs], np.int64)
+            np.array([offsets[file][place + behind] for file, place in pairs], np.int64)
             for behind in (0, 1)
         )
-        records, errors = library.load().dear_read_records(self._path_tensor, files, begins, ends)
-        return [records], errors
+
+        def read(rows: np.ndarray) -> tuple[list[tf.Tensor], tf.Tensor]:
+            records, errors = library.load().dear_read_records(
+                self._paths, files[rows], begins[rows], ends[rows]
+            )
+            return [records], errors
+
+        return self._listed().read(files, read)
 
     @property
     def records_per_read(self) -> int:
         """As many as have four mebibytes."""
-        total = sum(int(offsets[-1]) for offsets in self._offsets)
+        total = sum(int(offsets[-1]) for offsets in self._indexed())
         return math.ceil(_READ_BYTES * len(self) / max(total, 1)) or 1
 
     def fingerprint(self) -> str:
-        """As `RecordSource.fingerprint`: of names, and of where their records are."""
-        return fingerprint_of(*self._paths, *self._offsets)
+        """As `RecordSource.fingerprint`: of names and sizes, so that no file is read for it."""
+        files = self._listed()
+        return fingerprint_of(*files.paths, files.sizes)
 
     def modification_times(self) -> np.ndarray:
         """As `RecordSource.modification_times`: of all files."""
-        return modification_times_of(self._paths)
+        return self._listed().times
 
     def name(self, number: int) -> str:
         """The path of a record's file, and the record's place in it."""
+        self._indexed()
         file = bisect.bisect_right(self._begins, number) - 1
-        return f"{self._paths[file]}, record {number - self._begins[file]}"
+        return f"{self._listed().paths[file]}, record {number - self._begins[file]}"
 
 
-def matching_files(patterns: str | os.PathLike | Sequence[str | os.PathLike]) -> list[str]:
-    """The files that match some patterns, in the order of their names.
+def _index(files: SourceFiles, file: int) -> np.ndarray:
+    operations, path = library.load(), files.paths[file]
+    offsets = several_times(lambda: operations.dear_index_records(path).numpy())
+    if changes := files.changes(np.array([file])):
+        raise ValueError(changes[file])
+    return offsets
 
-    Raises:
-        ValueError: No file matches a pattern.
-    """
-    if isinstance(patterns, (str, os.PathLike)):
-        patterns = [patterns]
-    found: set[str] = set()
-    for path in patterns:
-        pattern = os.fspath(path)
-        matches = tf.io.gfile.glob(pattern)
-        if not matches:
-            raise ValueError(
-                f"No file matches {pattern!r}. Check the path; relative ones start at "
-                f"{os.getcwd()!r}."
-            )
-        found.update(matches)
-    if not found:
-        raise ValueError("`patterns` must name files. Received: no pattern")
-    return sorted(found)
+
+def _matching(pattern: str) -> Found:
+    found = look_at(several_times(lambda: tf.io.gfile.glob(pattern)))
+    if not len(found["sizes"]):
+        raise ValueError(
+            f"No file matches {pattern!r}. Check the path; relative ones start at {os.getcwd()!r}."
+        )
+    return found
+
+
+def _split(lengths: np.ndarray, sizes: np.ndarray) -> list[np.ndarray] | None:
+    """Where the records of files of these sizes are, by their lengths; None: they cannot be."""
+    ends = np.append(0, np.cumsum(lengths))
+    bounds = np.append(0, np.cumsum(sizes))
+    places = np.minimum(np.searchsorted(ends, bounds), len(ends) - 1)
+    least = int(lengths.min(initial=FRAME_BYTES))
+    if least < FRAME_BYTES or places[-1] != len(lengths) or (ends[places] != bounds).any():
+        return None
+    return [
+        ends[first : last + 1] - ends[first]
+        for first, last in zip(places[:-1], places[1:], strict=True)
+    ]

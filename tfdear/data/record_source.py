@@ -2,7 +2,6 @@
 """What a cache reads: raw records by number."""
 
 import hashlib
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -56,8 +55,3 @@ def fingerprint_of(*parts: str | bytes | np.ndarray) -> str:
         for text in texts:
             digest.update(f"{len(text)} ".encode() + text)
     return digest.hexdigest()
-
-
-def modification_times_of(paths: Sequence[str]) -> np.ndarray:
-    """When files or folders were changed last, in nanoseconds."""
-    return np.array([tf.io.gfile.stat(path).mtime_nsec for path in paths], np.int64)

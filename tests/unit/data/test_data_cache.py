@@ -298,11 +298,12 @@ def test_a_record_that_cannot_be_prepared_is_named(source):
 
 
 def test_a_record_that_cannot_be_read_is_named(source, tmp_path):
-    records = source(30)
+    source(30)
     path = tmp_path / "a.tfrecord"
     content = bytearray(path.read_bytes())
-    content[-20] ^= 1
+    content[-10] ^= 1
     path.write_bytes(content)
+    records = tfdear.data.TFRecordFiles(str(tmp_path / "*.tfrecord"))
     dataset = tfdear.data.DataCache(records, number_of, memory="1MB").batches(8)
     with pytest.raises(tf.errors.OpError, match=r"example 9 \(.*a.tfrecord, record 9\) cannot be"):
         epoch_of(dataset)
@@ -320,11 +321,11 @@ def test_what_is_no_record_file_is_refused(tmp_path):
         tfdear.data.TFRecordFiles([])
     path.write_bytes(b"no records at all, but some text of many bytes")
     with pytest.raises(tf.errors.DataLossError, match="no record of a TFRecord file begins at"):
-        tfdear.data.TFRecordFiles(path)
+        len(tfdear.data.TFRecordFiles(path))
     with tf.io.TFRecordWriter(str(path), "GZIP") as writer:
         writer.write(b"record")
     with pytest.raises(tf.errors.DataLossError, match="compressed files have no random access"):
-        tfdear.data.TFRecordFiles(path)
+        len(tfdear.data.TFRecordFiles(path))
     whole = write_records(path, range(3))
     content = path.read_bytes()
     for end in range(len(content)):
@@ -333,7 +334,7 @@ def test_what_is_no_record_file_is_refused(tmp_path):
             assert len(tfdear.data.TFRecordFiles(whole)) == end // (len(content) // 3)
             continue
         with pytest.raises(tf.errors.DataLossError, match="no record of a TFRecord file begins"):
-            tfdear.data.TFRecordFiles(whole)
+            len(tfdear.data.TFRecordFiles(whole))
 
 
 @pytest.mark.parametrize(

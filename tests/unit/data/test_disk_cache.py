@@ -132,7 +132,7 @@ def test_files_that_are_cut_are_taken_up_as_far_as_they_are_whole(records, direc
     (part,) = files_of(directory)
     (index,) = files_of(directory, "index-*")
     whole, numbers = part.read_bytes(), index.read_bytes()
-    ends = tfdear.data.TFRecordFiles(part)._offsets[0].tolist()
+    ends = [0, *np.cumsum(tfdear.data.TFRecordFiles(part).record_lengths()).tolist()]
     for cut in (*range(ends[-2], ends[-1], 7), ends[30], ends[30] + 1, 5, 0):
         for with_index in (False, True):
             part.write_bytes(whole[:cut])
