@@ -125,6 +125,9 @@ def open_store(
     store.unpublish()
     if all(shares) and (placement == "replicated" or len(nodes) == 1):
         return store
+    if job.last_end is not None:
+        # Others may read on when this rank's script has ended.
+        job.last_end.await_at_exit()
     token = ranks[0]["token"]
     addresses = job.exchange(store.serve(job.listen_address, token))
 
