@@ -3,6 +3,7 @@
 
 import tensorflow as tf
 
+from tfdear.data import global_batches
 from tfdear.engine import library
 from tfdear.engine.example_store import ExampleReader
 
@@ -56,3 +57,10 @@ class CachedBatches(tf.data.Dataset):
     @property
     def element_spec(self) -> object:
         return self._spec
+
+
+def as_own(dataset: CachedBatches) -> tf.data.Dataset:
+    """Marks a data set as a rank's own; checkpoints hold positions, not what was read ahead."""
+    options = tf.data.Options()
+    options.experimental_symbolic_checkpoint = True
+    return global_batches.mark_distributed(dataset.with_options(options))

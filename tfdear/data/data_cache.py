@@ -16,11 +16,10 @@ from tfdear.data import (
     cache_options,
     fill_progress,
     fit_epochs,
-    global_batches,
     shared_examples,
     shared_listing,
 )
-from tfdear.data.cached_batches import CachedBatches
+from tfdear.data.cached_batches import CachedBatches, as_own
 from tfdear.data.dataset_records import DatasetRecords
 from tfdear.data.disk_cache import DiskCache
 from tfdear.data.preparation import Preparation
@@ -266,7 +265,7 @@ class DataCache:
             self._read_ahead,
             positions=positions,
         )
-        return global_batches.mark_distributed(dataset)
+        return as_own(dataset)
 
     def examples(self, *, shuffle: bool = True, seed: int | None = None) -> tf.data.Dataset:
         """A data set of this rank's examples, one by one; each iteration is an epoch.
@@ -287,7 +286,7 @@ class DataCache:
         self._start_preparation()
         ahead = self._read_ahead * _EXAMPLES_OF_BATCH
         dataset = CachedBatches(self, reader, self.element_spec, (0, 0), ahead, batched=False)
-        return global_batches.mark_distributed(dataset)
+        return as_own(dataset)
 
     def fill(self) -> None:
         """Prepares this rank's examples before training, as many as fit.

@@ -2,6 +2,7 @@
 """A cache of examples in one process."""
 
 import gc
+import os
 import threading
 
 import keras
@@ -230,6 +231,7 @@ def test_positions_of_iterators_are_saved(source, tmp_path):
     for batch in expected[:17]:
         assert next(iterator).numpy().tolist() == batch
     path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "checkpoint"))
+    assert os.path.getsize(f"{path}.data-00000-of-00001") < 1024
     another = iter(cache.batches(4, seed=5).repeat(3).map(lambda numbers: numbers + 1).prefetch(2))
     tf.train.Checkpoint(iterator=another).restore(path)
     assert [batch.numpy().tolist() for batch in another] == expected[17:]
