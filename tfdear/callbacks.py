@@ -1,19 +1,22 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Keras callbacks."""
 
+import collections
 import os
 import pathlib
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 
 import keras
 import tensorflow as tf
 
+from tfdear import data
 from tfdear.base.checks import is_whole
 from tfdear.compression import compressor
 from tfdear.job import report
 from tfdear.measure import steps
 
-__all__ = ["CompressionSchedule", "StepStatistics"]
+__all__ = ["CompressionSchedule", "DataCacheStatistics", "StepStatistics"]
 
 _TIMES = ("time", "forward", "backward", "other", "communication", "exposed", "stall", "update")
 
@@ -166,6 +169,99 @@ class StepStatistics(keras.callbacks.Callback):
             for name, value in scalars.items():
                 if value is not None:
                     _write_scalar(name, value, self._batches)
+        self._writer.flush()
+
+
+class DataCacheStatistics(keras.callbacks.Callback):
+    """Writes what the caches of a training do, for TensorBoard.
+
+    Use it to see whether training waits for its data, and where they come from. Of the caches that
+    `fit` reads, together, the scalars are, since the last ones: the fraction of time in which the
+    rank waited for examples as `data/wait`; examples prepared per second as `data/prepared`; bytes
+    per second read of the source, of the local disk and of other nodes, and sent to those, as
+    `data_bytes/source`, `data_bytes/disk`, `data_bytes/fetched` and `data_bytes/served`; the
+    fraction of examples that were in memory as `data/hits`. And in all: examples left out as
+    `data/skipped`, records on disk that were damaged as `data/damaged`.
+
+    Args:
+        log_dir: Directory of the event files; may be that of `keras.callbacks.TensorBoard`.
+        every: Number of batches between two points. Defaults to 100. An epoch's end is a point too.
+        all_ranks: Whether every rank writes, into `log_dir/rank_N`. Defaults to False: rank 0
+            alone, into `log_dir`.
+
+    Raises:
+        ValueError: `every` is not positive.
+
+    Example:
+
+    ```python
+    model.fit(cache.batches(96), callbacks=[tfdear.callbacks.DataCacheStatistics("logs")])
+    ```
+    """
+
+    def __init__(
+        self, log_dir: str | os.PathLike, *, every: int = 100, all_ranks: bool = False
+    ) -> None:
+        super().__init__()
+        if every < 1:
+            raise ValueError(
+                f"`every` must be a positive number of batches. Received: every={every!r}"
+            )
+        self._log_dir = pathlib.Path(log_dir)
+        self._every = every
+        self._all_ranks = all_ranks
+        self._caches: Sequence[data.DataCache] = ()
+        self._batches = 0
+        self._writer: tf.summary.SummaryWriter | None = None
+        self._last: dict[str, float] = {}
+
+    def set_data_caches(self, caches: Sequence["data.DataCache"]) -> None:
+        """Called by `fit` with the caches that it reads."""
+        self._caches = caches
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        rank = getattr(model.distribute_strategy, "rank", 0)
+        if self._writer is None and (self._all_ranks or rank == 0):
+            directory = self._log_dir / f"rank_{rank}" if self._all_ranks else self._log_dir
+            self._writer = tf.summary.create_file_writer(str(directory))
+
+    def on_train_begin(self, logs: Mapping[str, float] | None = None) -> None:
+        self._last = self._numbers()
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
+        before, self._batches = self._batches, self._batches + self.model.steps_per_execution
+        if self._batches // self._every > before // self._every:
+            self._write()
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        self._write()
+
+    def _numbers(self) -> dict[str, float]:
+        numbers: collections.Counter[str] = collections.Counter()
+        for cache in self._caches:
+            numbers.update(cache.statistics())
+        return {**numbers, "time": time.monotonic()}
+
+    def _write(self) -> None:
+        if self._writer is None or not self._caches:
+            return
+        now, last = self._numbers(), self._last
+        self._last = now
+        since = {name: value - last[name] for name, value in now.items()}
+        seconds = max(since["time"], 1e-6)
+        scalars = {
+            "data/wait": since["wait_seconds"] / seconds,
+            "data/prepared": since["prepared"] / seconds,
+            "data/hits": since["hits"] / max(since["hits"] + since["misses"], 1),
+            "data/skipped": now["skipped"],
+            "data/damaged": now["damaged"],
+        }
+        for name in ("source", "disk", "fetched", "served"):
+            scalars[f"data_bytes/{name}"] = since[f"{name}_bytes"] / seconds
+        with self._writer.as_default():
+            for name, value in scalars.items():
+                _write_scalar(name, value, self._batches)
         self._writer.flush()
 
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "custom_ops/api/c_text.h"
+#include "custom_ops/engine/engine.h"
 #include "custom_ops/engine/examples/example_reader.h"
 #include "custom_ops/engine/examples/example_store.h"
 #include "custom_ops/engine/examples/registry.h"
@@ -24,7 +25,7 @@ using tfdear::Registry;
 
 int tfdear_examples_create(int64_t examples, int64_t own_begin, int64_t own_end,
                            int64_t memory_bytes, double timeout_seconds, double max_rate,
-                           int64_t* store, char* error, int error_size) {
+                           int verify, int64_t* store, char* error, int error_size) {
   ExampleStore::Options options;
   options.examples = examples;
   options.own_begin = own_begin;
@@ -32,6 +33,8 @@ int tfdear_examples_create(int64_t examples, int64_t own_begin, int64_t own_end,
   options.memory_bytes = static_cast<size_t>(memory_bytes);
   options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));
   options.max_rate = max_rate;
+  options.verify = verify != 0;
+  options.events = tfdear::Engine::Get()->events();
   std::shared_ptr<ExampleStore> created;
   const tfdear::Status status = ExampleStore::Create(options, &created);
   if (status.ok()) *store = Registry<ExampleStore>::Get()->Add(std::move(created));
@@ -83,10 +86,11 @@ void tfdear_examples_unpublish(int64_t store) {
   if (const auto found = Registry<ExampleStore>::Get()->Find(store)) found->Unpublish();
 }
 
-void tfdear_examples_read_from(int64_t store, int shuffle, int64_t seed, int64_t epoch,
-                               int64_t position) {
+void tfdear_examples_read_in_order(int64_t store) {
+  tfdear::ReadingOrder in_order;
+  in_order.shuffle = false;
   if (const auto found = Registry<ExampleStore>::Get()->Find(store)) {
-    found->ReadFrom(shuffle != 0, static_cast<uint64_t>(seed), epoch, position);
+    found->ReadFrom(in_order, 0, 0);
   }
 }
 
@@ -107,25 +111,39 @@ void tfdear_examples_close(int64_t store, const char* reason) {
   }
 }
 
+void tfdear_examples_note_read(int64_t store, int64_t records, int64_t begin_us) {
+  if (const auto found = Registry<ExampleStore>::Get()->Find(store)) {
+    found->Note(tfdear::EventKind::kDataRead, records, begin_us);
+  }
+}
+
 void tfdear_examples_remove(int64_t store) { Registry<ExampleStore>::Get()->Remove(store); }
 
 void tfdear_examples_progress(int64_t store, int64_t* numbers) {
   ExampleStore::Progress progress;
   if (const auto found = Registry<ExampleStore>::Get()->Find(store)) progress = found->progress();
-  const int64_t all[] = {progress.held,           progress.held_bytes,   progress.prepared,
-                         progress.prepared_bytes, progress.hits,         progress.misses,
-                         progress.waited_micros,  progress.full,         progress.owned,
-                         progress.held_on_node,   progress.fetched,      progress.fetched_bytes,
-                         progress.served,         progress.served_bytes, progress.refused};
+  const int64_t all[] = {
+      progress.held,   progress.held_bytes,   progress.prepared,      progress.prepared_bytes,
+      progress.hits,   progress.misses,       progress.waited_micros, progress.full,
+      progress.owned,  progress.held_on_node, progress.fetched,       progress.fetched_bytes,
+      progress.served, progress.served_bytes, progress.refused,       progress.skipped};
   std::copy(std::begin(all), std::end(all), numbers);
 }
 
-int64_t tfdear_reader_create(int64_t store, int shuffle, int64_t seed, int64_t batch_size,
-                             int drop_remainder, int rank, int world_size, int64_t epoch,
-                             int64_t step) {
+int64_t tfdear_reader_create(int64_t store, int shuffle, int64_t seed, const int64_t* parts,
+                             int64_t batch_size, int drop_remainder, int may_skip, int rank,
+                             int world_size, int64_t epoch, int64_t step) {
   ExampleReader::Options options;
-  options.shuffle = shuffle != 0;
-  options.seed = static_cast<uint64_t>(seed);
+  options.order.shuffle = shuffle != 0;
+  options.order.seed = static_cast<uint64_t>(seed);
+  if (parts != nullptr) {
+    std::vector<tfdear::NodeParts::Rank> ranks;
+    for (int i = 0; i < world_size; ++i) {
+      ranks.push_back({static_cast<int>(parts[3 * i]), parts[3 * i + 1], parts[3 * i + 2]});
+    }
+    options.order.nodes = std::make_shared<const tfdear::NodeParts>(ranks, batch_size);
+  }
+  options.may_skip = may_skip != 0;
   options.batch_size = batch_size;
   options.drop_remainder = drop_remainder != 0;
   options.rank = rank;
@@ -136,6 +154,10 @@ int64_t tfdear_reader_create(int64_t store, int shuffle, int64_t seed, int64_t b
 
 int64_t tfdear_reader_steps(int64_t reader) {
   return Registry<ExampleReader>::Get()->Find(reader)->steps();
+}
+
+void tfdear_reader_lead(int64_t reader) {
+  if (const auto found = Registry<ExampleReader>::Get()->Find(reader)) found->Lead();
 }
 
 void tfdear_reader_set_next(int64_t reader, int64_t epoch, int64_t step) {

@@ -26,17 +26,23 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::PartialTensorShape;
 using tensorflow::Tensor;
+using tensorflow::TensorShape;
 namespace data = tensorflow::data;
 
 constexpr char kBegun[] = "begun";
 constexpr char kEpoch[] = "epoch";
 constexpr char kStep[] = "step";
 
-// The format of examples of which batches have these types and shapes.
+// The format of examples which, or of which batches, have these types and shapes.
 ExampleFormat FormatOf(const tensorflow::DataTypeVector& types,
-                       const std::vector<PartialTensorShape>& shapes, size_t components) {
+                       const std::vector<PartialTensorShape>& shapes, bool batched,
+                       size_t components) {
   std::vector<PartialTensorShape> of_rows;
   for (size_t i = 0; i < components; ++i) {
+    if (!batched) {
+      of_rows.push_back(shapes[i]);
+      continue;
+    }
     const auto sizes = shapes[i].dim_sizes();
     of_rows.emplace_back(tensorflow::gtl::ArraySlice<int64_t>(sizes.data() + 1, sizes.size() - 1));
   }
@@ -46,13 +52,14 @@ ExampleFormat FormatOf(const tensorflow::DataTypeVector& types,
 class CachedBatchesDatasetOp : public data::DatasetOpKernel {
  public:
   explicit CachedBatchesDatasetOp(OpKernelConstruction* context) : DatasetOpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("batched", &batched_));
     OP_REQUIRES_OK(context, context->GetAttr("positions", &positions_));
     OP_REQUIRES_OK(context, context->GetAttr("output_types", &types_));
     OP_REQUIRES_OK(context, context->GetAttr("output_shapes", &shapes_));
     OP_REQUIRES(context, types_.size() == shapes_.size() && types_.size() > (positions_ ? 1 : 0),
                 absl::InvalidArgumentError("a batch needs as many shapes as types, and a tensor"));
     for (const PartialTensorShape& shape : shapes_) {
-      OP_REQUIRES(context, shape.dims() > 0,
+      OP_REQUIRES(context, !batched_ || shape.dims() > 0,
                   absl::InvalidArgumentError("tensors of a batch need a first dimension"));
     }
   }
@@ -65,24 +72,25 @@ class CachedBatchesDatasetOp : public data::DatasetOpKernel {
     OP_REQUIRES(context, reader != nullptr,
                 absl::FailedPreconditionError(
                     "this data set's cache is gone: it was closed, or made in another process"));
-    *output =
-        new Dataset(context, number, std::move(reader), read_ahead, positions_, types_, shapes_);
+    *output = new Dataset(context, number, std::move(reader), read_ahead, batched_, positions_,
+                          types_, shapes_);
   }
 
  private:
   class Dataset : public data::DatasetBase {
    public:
     Dataset(OpKernelContext* context, int64_t number, std::shared_ptr<ExampleReader> reader,
-            int64_t read_ahead, bool positions, const tensorflow::DataTypeVector& types,
-            const std::vector<PartialTensorShape>& shapes)
+            int64_t read_ahead, bool batched, bool positions,
+            const tensorflow::DataTypeVector& types, const std::vector<PartialTensorShape>& shapes)
         : DatasetBase(data::DatasetContext(context)),
           number_(number),
           reader_(std::move(reader)),
           read_ahead_(read_ahead),
+          batched_(batched),
           positions_(positions),
           types_(types),
           shapes_(shapes),
-          format_(FormatOf(types, shapes, types.size() - (positions ? 1 : 0))) {}
+          format_(FormatOf(types, shapes, batched, types.size() - (positions ? 1 : 0))) {}
 
     std::unique_ptr<data::IteratorBase> MakeIteratorInternal(
         const std::string& prefix) const override {
@@ -94,7 +102,8 @@ class CachedBatchesDatasetOp : public data::DatasetOpKernel {
     const std::vector<PartialTensorShape>& output_shapes() const override { return shapes_; }
     std::string DebugString() const override { return "DearCachedBatchesDatasetOp::Dataset"; }
     int64_t CardinalityInternal(data::CardinalityOptions) const override {
-      return reader_->steps();
+      if (batched_) return reader_->steps();
+      return reader_->options().may_skip ? data::kUnknownCardinality : reader_->rows();
     }
     absl::Status InputDatasets(std::vector<const DatasetBase*>*) const override {
       return absl::OkStatus();
@@ -107,9 +116,11 @@ class CachedBatchesDatasetOp : public data::DatasetOpKernel {
       tensorflow::Node *reader, *read_ahead;
       TF_RETURN_IF_ERROR(builder->AddScalar(number_, &reader));
       TF_RETURN_IF_ERROR(builder->AddScalar(read_ahead_, &read_ahead));
-      tensorflow::AttrValue positions;
+      tensorflow::AttrValue batched, positions;
+      builder->BuildAttrValue(batched_, &batched);
       builder->BuildAttrValue(positions_, &positions);
-      return builder->AddDataset(this, {reader, read_ahead}, {{"positions", positions}}, output);
+      return builder->AddDataset(this, {reader, read_ahead},
+                                 {{"batched", batched}, {"positions", positions}}, output);
     }
 
    private:
@@ -130,20 +141,22 @@ class CachedBatchesDatasetOp : public data::DatasetOpKernel {
                                    bool* end_of_sequence) override {
         tensorflow::mutex_lock lock(mutex_);
         if (!begun_) Begin(dataset()->reader_->Begin());
-        *end_of_sequence = next_.step >= dataset()->reader_->steps();
-        if (*end_of_sequence) return absl::OkStatus();
-        LookAhead();
-        const Ahead wanted = std::move(ahead_.front());
-        ahead_.pop_front();
-        const absl::Status status = Fill(context, wanted, batch);
-        if (status.ok()) {
+        do {
+          *end_of_sequence = next_.step >= dataset()->reader_->steps();
+          if (*end_of_sequence) return absl::OkStatus();
+          LookAhead();
+          const Ahead wanted = std::move(ahead_.front());
+          ahead_.pop_front();
+          const absl::Status status = Take(context, wanted, batch);
+          if (!status.ok()) {
+            // Who reads on after an error gets the same batch.
+            ForgetAhead();
+            looked_ahead_ = next_.step;
+            return status;
+          }
           ++next_.step;
-        } else {
-          // Who reads on after an error gets the same batch.
-          ForgetAhead();
-          looked_ahead_ = next_.step;
-        }
-        return status;
+        } while (batch->empty());
+        return absl::OkStatus();
       }
 
       bool SymbolicCheckpointCompatible() const override { return true; }
@@ -195,7 +208,7 @@ class CachedBatchesDatasetOp : public data::DatasetOpKernel {
           Ahead& batch = ahead_.emplace_back();
           batch.first = first;
           for (int64_t position = first; position < last; ++position) {
-            batch.examples.push_back(reader.ExampleAt(*order_, position));
+            batch.examples.push_back(order_->At(position));
             store_->Want(batch.examples.back());
           }
         }
@@ -208,21 +221,26 @@ class CachedBatchesDatasetOp : public data::DatasetOpKernel {
         ahead_.clear();
       }
 
-      absl::Status Fill(data::IteratorContext* context, const Ahead& wanted,
-                        std::vector<Tensor>* batch) {
+      // The tensors of a batch, or of an example; none: there is no such example.
+      absl::Status Take(data::IteratorContext* context, const Ahead& wanted,
+                        std::vector<Tensor>* tensors) {
         const int64_t rows = wanted.examples.size();
         const ExampleFormat& format = dataset()->format_;
         const size_t components = dataset()->types_.size() - (dataset()->positions_ ? 1 : 0);
-        for (size_t i = 0; i < components; ++i) {
-          batch->emplace_back(context->allocator({}), dataset()->types_[i],
-                              format.BatchShape(i, rows));
+        for (size_t i = 0; dataset()->batched_ && i < components; ++i) {
+          tensors->emplace_back(context->allocator({}), dataset()->types_[i],
+                                format.BatchShape(i, rows));
         }
+        // Places of rows that are there, which come one behind the other.
+        std::vector<int64_t> places;
         tensorflow::CancellationManager* const manager = context->cancellation_manager();
         const auto cancelled = [manager] { return manager != nullptr && manager->IsCancelled(); };
         std::function<void()> deregister = [] {};
         TF_RETURN_IF_ERROR(tensorflow::RegisterCancellationCallback(
             manager, [store = store_] { store->Wake(); }, &deregister));
         absl::Status status;
+        const int64_t begin = EventRecord::NowMicros();
+        int64_t waited = 0;
         for (int64_t row = 0; row < rows; ++row) {
           const int64_t example = wanted.examples[row];
           if (!status.ok()) {
@@ -231,15 +249,29 @@ class CachedBatchesDatasetOp : public data::DatasetOpKernel {
           }
           ExampleStore::Record record;
           status = ToAbsl(store_->Take(example, cancelled, &record));
-          if (status.ok()) status = format.FillRow(record.data, record.bytes, row, batch);
+          waited += record.waited ? 1 : 0;
+          if (!status.ok() || record.bytes == 0) continue;
+          if (dataset()->batched_) {
+            status = format.FillRow(record.data, record.bytes, places.size(), tensors);
+          } else {
+            if (record.owner == nullptr) record.owner = store_;
+            status = format.Read(record.data, record.bytes, record.owner, tensors);
+          }
+          places.push_back(next_.epoch * store_->examples() + wanted.first + row);
         }
         deregister();
-        if (!status.ok() || !dataset()->positions_) return status;
-        Tensor positions(context->allocator({}), tensorflow::DT_INT64, {rows});
-        const int64_t begin = next_.epoch * store_->examples() + wanted.first;
-        for (int64_t row = 0; row < rows; ++row) positions.flat<int64_t>()(row) = begin + row;
-        batch->push_back(std::move(positions));
-        return status;
+        if (waited > 0) store_->Note(EventKind::kDataWait, waited, begin);
+        if (!status.ok()) return status;
+        const int64_t count = places.size();
+        for (Tensor& tensor : *tensors) {
+          if (dataset()->batched_ && count < rows) tensor = tensor.Slice(0, count);
+        }
+        if (dataset()->positions_) {
+          Tensor& positions = tensors->emplace_back(context->allocator({}), tensorflow::DT_INT64,
+                                                    TensorShape{count});
+          std::copy(places.begin(), places.end(), positions.flat<int64_t>().data());
+        }
+        return absl::OkStatus();
       }
 
       const std::shared_ptr<ExampleStore> store_;
@@ -247,19 +279,21 @@ class CachedBatchesDatasetOp : public data::DatasetOpKernel {
       bool begun_ TF_GUARDED_BY(mutex_) = false;
       ExampleReader::Position next_;
       int64_t looked_ahead_ TF_GUARDED_BY(mutex_) = 0;  // The step up to which examples are wanted.
-      std::optional<ExampleOrder> order_;
+      std::optional<EpochOrder> order_;
       std::deque<Ahead> ahead_;
     };
 
     const int64_t number_;
     const std::shared_ptr<ExampleReader> reader_;
     const int64_t read_ahead_;
+    const bool batched_;
     const bool positions_;
     const tensorflow::DataTypeVector types_;
     const std::vector<PartialTensorShape> shapes_;
     const ExampleFormat format_;
   };
 
+  bool batched_ = true;
   bool positions_ = false;
   tensorflow::DataTypeVector types_;
   std::vector<PartialTensorShape> shapes_;

@@ -1,11 +1,14 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/kernels/example_format.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "custom_ops/engine/examples/example_segment.h"
+#include "tensorflow/core/framework/allocation_description.pb.h"
 
 namespace tfdear {
 namespace {
@@ -58,6 +61,49 @@ class Reader {
   size_t left_;
 };
 
+// The bytes of a tensor within a record, which nobody may write.
+class RecordBuffer : public tensorflow::TensorBuffer {
+ public:
+  RecordBuffer(const char* data, size_t bytes, std::shared_ptr<const void> owner)
+      : TensorBuffer(const_cast<char*>(data)), bytes_(bytes), owner_(std::move(owner)) {}
+  size_t size() const override { return bytes_; }
+  TensorBuffer* root_buffer() override { return this; }
+  void FillAllocationDescription(tensorflow::AllocationDescription*) const override {}
+  // So no op reuses it for what it returns.
+  bool OwnsMemory() const override { return false; }
+
+ private:
+  const size_t bytes_;
+  const std::shared_ptr<const void> owner_;
+};
+
+// A tensor of these bytes of a record.
+Tensor TensorOf(tensorflow::DataType type, const TensorShape& shape, const char* data, size_t bytes,
+                const std::shared_ptr<const void>& owner) {
+  if (bytes > 0 && reinterpret_cast<uintptr_t>(data) % EIGEN_MAX_ALIGN_BYTES == 0) {
+    const tensorflow::core::RefCountPtr<tensorflow::TensorBuffer> buffer(
+        new RecordBuffer(data, bytes, owner));
+    return Tensor(type, shape, buffer.get());
+  }
+  Tensor tensor(type, shape);
+  Writer(static_cast<char*>(tensor.data())).Bytes(data, bytes);
+  return tensor;
+}
+
+// The texts of a record, one behind the other after their lengths.
+bool ReadTexts(Reader* reader, int64_t elements, tstring* texts) {
+  Reader lengths = *reader;
+  if (reader->Bytes(elements * sizeof(int64_t)) == nullptr) return false;
+  for (int64_t i = 0; i < elements; ++i) {
+    int64_t length = 0;
+    lengths.Number(&length);
+    const char* const text = length < 0 ? nullptr : reader->Bytes(static_cast<size_t>(length));
+    if (text == nullptr) return false;
+    texts[i].assign(text, static_cast<size_t>(length));
+  }
+  return true;
+}
+
 }  // namespace
 
 ExampleFormat::ExampleFormat(const std::vector<tensorflow::DataType>& types,
@@ -71,8 +117,8 @@ ExampleFormat::ExampleFormat(const std::vector<tensorflow::DataType>& types,
     }
     components_.push_back(component);
   }
-  // What comes behind starts with a number.
-  fixed_bytes_ = RoundUp(fixed_bytes_, sizeof(int64_t));
+  // What comes behind starts with a number. A record without bytes says that there is no example.
+  fixed_bytes_ = RoundUp(std::max<size_t>(fixed_bytes_, 1), sizeof(int64_t));
 }
 
 absl::Status ExampleFormat::Check(const std::vector<Tensor>& tensors) const {
@@ -129,6 +175,39 @@ void ExampleFormat::Write(const std::vector<Tensor>& tensors, char* record) cons
   }
 }
 
+absl::Status ExampleFormat::Read(const char* record, size_t bytes,
+                                 std::shared_ptr<const void> owner,
+                                 std::vector<Tensor>* tensors) const {
+  const absl::Status damaged = absl::DataLossError("the record of an example is damaged");
+  if (bytes < fixed_bytes_) return damaged;
+  Reader behind(record + fixed_bytes_, bytes - fixed_bytes_);
+  for (const Component& component : components_) {
+    TensorShape shape;
+    if (component.fixed) {
+      component.shape.AsTensorShape(&shape);
+      tensors->push_back(
+          TensorOf(component.type, shape, record + component.offset, component.bytes, owner));
+      continue;
+    }
+    for (int axis = 0; axis < component.shape.dims(); ++axis) {
+      int64_t size = 0;
+      if (!behind.Number(&size) || !shape.AddDimWithStatus(size).ok()) return damaged;
+    }
+    // Each element has a byte, and each text a length.
+    if (static_cast<size_t>(shape.num_elements()) > bytes) return damaged;
+    if (component.type != DT_STRING) {
+      const size_t length = BytesOfElements(component.type, shape.num_elements());
+      const char* const data = behind.Bytes(length);
+      if (data == nullptr) return damaged;
+      tensors->push_back(TensorOf(component.type, shape, data, length, owner));
+      continue;
+    }
+    Tensor& texts = tensors->emplace_back(DT_STRING, shape);
+    if (!ReadTexts(&behind, shape.num_elements(), texts.flat<tstring>().data())) return damaged;
+  }
+  return absl::OkStatus();
+}
+
 bool ExampleFormat::IsFixed() const {
   for (const Component& component : components_) {
     if (!component.shape.IsFullyDefined()) return false;
@@ -159,16 +238,8 @@ absl::Status ExampleFormat::FillRow(const char* record, size_t bytes, int64_t ro
     // Strings, of a known shape.
     const int64_t elements = component.shape.num_elements();
     if (behind.Bytes(component.shape.dims() * sizeof(int64_t)) == nullptr) return damaged;
-    Reader lengths = behind;
-    if (behind.Bytes(elements * sizeof(int64_t)) == nullptr) return damaged;
-    auto texts = tensor.flat<tstring>();
-    for (int64_t j = 0; j < elements; ++j) {
-      int64_t length = 0;
-      lengths.Number(&length);
-      const char* const text = length < 0 ? nullptr : behind.Bytes(static_cast<size_t>(length));
-      if (text == nullptr) return damaged;
-      texts(row * elements + j).assign(text, static_cast<size_t>(length));
-    }
+    tstring* const texts = tensor.flat<tstring>().data() + row * elements;
+    if (!ReadTexts(&behind, elements, texts)) return damaged;
   }
   return absl::OkStatus();
 }

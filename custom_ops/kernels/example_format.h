@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,6 +30,11 @@ class ExampleFormat {
   // Of an example that Check() accepts.
   size_t BytesOf(const std::vector<tensorflow::Tensor>& tensors) const;
   void Write(const std::vector<tensorflow::Tensor>& tensors, char* record) const;
+
+  // The tensors of an example. Large ones are not copied: they hold `owner`, which keeps the
+  // record.
+  absl::Status Read(const char* record, size_t bytes, std::shared_ptr<const void> owner,
+                    std::vector<tensorflow::Tensor>* tensors) const;
 
   // Whether examples can be rows of a batch: all sizes are known.
   bool IsFixed() const;

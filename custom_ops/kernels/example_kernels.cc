@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "custom_ops/engine/examples/example_store.h"
 #include "custom_ops/engine/examples/registry.h"
@@ -56,12 +57,13 @@ class NextExamplesOp : public tensorflow::OpKernel {
 class Preparation : public std::enable_shared_from_this<Preparation> {
  public:
   Preparation(OpKernelContext* context, std::shared_ptr<ExampleStore> store,
-              const ExampleFormat* format, FunctionLibraryRuntime::Handle function,
+              const ExampleFormat* format, FunctionLibraryRuntime::Handle function, bool skip,
               std::function<void()> done)
       : context_(context),
         store_(std::move(store)),
         format_(format),
         function_(function),
+        skip_(skip),
         done_(std::move(done)),
         examples_(context->input(1)),
         names_(context->input(2)),
@@ -103,7 +105,13 @@ class Preparation : public std::enable_shared_from_this<Preparation> {
       if (record >= examples_.NumElements()) return EndOne();
       const tstring& error = errors_.flat<tstring>()(record);
       if (error.empty()) return Call(record);
-      Fail(record, StatusCode::kUnavailable, "cannot be read: ", std::string(error));
+      const std::string why(error);
+      // What could be read, and is wrong, is left out; a source that cannot be read never is.
+      if (skip_ && (absl::StartsWith(why, "DATA_LOSS") || absl::StartsWith(why, "INVALID_ARGUMENT"))) {
+        Skip(record, why);
+      } else {
+        Fail(record, StatusCode::kUnavailable, "cannot be read: ", why);
+      }
     }
   }
 
@@ -139,33 +147,46 @@ class Preparation : public std::enable_shared_from_this<Preparation> {
   void Take(int64_t record, const absl::Status& status, const std::vector<Tensor>& example) {
     const absl::Status checked = status.ok() ? format_->Check(example) : status;
     if (!checked.ok()) {
-      return Fail(record, StatusCode::kInvalidArgument,
-                  "cannot be prepared: ", std::string(checked.message()));
+      const std::string why(checked.message());
+      if (skip_) return Skip(record, why);
+      return Fail(record, StatusCode::kInvalidArgument, "cannot be prepared: ", why);
     }
     store_->Put(examples_.flat<int64_t>()(record), format_->BytesOf(example),
                 [&](char* to) { format_->Write(example, to); });
   }
 
   void Fail(int64_t record, StatusCode code, const char* what, const std::string& why) {
-    const int64_t example = examples_.flat<int64_t>()(record);
-    store_->Fail(example, Status(code, absl::StrCat("DataCache: example ", example, " (",
-                                                    std::string(names_.flat<tstring>()(record)),
-                                                    ") ", what, why)));
+    store_->Fail(examples_.flat<int64_t>()(record),
+                 Status(code, absl::StrCat(NameOf(record), what, why)));
+  }
+
+  void Skip(int64_t record, const std::string& why) {
+    if (!store_->Skip(examples_.flat<int64_t>()(record))) return;
+    LOG(WARNING) << "tfdear: " << NameOf(record) << "is left out: " << why;
+  }
+
+  std::string NameOf(int64_t record) const {
+    return absl::StrCat("DataCache: example ", examples_.flat<int64_t>()(record), " (",
+                        std::string(names_.flat<tstring>()(record)), ") ");
   }
 
   void EndOne() {
-    if (running_.fetch_sub(1) == 1) done_();
+    if (running_.fetch_sub(1) > 1) return;
+    store_->Note(EventKind::kDataPrepare, examples_.NumElements(), begin_us_);
+    done_();
   }
 
   OpKernelContext* const context_;
   const std::shared_ptr<ExampleStore> store_;
   const ExampleFormat* const format_;
   const FunctionLibraryRuntime::Handle function_;
+  const bool skip_;
   const std::function<void()> done_;
   const Tensor examples_, names_, errors_;
   OpInputList raw_, captured_;
   std::atomic<int64_t> next_{0};
   std::atomic<int> running_{0};
+  const int64_t begin_us_ = EventRecord::NowMicros();
 };
 
 class PrepareExamplesOp : public tensorflow::AsyncOpKernel {
@@ -175,6 +196,7 @@ class PrepareExamplesOp : public tensorflow::AsyncOpKernel {
     std::vector<tensorflow::PartialTensorShape> shapes;
     OP_REQUIRES_OK(context, context->GetAttr("f", &function_));
     OP_REQUIRES_OK(context, context->GetAttr("parallelism", &parallelism_));
+    OP_REQUIRES_OK(context, context->GetAttr("skip", &skip_));
     OP_REQUIRES_OK(context, context->GetAttr("types", &types));
     OP_REQUIRES_OK(context, context->GetAttr("shapes", &shapes));
     OP_REQUIRES(context, types.size() == shapes.size(),
@@ -190,13 +212,14 @@ class PrepareExamplesOp : public tensorflow::AsyncOpKernel {
                          context->function_library()->Instantiate(
                              function_.name(), tensorflow::AttrSlice(&function_.attr()), &function),
                          done);
-    std::make_shared<Preparation>(context, store, &format_, function, std::move(done))
+    std::make_shared<Preparation>(context, store, &format_, function, skip_, std::move(done))
         ->Start(parallelism_);
   }
 
  private:
   tensorflow::NameAttrList function_;
   int parallelism_ = 1;
+  bool skip_ = false;
   ExampleFormat format_;
 };
 

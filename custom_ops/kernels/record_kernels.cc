@@ -26,6 +26,11 @@ using tensorflow::tstring;
 // What a record has around its contents: its length, and two checksums.
 constexpr int64_t kFrameBytes = 16;
 
+// "DATA_LOSS: ...".
+std::string TextOfError(const absl::Status& status) {
+  return absl::StrCat(absl::StatusCodeToString(status.code()), ": ", status.message());
+}
+
 class IndexRecordsOp : public tensorflow::OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -60,7 +65,9 @@ class IndexRecordsOp : public tensorflow::OpKernel {
 
 class ReadRecordsOp : public tensorflow::OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit ReadRecordsOp(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("verify", &verify_));
+  }
 
   void Compute(OpKernelContext* context) override {
     const auto paths = context->input(0).flat<tstring>();
@@ -107,9 +114,9 @@ class ReadRecordsOp : public tensorflow::OpKernel {
                                  ends(i) - begins(i)),
                     ends(i) - begins(i), &records->flat<tstring>()(i));
           if (parsed.ok()) continue;
-          errors->flat<tstring>()(i) = std::string(parsed.message());
+          errors->flat<tstring>()(i) = TextOfError(parsed);
         } else {
-          errors->flat<tstring>()(i) = std::string(status.message());
+          errors->flat<tstring>()(i) = TextOfError(status);
         }
       }
     }
@@ -127,12 +134,12 @@ class ReadRecordsOp : public tensorflow::OpKernel {
   }
 
   // The contents of a record of so many bytes, frame included.
-  static absl::Status Parse(absl::string_view bytes, size_t expected, tstring* content) {
+  absl::Status Parse(absl::string_view bytes, size_t expected, tstring* content) const {
     if (bytes.size() < expected) return absl::DataLossError("the file ends within it");
     const size_t length = expected - kFrameBytes;
     if (tensorflow::core::DecodeFixed64(bytes.data()) != length ||
-        !Matches(bytes.substr(0, 8), bytes.data() + 8) ||
-        !Matches(bytes.substr(12, length), bytes.data() + 12 + length)) {
+        (verify_ && !(Matches(bytes.substr(0, 8), bytes.data() + 8) &&
+                      Matches(bytes.substr(12, length), bytes.data() + 12 + length)))) {
       return absl::DataLossError("its checksum does not match: it is damaged, or was changed");
     }
     content->assign(bytes.data() + 12, length);
@@ -143,6 +150,8 @@ class ReadRecordsOp : public tensorflow::OpKernel {
     return tensorflow::crc32c::Unmask(tensorflow::core::DecodeFixed32(masked)) ==
            tensorflow::crc32c::Value(bytes.data(), bytes.size());
   }
+
+  bool verify_ = true;
 };
 
 class ReadFilesOp : public tensorflow::OpKernel {
@@ -161,7 +170,7 @@ class ReadFilesOp : public tensorflow::OpKernel {
       if (status.ok()) {
         contents->flat<tstring>()(i) = content;
       } else {
-        errors->flat<tstring>()(i) = std::string(status.message());
+        errors->flat<tstring>()(i) = TextOfError(status);
       }
     }
   }

@@ -11,6 +11,7 @@ REGISTER_OP("DearCachedBatchesDataset")
     .Input("reader: int64")
     .Input("read_ahead: int64")
     .Output("handle: variant")
+    .Attr("batched: bool")
     .Attr("positions: bool")
     .Attr("output_types: list(type) >= 1")
     .Attr("output_shapes: list(shape) >= 1")
@@ -22,6 +23,7 @@ A rank's rows of batches of a cache's examples. Every iterator begins an epoch w
 
 reader: Number of a reader.
 read_ahead: Batches whose examples are wanted before they are read.
+batched: Whether elements are batches; else examples, of those batches that have one of this rank.
 positions: Whether the last tensor of a batch is the place of each row in all epochs.
 )doc");
 
@@ -53,6 +55,7 @@ REGISTER_OP("DearPrepareExamples")
     .Input("captured: Tcaptured")
     .Attr("f: func")
     .Attr("parallelism: int >= 1")
+    .Attr("skip: bool")
     .Attr("types: list(type) >= 1")
     .Attr("shapes: list(shape) >= 1")
     .Attr("Traw: list(type) >= 1")
@@ -70,6 +73,7 @@ raw: The tensors of raw records, each with a first dimension of records.
 captured: What the function captured.
 f: From a raw record to an example.
 parallelism: Calls at a time.
+skip: Whether examples that cannot be prepared are left out; else whoever reads one gets the error.
 types: Of an example's tensors.
 shapes: Of an example's tensors.
 )doc");
@@ -96,6 +100,7 @@ REGISTER_OP("DearReadRecords")
     .Input("ends: int64")
     .Output("records: string")
     .Output("errors: string")
+    .Attr("verify: bool = true")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->input(1));
@@ -110,8 +115,9 @@ paths: Of files.
 files: Of each record, the index of its path.
 begins: Where each record begins in its file, in bytes.
 ends: Where each record ends.
+verify: Whether checksums are compared.
 records: Their contents; empty where there is an error.
-errors: Why a record could not be read; empty where it was.
+errors: Why a record could not be read, after the name of a status; empty where it was.
 )doc");
 
 REGISTER_OP("DearReadFiles")
@@ -129,7 +135,7 @@ Reads whole files.
 
 paths: Of files.
 contents: Of each; empty where there is an error.
-errors: Why a file could not be read; empty where it was.
+errors: Why a file could not be read, after the name of a status; empty where it was.
 )doc");
 
 }  // namespace tensorflow

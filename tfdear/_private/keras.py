@@ -88,6 +88,10 @@ TF_DATASET_ADAPTER = _dataset("TFDatasetAdapter")
 _dataset("TFDatasetAdapter.__init__", sets="_dataset")
 _dataset("TFDatasetAdapter.num_batches")
 REGISTRY.name("keras.src.trainers.epoch_iterator", "EpochIterator.__init__", sets="_num_batches")
+# Counts the steps of an epoch.
+ENUMERATE_STEPS = REGISTRY.name(
+    "keras.src.trainers.epoch_iterator", "EpochIterator._enumerate_iterator", "(self)"
+)
 
 # Looks for overflows before gradients are summed, and changes the loss scale.
 CHECK_FINITE = _loss_scale("LossScaleOptimizer.check_finite", "(self, grads)")
@@ -200,6 +204,12 @@ MAKE_FOLDERS = REGISTRY.name("keras.src.utils.file_utils", "makedirs", "(path)")
 # Writes and removes the folder of `BackupAndRestore`.
 BACK_UP = _backup("BackupAndRestore._save_model", "(self)")
 REMOVE_BACKUP = _backup("BackupAndRestore.on_train_end", "(self, logs=None)")
+_backup("BackupAndRestore.__init__", sets="_training_metadata_path")
+_backup("BackupAndRestore.__init__", sets="_weights_path")
+# Where in its epochs training is.
+_backup("BackupAndRestore.__init__", sets="_current_epoch")
+_backup("BackupAndRestore.__init__", sets="_last_batch_seen")
+REGISTRY.name("keras.src.trainers.trainer", "Trainer.__init__", sets="_initial_epoch")
 
 # Modules whose functions write checkpoints.
 WRITERS = ("keras.src.saving", "keras.src.legacy.saving", "keras.src.export")

@@ -105,10 +105,13 @@ STATUS_CODES = (
 # What ranks exchange for sharded tables, and when they split ids by what a step needs.
 TABLE_EXCHANGES = ("embedding_ids", "embedding_vectors", "embedding_prior", "embedding_delayed")
 TABLE_SPLIT = "embedding_split"
+# What caches of examples do, in the order in which it happens to an example.
+DATA_EVENTS = ("data_read", "data_prepare", "data_fetch", "data_serve", "data_wait")
 # A step of a plan is an event of its own kind.
 EVENT_KINDS = (
     *("contribute", "collective", "update", "await", "read", "step", "norms", "forward"),
     *(*TABLE_EXCHANGES, "row_update", TABLE_SPLIT, "wait"),
+    *DATA_EVENTS,
     *(kind.name for kind in STEP_KINDS),
 )
 

@@ -3,32 +3,33 @@
 
 import dataclasses
 import os
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from tfdear._private import seams
-from tfdear.base import memory as memory_module
 from tfdear.base.checks import is_number, is_whole
 from tfdear.base.sizes import bytes_of
-from tfdear.data import cached_batches, global_batches, shared_examples, shared_listing
+from tfdear.data import cache_options, fill_progress, fit_epochs, global_batches, shared_examples
 from tfdear.data.cached_batches import CachedBatches
 from tfdear.data.dataset_records import DatasetRecords
 from tfdear.data.disk_cache import DiskCache
 from tfdear.data.preparation import Preparation
+from tfdear.data.prepared_records import PreparedRecords
+from tfdear.data.read_statistics import ReadStatistics
 from tfdear.data.record_source import RecordSource
+from tfdear.data.shared_listing import list_source
 from tfdear.engine.example_store import ExampleReader
 from tfdear.job import job as job_module
 
-_PLACEMENTS = ("sharded", "replicated")
-# How often `fill` looks for an interrupt, and says how far it is.
-_LOOK_SECONDS, _TELL_SECONDS = 0.2, 10.0
+# How often `fill` looks for an interrupt.
+_LOOK_SECONDS = 0.2
+# Single examples are asked for as those of batches of so many are.
+_EXAMPLES_OF_BATCH = 64
 
-seams.install(cached_batches.SEAMS)
+seams.install(fit_epochs.SEAMS)
 
 
 class DataCache:
@@ -52,20 +53,31 @@ class DataCache:
             strings; the components of a tuple come as several arguments, as in `Dataset.map`. It
             is traced once, and must give the same example each time: random augmentation belongs
             behind the cache. Defaults to None: examples are the raw records.
+        strategy: The `DearStrategy` whose ranks share the cache. Defaults to None: that of this
+            process, if there is one.
         memory: Bytes for the examples in the memory of a node, an int or text such as "12GiB".
             Defaults to None: half of what is available.
-        directory: A folder on a local disk of every node where raw records are kept for further
-            runs, with any `prepare`. Defaults to None: there is none.
+        directory: A folder on a local disk of every node where records are kept for further runs.
+            Defaults to None: there is none.
         disk: Bytes that a node writes there, at most. Defaults to None: all but a tenth of what is
             free.
-        version: Text that tells records apart whose files have the same names and sizes.
+        disk_holds: "raw": the source's records, small, and of use for any `prepare`; "prepared":
+            examples, for the same `prepare` alone. Defaults to "raw".
         placement: "sharded": an example lies in the memory of one node, and others get it from
             there; "replicated": every node prepares and keeps all of them. Defaults to "sharded".
-        max_rate: Bytes per second that a rank takes from other nodes, at most, so that gradients
-            keep the line. Defaults to None: no limit.
-        read_ahead: Batches that are filled before training asks for them. Defaults to 2.
+        read_ahead: Batches whose examples are asked for before training asks for the batch.
+            Defaults to 2.
         threads: Calls of `prepare` at a time, of this rank. Defaults to None: as many as the rank
             has cores.
+        max_rate: Bytes per second that a rank takes from other nodes, at most, so that gradients
+            keep the line. Defaults to None: no limit.
+        on_error: What becomes of an example that `prepare` fails for, or whose raw record is
+            damaged. "raise": the step that needs it raises; "skip": it is left out of its batch, on
+            every rank, with a warning that has its name. A source that cannot be read always
+            raises. Defaults to "raise".
+        verify: Whether checksums of what comes from the local disk and from other nodes are
+            compared. Defaults to True.
+        version: Text that tells records apart whose files have the same names and sizes.
 
     Raises:
         ValueError: An argument is out of range; `prepare` is random, changes a variable, or returns
@@ -98,22 +110,25 @@ class DataCache:
         source: RecordSource | tf.data.Dataset,
         prepare: Callable[..., object] | None = None,
         *,
+        strategy: tf.distribute.Strategy | None = None,
         memory: int | str | None = None,
         directory: str | os.PathLike | None = None,
         disk: int | str | None = None,
-        version: str = "",
+        disk_holds: str = "raw",
         placement: str = "sharded",
-        max_rate: float | None = None,
         read_ahead: int = 2,
         threads: int | None = None,
+        max_rate: float | None = None,
+        on_error: str = "raise",
+        verify: bool = True,
+        version: str = "",
     ):
         for name, value, least in (("read_ahead", read_ahead, 0), ("threads", threads, 1)):
             if value is not None and (not is_whole(value) or value < least):
                 raise ValueError(
                     f"`{name}` must be a whole number from {least}. Received: {value!r}"
                 )
-        if placement not in _PLACEMENTS:
-            raise ValueError(f"`placement` must be one of {_PLACEMENTS}. Received: {placement!r}")
+        cache_options.check_choices(placement=placement, disk_holds=disk_holds, on_error=on_error)
         if max_rate is not None and (not is_number(max_rate) or max_rate <= 0):
             raise ValueError(
                 "`max_rate` must be a positive number of bytes per second, or None. Received: "
@@ -121,31 +136,43 @@ class DataCache:
             )
         if isinstance(source, tf.data.Dataset):
             source = DatasetRecords(source)
-        self._job = job_module.current()
+        self._job = job_module.current() if strategy is None else cache_options.job_of(strategy)
         self._disk: DiskCache | None = None
-        memory_bytes = _memory_bytes(memory)
+        memory_bytes = cache_options.memory_bytes_of(memory)
         disk_bytes = None if disk is None else bytes_of(disk, "disk")
-        shared_listing.list_source(source, directory, version, self._job)
-        if directory is not None:
-            self._disk = shared_examples.open_disk(
-                source, directory, disk_bytes, version, self._job
-            )
-        self._source: RecordSource = source if self._disk is None else self._disk
-        self._preparation = Preparation.trace(prepare, source.element_spec)
-        self._preparation.check(self._source)
-        self._read_ahead = read_ahead
+        list_source(source, directory, version, self._job)
         local_size = 1 if self._job is None else self._job.node.local_size
         self._threads = threads or max(1, len(os.sched_getaffinity(0)) // local_size)
+        preparation = Preparation.trace(prepare, source.element_spec)
+        self._preparation = preparation
+        self._source: RecordSource = source
+        self._reads = ReadStatistics()
+        if directory is not None:
+            if disk_holds == "prepared":
+                prepared = PreparedRecords(source, self._preparation, self._threads)
+                self._preparation = Preparation.trace(prepared.parse, prepared.element_spec)
+                self._source = prepared
+            self._disk = self._source = shared_examples.open_disk(
+                self._source, directory, disk_bytes, version, verify, self._job
+            )
+            self._reads = self._disk.statistics
+        preparation.check(self._source if self._preparation is preparation else source)
+        self._read_ahead = read_ahead
+        self._skip = on_error == "skip"
         description = {
             "records with fingerprint": source.fingerprint(),
             "examples of": str(self.element_spec),
             "memory": str(memory),
             "placement": placement,
+            "on_error": on_error,
         }
         self._store = shared_examples.open_store(
-            len(source), memory_bytes, placement, max_rate or 0.0, description, self._job
+            len(source), memory_bytes, placement, max_rate or 0.0, verify, description, self._job
         )
+        self._parted = placement == "sharded" and bool(self._store.parts)
         self._started = False
+        self._filling = fill_progress.Filling(self._store, self._reads, self._examples_of_node())
+        self._end_telling: Callable[[], object] = _nothing
         if self._disk is not None:
             # The index of what was written, also where the script ends without `close`.
             weakref.finalize(self, self._disk.close)
@@ -166,6 +193,7 @@ class DataCache:
         shuffle: bool = True,
         seed: int | None = None,
         drop_remainder: bool = False,
+        order: str = "global",
         positions: bool = False,
         start: tuple[int, int] = (0, 0),
     ) -> tf.data.Dataset:
@@ -182,16 +210,22 @@ class DataCache:
             seed: Of the orders, an int. Defaults to None: the seed of `keras.utils.set_random_seed`
                 or `tf.random.set_seed`, and always the same one if neither was called.
             drop_remainder: Whether examples at the end that do not fill a batch are left out.
+            order: "global": any rank reads any example; "node": ranks read the examples that their
+                node prepares and keeps, in an order of their own, so that nothing but a few at the
+                end of an epoch crosses the network. That order depends on the nodes, and on who is
+                where; batches should divide by the number of ranks. Defaults to "global".
             positions: Whether batches have another component, int64: for each row the epoch times
                 the number of examples, and the row's place in the epoch. It is the same whatever
                 prepares or reads the row: the seed for its augmentation. Of a tuple it becomes the
                 last component; else elements are `(example, positions)`.
-            start: Epoch and step with which the first iteration begins.
+            start: Epoch and step with which the first iteration begins; in `fit`, the step with
+                which that epoch does.
 
         Raises:
             ValueError: An argument is out of range, or tensors of examples have unknown shapes.
         """
         self._check_open()
+        cache_options.check_choices(order=order)
         if not is_whole(batch_size) or batch_size < 1:
             raise ValueError(
                 f"`batch_size` must be a whole number from 1. Received: {batch_size!r}"
@@ -205,29 +239,44 @@ class DataCache:
                 f"shape, with `tf.ensure_shape` if only TensorFlow does not know it. Received: "
                 f"{unknown}"
             )
-        seed = _seed(seed)
-        rank = 0 if self._job is None else self._job.rank
-        world_size = 1 if self._job is None else self._job.world_size
-        reader = ExampleReader(
-            self._store,
-            batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            drop_remainder=drop_remainder,
-            start=start,
-            rank=rank,
-            world_size=world_size,
+        reader = self._reader(
+            batch_size, shuffle, seed, drop_remainder=drop_remainder, order=order, start=start
         )
         if start[1] > reader.steps:
             raise ValueError(
                 f"`start` must be a step of an epoch, which has {reader.steps}. Received: {start!r}"
             )
-        epoch, step = start
-        self._store.read_from(shuffle, seed, epoch, step * batch_size)
+        reader.lead()
         self._start_preparation()
         dataset = CachedBatches(
-            self, reader, self._batch_spec(positions), self._read_ahead, positions
+            self,
+            reader,
+            self._batch_spec(positions),
+            (start[0], start[1]),
+            self._read_ahead,
+            positions=positions,
         )
+        return global_batches.mark_distributed(dataset)
+
+    def examples(self, *, shuffle: bool = True, seed: int | None = None) -> tf.data.Dataset:
+        """A data set of this rank's examples, one by one; each iteration is an epoch.
+
+        Use it for what works on single examples, such as batches by their lengths; it also takes
+        examples of several shapes. Large tensors are not copied: they are where the cache has them.
+        Of P ranks, rank r has the examples at positions r, r + P, r + 2 P, ... of the epoch, so
+        that some ranks may have one example more than others.
+
+        Args:
+            shuffle: As in `batches`.
+            seed: As in `batches`.
+        """
+        self._check_open()
+        world_size = 1 if self._job is None else self._job.world_size
+        reader = self._reader(world_size, shuffle, seed)
+        reader.lead()
+        self._start_preparation()
+        ahead = self._read_ahead * _EXAMPLES_OF_BATCH
+        dataset = CachedBatches(self, reader, self.element_spec, (0, 0), ahead, batched=False)
         return global_batches.mark_distributed(dataset)
 
     def fill(self) -> None:
@@ -240,16 +289,29 @@ class DataCache:
             TfdearError: An example cannot be read or prepared.
         """
         self._check_open()
-        self._store.read_from(False, 0, 0, 0)
+        self._store.read_in_order()
         self._start_preparation()
-        begin = told = time.monotonic()
         while not self._store.await_filled(_LOOK_SECONDS):
-            if time.monotonic() - told >= _TELL_SECONDS:
-                told = time.monotonic()
-                self._tell_progress(told - begin)
+            pass
+
+    def progress(self) -> dict[str, Any]:
+        """How far the first epoch, or `fill`, is, on this node.
+
+        Rank 0 logs the same every 10 seconds.
+
+        Returns:
+            `examples`: that the node is to hold; `done`: those in its memory; `seconds`: since the
+            first was asked for; `examples_per_second`; `source_rate`, `disk_rate`, `fetch_rate`:
+            bytes per second that this rank reads of the source, of its disk and of other nodes, on
+            average since then; `seconds_left`: 0 where all are there or no more fits, None before
+            the first.
+        """
+        self._check_open()
+        return dataclasses.asdict(self._filling.progress())
 
     def close(self) -> None:
         """Ends the preparation. What is in memory is freed when no data set holds it any more."""
+        self._end_telling()
         self._store.close()
         if self._disk is not None:
             self._disk.close()
@@ -263,31 +325,60 @@ class DataCache:
             `prepared`, `prepared_bytes`: all that were prepared; `hits`: reads of examples that
             were in memory; `misses`: reads that had to wait for their example; `wait_seconds`: for
             how long; `fetched`, `fetched_bytes`, `served`, `served_bytes`: what came from other
-            nodes and went there; `refused`: connections of strangers. With a `directory` also
-            `source_records` and `disk_records`: raw records that were read from there; `damaged`:
-            those on disk that had to be read from the source again.
+            nodes and went there; `refused`: connections of strangers; `skipped`: examples that this
+            rank had to leave out; `source_records`, `source_bytes`, `disk_records`, `disk_bytes`:
+            raw records that this rank read from there; `damaged`: those on disk that had to be read
+            from the source again.
         """
         self._check_open()
         numbers = dataclasses.asdict(self._store.progress())
         seconds = numbers.pop("waited_micros") / 1e6
-        of_disk = {} if self._disk is None else dataclasses.asdict(self._disk.statistics)
-        return {**numbers, "wait_seconds": seconds, "full": bool(numbers["full"]), **of_disk}
+        reads = dataclasses.asdict(self._reads)
+        return {**numbers, "wait_seconds": seconds, "full": bool(numbers["full"]), **reads}
+
+    def _reader(
+        self,
+        batch_size: int,
+        shuffle: bool,
+        seed: int | None,
+        *,
+        drop_remainder: bool = False,
+        order: str = "global",
+        start: tuple[int, int] = (0, 0),
+    ) -> ExampleReader:
+        return ExampleReader(
+            self._store,
+            batch_size,
+            shuffle=shuffle,
+            seed=cache_options.seed_of(seed),
+            within_nodes=order == "node" and self._parted,
+            drop_remainder=drop_remainder,
+            may_skip=self._skip,
+            start=start,
+            rank=0 if self._job is None else self._job.rank,
+            world_size=1 if self._job is None else self._job.world_size,
+        )
 
     def _start_preparation(self) -> None:
-        if not self._started:
-            self._started = True
-            self._preparation.start(self._store.number, self._source, self._threads)
-
-    def _tell_progress(self, seconds: float) -> None:
-        if self._job is not None and self._job.rank > 0:
+        if self._started:
             return
-        held = self._store.progress().held_on_node
-        logging.info(
-            "tfdear: DataCache: %d of %d examples are in this node's memory, %.0f per second",
-            held,
-            len(self),
-            held / seconds,
+        self._started = True
+        self._filling.begin()
+        self._preparation.start(
+            self._store.number,
+            self._source,
+            self._threads,
+            skip=self._skip,
+            reads=self._reads if self._disk is None else None,
         )
+        if self._job is None or self._job.rank == 0:
+            self._end_telling = fill_progress.tell(self._filling)
+
+    def _examples_of_node(self) -> int:
+        if not self._parted or self._job is None:
+            return len(self)
+        own = self._job.node.node_rank
+        return sum(end - begin for node, begin, end in self._store.parts if node == own)
 
     def _check_open(self) -> None:
         if self._store.is_closed:
@@ -304,15 +395,5 @@ class DataCache:
         return (*spec, numbers) if type(spec) is tuple else (spec, numbers)
 
 
-def _memory_bytes(memory: int | str | None) -> int:
-    if memory is None:
-        return memory_module.available_bytes() // 2
-    return bytes_of(memory, "memory")
-
-
-def _seed(seed: int | None) -> int:
-    if seed is None:
-        return tf.compat.v1.get_seed(0)[0]
-    if not is_whole(seed):
-        raise ValueError(f"`seed` must be a whole number. Received: {seed!r}")
-    return seed
+def _nothing() -> None:
+    pass

@@ -10,7 +10,6 @@ no whole record is cut off. One job writes at a time: it holds a lock (flock) th
 Others read what they find.
 """
 
-import dataclasses
 import os
 import pathlib
 import threading
@@ -28,18 +27,10 @@ from tfdear.data.disk_writer import (
     feature_of,
     load_index,
 )
+from tfdear.data.read_statistics import ReadStatistics
 from tfdear.data.record_scan import whole_records
 from tfdear.data.record_source import RecordSource
 from tfdear.engine import library
-
-
-@dataclasses.dataclass
-class DiskStatistics:
-    """What was read so far."""
-
-    source_records: int = 0
-    disk_records: int = 0
-    damaged: int = 0  # Records on disk that had to be read from the source again.
 
 
 class DiskCache:
@@ -51,6 +42,7 @@ class DiskCache:
         writer: The number of this rank among those that write; None: it only reads.
         most_bytes: Of the records that this rank writes.
         held: The lock, which this object keeps.
+        verify: Whether checksums of records are compared.
     """
 
     def __init__(
@@ -60,12 +52,15 @@ class DiskCache:
         writer: int | None,
         most_bytes: int,
         held: BinaryIO | None = None,
+        *,
+        verify: bool = True,
     ):
         self._source, self._folder = source, folder
         self._held = held
         self._specs = tf.nest.flatten(source.element_spec)
         self._lock = threading.Lock()
-        self.statistics = DiskStatistics()
+        self._verify = verify
+        self.statistics = ReadStatistics()
         self._paths: list[str] = []
         # Where each record is; -1: not here.
         self._begins = np.full(len(source), -1, np.int64)
@@ -115,11 +110,10 @@ class DiskCache:
         if len(rest):
             raw, failures = self._source.read(numbers[rest])
             errors[rest] = failures.numpy()
-            read = [place for place in range(len(rest)) if not errors[rest[place]]]
+            read = np.flatnonzero(errors[rest] == b"")
             self._write(numbers[rest[read]], [tf.gather(tensor, read) for tensor in raw])
             parts.append(raw)
-            with self._lock:
-                self.statistics.source_records += len(read)
+            self.statistics.add_source(len(read), raw)
         order = np.argsort(np.concatenate([places, rest]).astype(np.int64))
         joined = [tf.gather(tf.concat(pieces, 0), order) for pieces in zip(*parts, strict=True)]
         return joined, tf.constant(errors, tf.string)
@@ -224,7 +218,11 @@ class DiskCache:
             return places, []
         wanted = numbers[places]
         records, errors = library.load().dear_read_records(
-            self._paths, self._parts[wanted], self._begins[wanted], self._ends[wanted]
+            self._paths,
+            self._parts[wanted],
+            self._begins[wanted],
+            self._ends[wanted],
+            verify=self._verify,
         )
         good = np.flatnonzero(errors.numpy() == b"")
         found, tensors = self._parse(tf.gather(records, good))
@@ -237,11 +235,9 @@ class DiskCache:
                 "records are damaged or gone"
             )
             self._begins[bad] = -1
-            with self._lock:
-                self.statistics.damaged += len(bad)
+            self.statistics.add_damaged(len(bad))
             tensors = [tf.boolean_mask(tensor, right) for tensor in tensors]
-        with self._lock:
-            self.statistics.disk_records += int(right.sum())
+        self.statistics.add_disk(int(right.sum()), tensors)
         return places[good][right], tensors
 
     def _write(self, numbers: np.ndarray, raw: list[tf.Tensor]) -> None:

@@ -3,12 +3,14 @@
 
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tfdear.data.read_statistics import ReadStatistics
 from tfdear.data.record_source import RecordSource
 from tfdear.engine import example_store, library
 
@@ -83,13 +85,30 @@ class Preparation:
                     _CHANGING.format("gave two", f"of {source.name(0)}, from one record")
                 )
 
-    def start(self, store: int, source: RecordSource, parallelism: int) -> None:
-        """Starts to prepare what the store of this number asks for, until it is closed."""
+    def start(
+        self,
+        store: int,
+        source: RecordSource,
+        parallelism: int,
+        *,
+        skip: bool = False,
+        reads: ReadStatistics | None = None,
+    ) -> None:
+        """Starts to prepare what a store asks for, until it is closed.
+
+        Args:
+            store: Its number.
+            source: Of raw records.
+            parallelism: Calls at a time.
+            skip: Whether examples that cannot be prepared, or are damaged, are left out.
+            reads: Counts what is read, if `source` does not.
+        """
         specs = tf.nest.flatten(self.element_spec)
         arguments = {
             "captured": self.function.captured_inputs,
             "f": self.function,
             "parallelism": parallelism,
+            "skip": skip,
             "types": [spec.dtype for spec in specs],
             "shapes": [spec.shape for spec in specs],
         }
@@ -97,13 +116,15 @@ class Preparation:
             threading.Thread(
                 # Of the store the number alone: it is closed when nobody else holds it.
                 target=_prepare_all,
-                args=(store, source, arguments),
+                args=(store, source, reads, arguments),
                 name="tfdear-prepare",
                 daemon=True,
             ).start()
 
 
-def _prepare_all(store: int, source: RecordSource, arguments: Mapping[str, Any]) -> None:
+def _prepare_all(
+    store: int, source: RecordSource, reads: ReadStatistics | None, arguments: Mapping[str, Any]
+) -> None:
     operations = library.load()
     in_order = max(_BLOCK, source.records_per_read)
     try:
@@ -113,7 +134,11 @@ def _prepare_all(store: int, source: RecordSource, arguments: Mapping[str, Any])
                 numbers = examples.numpy()
                 if not len(numbers):
                     return
+                begin = time.monotonic()
                 raw, errors = source.read(numbers)
+                example_store.note_read(store, len(numbers), begin)
+                if reads is not None:
+                    reads.add_source(len(numbers), raw)
                 names = [source.name(number) for number in numbers.tolist()]
                 operations.dear_prepare_examples(store, examples, names, errors, raw, **arguments)
     except Exception as error:

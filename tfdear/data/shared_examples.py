@@ -3,18 +3,15 @@
 
 import json
 import os
-import pathlib
 import secrets
-from typing import BinaryIO
 
 from absl import logging
 
 from tfdear import errors
-from tfdear.data import disk_folder, record_index
+from tfdear.data import disk_folder
 from tfdear.data.disk_cache import DiskCache
 from tfdear.data.global_batches import row_range
 from tfdear.data.record_source import RecordSource
-from tfdear.data.shared_listing import ListedSource
 from tfdear.engine.example_store import ExampleStore
 from tfdear.job.job import Job
 
@@ -27,6 +24,7 @@ def open_disk(
     directory: str | os.PathLike,
     most_bytes: int | None,
     version: str,
+    verify: bool,
     job: Job | None,
 ) -> DiskCache:
     """Keeps a source's records in a local directory; all ranks of a job call it at the same point.
@@ -36,6 +34,7 @@ def open_disk(
         directory: A folder of this node.
         most_bytes: Of what the ranks of a node write; None: all but a tenth of what is free.
         version: Text that records of other versions differ in.
+        verify: Whether checksums of what is there are compared.
         job: The ranks; None: this process is alone.
 
     Raises:
@@ -47,17 +46,17 @@ def open_disk(
         most_bytes = disk_folder.free_bytes(folder) * 9 // 10
     if job is None or job.world_size == 1:
         held = disk_folder.lock(folder)
-        _keep_index(source, folder, held)
-        return DiskCache(source, folder, None if held is None else 0, most_bytes, held)
+        writer = None if held is None else 0
+        return DiskCache(source, folder, writer, most_bytes, held, verify=verify)
     node = job.node
     held = disk_folder.lock(folder) if node.local_rank == 0 else None
-    _keep_index(source, folder, held)
     told = [
         json.loads(text) for text in job.exchange(json.dumps([node.node_rank, held is not None]))
     ]
     writes = [node.node_rank, True] in told
     writer = node.local_rank if writes else None
-    return DiskCache(source, folder, writer, most_bytes // node.local_size, held)
+    own_bytes = most_bytes // node.local_size
+    return DiskCache(source, folder, writer, own_bytes, held, verify=verify)
 
 
 def open_store(
@@ -65,6 +64,7 @@ def open_store(
     memory_bytes: int,
     placement: str,
     max_rate: float,
+    verify: bool,
     description: dict[str, str],
     job: Job | None,
 ) -> ExampleStore:
@@ -78,6 +78,7 @@ def open_store(
         memory_bytes: For those in the memory of a node.
         placement: "sharded": every example has one owner; "replicated": one on every node.
         max_rate: Bytes per second that this rank takes from others, at most; 0: no limit.
+        verify: Whether checksums of what comes from there are compared.
         description: What has to be the same on all ranks, for messages.
         job: The ranks; None: this process is alone.
 
@@ -91,7 +92,7 @@ def open_store(
         own = row_range(examples, job.rank, job.world_size)
     else:
         own = row_range(examples, node.local_rank, node.local_size)
-    store = ExampleStore(examples, own, memory_bytes // node.local_size, timeout, max_rate)
+    store = ExampleStore(examples, own, memory_bytes // node.local_size, timeout, max_rate, verify)
     told = {
         "node": node.node_rank,
         "own": own,
@@ -107,6 +108,7 @@ def open_store(
                 "All ranks must make the same DataCache, from the same files. Received, by rank, "
                 f"{name}: {[rank[name] for rank in ranks]}"
             )
+    store.parts = [(rank["node"], *rank["own"]) for rank in ranks]
     nodes: dict[int, list[int]] = {}
     for number, rank in enumerate(ranks):
         nodes.setdefault(rank["node"], []).append(number)
@@ -133,15 +135,6 @@ def open_store(
             for member in members:
                 ask(member, [member])
     return store
-
-
-def _keep_index(source: RecordSource, folder: pathlib.Path, held: BinaryIO | None) -> None:
-    """Keeps where records are, if this rank may write and there is something to keep."""
-    if held is None or not isinstance(source, ListedSource):
-        return
-    lengths = source.record_lengths()
-    if lengths is not None:
-        record_index.keep(folder, lengths)
 
 
 def _map_all(store: ExampleStore, peers: list[int], ranks: list[dict]) -> list[int]:

@@ -96,7 +96,7 @@ SIGNATURES: dict[str, tuple] = {
     # examples_api.h
     "tfdear_examples_create": (
         _INT,
-        *(_INT64, _INT64, _INT64, _INT64, _DOUBLE, _DOUBLE, _INT64S),
+        *(_INT64, _INT64, _INT64, _INT64, _DOUBLE, _DOUBLE, _INT, _INT64S),
         *_ERROR,
     ),
     "tfdear_examples_address": (_INT, _INT64, _TEXT, _INT),
@@ -108,15 +108,17 @@ SIGNATURES: dict[str, tuple] = {
         *_ERROR,
     ),
     "tfdear_examples_unpublish": (None, _INT64),
-    "tfdear_examples_read_from": (None, _INT64, _INT, _INT64, _INT64, _INT64),
+    "tfdear_examples_read_in_order": (None, _INT64),
     "tfdear_examples_await_filled": (_INT, _INT64, _DOUBLE, _INTS, *_ERROR),
     "tfdear_examples_close": (None, _INT64, _TEXT),
+    "tfdear_examples_note_read": (None, _INT64, _INT64, _INT64),
     "tfdear_examples_remove": (None, _INT64),
     "tfdear_examples_progress": (None, _INT64, _INT64S),
     "tfdear_reader_create": (
         _INT64,
-        *(_INT64, _INT, _INT64, _INT64, _INT, _INT, _INT, _INT64, _INT64),
+        *(_INT64, _INT, _INT64, _INT64S, _INT64, _INT, _INT, _INT, _INT, _INT64, _INT64),
     ),
+    "tfdear_reader_lead": (None, _INT64),
     "tfdear_reader_steps": (_INT64, _INT64),
     "tfdear_reader_set_next": (None, _INT64, _INT64, _INT64),
     "tfdear_reader_remove": (None, _INT64),

@@ -30,6 +30,7 @@ class StoreProgress:
     served: int  # Examples that were sent to other nodes.
     served_bytes: int
     refused: int  # Connections of strangers.
+    skipped: int  # Examples that this rank had to leave out.
 
 
 class ExampleStore:
@@ -43,6 +44,7 @@ class ExampleStore:
         memory_bytes: For records, at most.
         timeout: Seconds that another rank may take from one example to the next.
         max_rate: Bytes per second that come from other nodes, at most; 0: as many as there are.
+        verify: Whether checksums of what comes from other nodes are compared.
     """
 
     def __init__(
@@ -52,12 +54,17 @@ class ExampleStore:
         memory_bytes: int,
         timeout: float,
         max_rate: float = 0.0,
+        verify: bool = True,
     ):
         number = ctypes.c_int64()
         c_api.call(
-            "examples_create", examples, *own, memory_bytes, timeout, max_rate, ctypes.byref(number)
+            *("examples_create", examples, *own, memory_bytes, timeout, max_rate, verify),
+            ctypes.byref(number),
         )
         self.number = number.value
+        # Of each rank, if there are several: its node, the first example that it owns, and the one
+        # behind the last.
+        self.parts: list[tuple[int, int, int]] = []
         self._finalizer = weakref.finalize(self, _end, self.number)
 
     def address(self) -> str:
@@ -116,9 +123,9 @@ class ExampleStore:
         """Says that all ranks have mapped what they need."""
         c_api.load().tfdear_examples_unpublish(self.number)
 
-    def read_from(self, shuffle: bool, seed: int, epoch: int, position: int) -> None:
-        """Says in which order examples will be read, which is that of their preparation; once."""
-        c_api.load().tfdear_examples_read_from(self.number, shuffle, seed, epoch, position)
+    def read_in_order(self) -> None:
+        """Has examples prepared in the order of their source, if no order has been told yet."""
+        c_api.load().tfdear_examples_read_in_order(self.number)
 
     def await_filled(self, seconds: float) -> bool:
         """Waits until all examples of this rank are there, do not fit, or failed; whether that is.
@@ -153,13 +160,31 @@ def end(number: int, reason: str) -> None:
     c_api.load().tfdear_examples_close(number, reason.encode())
 
 
+def note_read(number: int, records: int, begin: float) -> None:
+    """Notes for a store that so many raw records were read since `time.monotonic()` was `begin`."""
+    c_api.load().tfdear_examples_note_read(number, records, int(begin * 1e6))
+
+
 def _end(number: int) -> None:
     end(number, "DataCache: the cache was closed")
     c_api.load().tfdear_examples_remove(number)
 
 
 class ExampleReader:
-    """One way to read a store: in which order, and which rows of each batch are this rank's."""
+    """One way to read a store: in which order, and which rows of each batch are this rank's.
+
+    Args:
+        store: What is read.
+        batch_size: Rows of all ranks.
+        shuffle: Whether epochs have orders of their own; else that of the source.
+        seed: Of these orders.
+        within_nodes: Whether ranks read what their node owns.
+        drop_remainder: Whether there is no smaller batch at the end.
+        may_skip: Whether examples may be left out.
+        start: The epoch and the step of the first iteration.
+        rank: This one,
+        world_size: of so many.
+    """
 
     def __init__(
         self,
@@ -168,13 +193,17 @@ class ExampleReader:
         *,
         shuffle: bool,
         seed: int,
+        within_nodes: bool,
         drop_remainder: bool,
+        may_skip: bool,
         start: tuple[int, int],
         rank: int,
         world_size: int,
     ):
+        flat = [number for part in store.parts for number in part] if within_nodes else []
         self.number = c_api.load().tfdear_reader_create(
-            store.number, shuffle, seed, batch_size, drop_remainder, rank, world_size, *start
+            *(store.number, shuffle, seed, (ctypes.c_int64 * len(flat))(*flat) if flat else None),
+            *(batch_size, drop_remainder, may_skip, rank, world_size, *start),
         )
         weakref.finalize(self, c_api.load().tfdear_reader_remove, self.number)
 
@@ -182,6 +211,10 @@ class ExampleReader:
     def steps(self) -> int:
         """Batches of an epoch."""
         return c_api.load().tfdear_reader_steps(self.number)
+
+    def lead(self) -> None:
+        """Has examples prepared in the order of this reader, if no order has been told yet."""
+        c_api.load().tfdear_reader_lead(self.number)
 
     def begin_with(self, epoch: int, step: int = 0) -> None:
         """Says where the next iteration begins."""

@@ -5,10 +5,10 @@
 A rank is a process of the trace, what it does at once are its threads: the passes of its steps, the
 periods in which ops waited for the engine, the gradients as they become ready, the collectives of
 gradients (one at a time; in two levels, one within and one between nodes), what sharded tables
-exchange and the splits of their ids, other collectives, updates, and the time in which reads waited
-for updates, with a mark where each could go on. Events on one thread must nest, so updates that run
-at once are spread over several threads. Reads are too many for that: TensorFlow starts all of a
-step's at once, and one span stands for those that wait.
+exchange and the splits of their ids, other collectives, updates, what caches of examples do, and
+the time in which reads waited for updates, with a mark where each could go on. Events on one thread
+must nest, so updates that run at once are spread over several threads. Reads are too many for that:
+TensorFlow starts all of a step's at once, and one span stands for those that wait.
 """
 
 import json
@@ -32,6 +32,7 @@ BETWEEN_NODES = "communication between nodes"
 TABLES = "tables"
 OTHER_COLLECTIVES = "other collectives"
 UPDATES = "updates"
+DATA = "data"
 READS = "waiting reads"
 LINES = (
     PASSES,
@@ -43,6 +44,7 @@ LINES = (
     TABLES,
     OTHER_COLLECTIVES,
     UPDATES,
+    DATA,
     READS,
 )
 _LINE_OF_GROUP = {
@@ -55,6 +57,11 @@ _LINE_OF_PHASE = {kind.name: _LINE_OF_GROUP[kind.group] for kind in names.STEP_K
 _DETAIL_OF_TABLES = {
     **dict.fromkeys(names.TABLE_EXCHANGES, "bytes"),
     names.TABLE_SPLIT: "ids",
+}
+# The same of what caches of examples do.
+_DETAIL_OF_DATA = {
+    **dict.fromkeys(names.DATA_EVENTS, "examples"),
+    **dict.fromkeys(("data_fetch", "data_serve"), "bytes"),
 }
 # Threads per line: what happens at once is spread over them.
 _THREADS_PER_LINE = 1000
@@ -126,6 +133,8 @@ def _add(writer: "_Writer", kind: str, row: np.void) -> None:
     elif kind in _DETAIL_OF_TABLES:
         numbers = {_DETAIL_OF_TABLES[kind]: row["detail"], "of_next_step": row["subject"]}
         writer.span(TABLES, kind, begin, end, step=step, **numbers)
+    elif kind in _DETAIL_OF_DATA:
+        writer.span(DATA, kind, begin, end, **{_DETAIL_OF_DATA[kind]: row["detail"]})
     elif kind == "wait":
         computation = row["computation"]
         writer.span(WAITS, kind, begin, end, ops=row["detail"], computation_us=computation)

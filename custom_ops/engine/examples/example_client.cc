@@ -20,6 +20,8 @@ namespace {
 // wanted next do not wait behind many.
 constexpr size_t kMostAsked = 128;
 constexpr std::chrono::seconds kConnectTime{30};
+// What goes on without a break is noted so often, so that it does not fill the record of events.
+constexpr int64_t kNotedMicros = 100000;
 
 }  // namespace
 
@@ -101,6 +103,7 @@ Status ExampleClient::Exchange() {
       if (!wanted_.empty()) eventfd_write(wake_, 1);
     }
     if (!examples.empty()) {
+      if (asked_.empty()) busy_since_us_ = EventRecord::NowMicros();
       asked_.insert(examples.begin(), examples.end());
       TFDEAR_RETURN_IF_ERROR(SendRequest(examples));
     }
@@ -141,6 +144,17 @@ Status ExampleClient::SendRequest(const std::vector<uint64_t>& examples) {
   return socket_.Send(examples.data(), examples.size() * sizeof(uint64_t), options_.timeout, stop_);
 }
 
+void ExampleClient::NoteFetched() {
+  const int64_t now = EventRecord::NowMicros();
+  if (!asked_.empty() && now - busy_since_us_ < kNotedMicros) return;
+  if (options_.events != nullptr) {
+    options_.events->Add(
+        {EventKind::kDataFetch, 0, options_.rank, busy_bytes_, busy_since_us_, now});
+  }
+  busy_since_us_ = now;
+  busy_bytes_ = 0;
+}
+
 Status ExampleClient::ReceiveAnswer() {
   ExampleAnswer answer;
   TFDEAR_RETURN_IF_ERROR(socket_.Receive(&answer, sizeof(answer), options_.timeout, stop_));
@@ -155,11 +169,13 @@ Status ExampleClient::ReceiveAnswer() {
     bytes = std::make_shared<std::vector<char>>(answer.bytes);
     TFDEAR_RETURN_IF_ERROR(socket_.Receive(bytes->data(), bytes->size(), options_.timeout, stop_));
     received_bytes_ += answer.bytes;
-    if (Crc32c(bytes->data(), bytes->size()) != answer.crc) {
+    if (options_.verify && Crc32c(bytes->data(), bytes->size()) != answer.crc) {
       return Internal("the checksum of example ", answer.example, " does not match");
     }
   }
   asked_.erase(answer.example);
+  busy_bytes_ += answer.bytes;
+  NoteFetched();
   receiver_({static_cast<int64_t>(answer.example), Status(), std::move(bytes)});
   const auto wait = options_.limit == nullptr ? std::chrono::milliseconds(0)
                                               : options_.limit->Take(sizeof(answer) + answer.bytes);

@@ -17,6 +17,7 @@
 #include "custom_ops/engine/base/thread_annotations.h"
 #include "custom_ops/engine/examples/example_wire.h"
 #include "custom_ops/engine/examples/rate_limit.h"
+#include "custom_ops/engine/record/event_record.h"
 
 namespace tfdear {
 
@@ -41,6 +42,8 @@ class ExampleClient {
     std::chrono::milliseconds timeout{600000};
     // Which clients share; null: there is none.
     std::shared_ptr<RateLimit> limit;
+    bool verify = true;             // Whether checksums are compared.
+    EventRecord* events = nullptr;  // May be none.
   };
 
   static Status Start(const Options& options, Receiver receiver,
@@ -60,11 +63,16 @@ class ExampleClient {
   Status Greet();
   Status SendRequest(const std::vector<uint64_t>& examples);
   Status ReceiveAnswer();
+  // Notes in which time examples came, now and then.
+  void NoteFetched();
 
   const Options options_;
   const Receiver receiver_;
   ExampleSocket socket_;                // Of the thread.
   std::unordered_set<uint64_t> asked_;  // Of the thread: what has no answer yet.
+  // Of the thread: since when something has been asked for that is not noted yet, and what came.
+  int64_t busy_since_us_ = 0;
+  int64_t busy_bytes_ = 0;
   std::atomic<int64_t> received_bytes_{0};
   int stop_ = -1;  // An eventfd, readable at the end.
   int wake_ = -1;  // Another one, readable when there is something to ask for.

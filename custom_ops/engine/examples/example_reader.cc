@@ -11,6 +11,13 @@ int64_t ExampleReader::steps() const {
   return whole + (more ? 1 : 0);
 }
 
+int64_t ExampleReader::rows() const {
+  if (steps() == 0) return 0;
+  const auto [begin, end] = Rows(0);
+  const auto [last_begin, last_end] = Rows(steps() - 1);
+  return (steps() - 1) * (end - begin) + last_end - last_begin;
+}
+
 ExampleReader::Position ExampleReader::Begin() {
   MutexLock lock(mutex_);
   const Position begun = next_;
@@ -26,9 +33,17 @@ void ExampleReader::SetNext(Position next) {
 std::pair<int64_t, int64_t> ExampleReader::Rows(int64_t step) const {
   const int64_t begin = step * options_.batch_size;
   const int64_t rows = std::min(options_.batch_size, store_->examples() - begin);
-  // As `row_range` of `tfdear/data/global_batches.py`.
-  return {begin + options_.rank * rows / options_.world_size,
-          begin + (options_.rank + 1) * rows / options_.world_size};
+  const auto [first, last] = RowsOfRank(rows, options_.rank, options_.world_size);
+  return {begin + first, begin + last};
+}
+
+void ExampleReader::Lead() {
+  Position next;
+  {
+    MutexLock lock(mutex_);
+    next = next_;
+  }
+  store_->ReadFrom(options_.order, next.epoch, next.step * options_.batch_size);
 }
 
 }  // namespace tfdear

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "custom_ops/engine/base/thread_annotations.h"
-#include "custom_ops/engine/examples/example_order.h"
+#include "custom_ops/engine/examples/epoch_order.h"
 #include "custom_ops/engine/examples/example_store.h"
 
 namespace tfdear {
@@ -16,10 +16,10 @@ namespace tfdear {
 class ExampleReader {
  public:
   struct Options {
-    bool shuffle = true;  // Else in the order of their numbers.
-    uint64_t seed = 0;
+    ReadingOrder order;
     int64_t batch_size = 1;  // Rows of all ranks.
     bool drop_remainder = false;
+    bool may_skip = false;  // Whether examples may be left out.
     int rank = 0;
     int world_size = 1;
   };
@@ -42,15 +42,15 @@ class ExampleReader {
   // What begins next.
   void SetNext(Position next) TFDEAR_EXCLUDES(mutex_);
 
+  // Rows of this rank in an epoch.
+  int64_t rows() const;
   // Positions [first, second) within the epoch of this rank's rows of a batch.
   std::pair<int64_t, int64_t> Rows(int64_t step) const;
-  // The number of the example at a position of an epoch whose order is `order`.
-  int64_t ExampleAt(const ExampleOrder& order, int64_t position) const {
-    return options_.shuffle ? static_cast<int64_t>(order.At(position)) : position;
+  EpochOrder OrderOf(int64_t epoch) const {
+    return EpochOrder(options_.order, epoch, store_->examples());
   }
-  ExampleOrder OrderOf(int64_t epoch) const {
-    return ExampleOrder(options_.seed, epoch, store_->examples());
-  }
+  // Lets the store prepare examples in the order in which they are read from here on.
+  void Lead() TFDEAR_EXCLUDES(mutex_);
 
  private:
   const std::shared_ptr<ExampleStore> store_;

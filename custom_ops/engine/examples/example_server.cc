@@ -122,6 +122,8 @@ Status ExampleServer::Serve(ExampleSocket* socket) {
 }
 
 Status ExampleServer::Answer(ExampleSocket* socket, std::vector<uint64_t> examples) {
+  const int64_t begin = EventRecord::NowMicros();
+  int64_t bytes = 0;
   while (true) {
     std::vector<uint64_t> coming;
     for (uint64_t example : examples) {
@@ -141,8 +143,14 @@ Status ExampleServer::Answer(ExampleSocket* socket, std::vector<uint64_t> exampl
       TFDEAR_RETURN_IF_ERROR(socket->Send(look.data, answer.bytes, options_.timeout, stop_));
       ++counts_.served;
       counts_.served_bytes += answer.bytes;
+      bytes += answer.bytes;
     }
-    if (coming.empty()) return Status();
+    if (coming.empty()) {
+      if (options_.events != nullptr) {
+        options_.events->Add({EventKind::kDataServe, 0, 0, bytes, begin, EventRecord::NowMicros()});
+      }
+      return Status();
+    }
     examples = std::move(coming);
     pollfd ended = {stop_, POLLIN, 0};
     if (poll(&ended, 1, kLookMillis) > 0) return Status();

@@ -13,6 +13,7 @@
 #include "custom_ops/engine/base/status.h"
 #include "custom_ops/engine/base/thread_annotations.h"
 #include "custom_ops/engine/examples/example_wire.h"
+#include "custom_ops/engine/record/event_record.h"
 
 namespace tfdear {
 
@@ -32,6 +33,7 @@ class ExampleServer {
     std::string host;  // To listen on, numeric.
     ExampleToken token;
     int64_t examples = 0;
+    EventRecord* events = nullptr;  // May be none.
     // How long a client may take to show its token, or to take bytes that were sent.
     std::chrono::milliseconds greeting_time{5000};
     std::chrono::milliseconds timeout{600000};

@@ -49,6 +49,7 @@ Status ExampleStore::Serve(const std::string& host, const ExampleToken& token,
   options.host = host;
   options.token = token;
   options.examples = options_.examples;
+  options.events = options_.events;
   options.timeout = options_.timeout;
   TFDEAR_RETURN_IF_ERROR(ExampleServer::Start(
       options, [this](int64_t example) { return LookFor(example); }, &server_));
@@ -60,6 +61,8 @@ Status ExampleStore::AddNode(ExampleClient::Options options,
                              const std::vector<std::pair<int64_t, int64_t>>& ranges) {
   options.timeout = options_.timeout;
   options.limit = limit_;
+  options.verify = options_.verify;
+  options.events = options_.events;
   std::unique_ptr<ExampleClient> client;
   TFDEAR_RETURN_IF_ERROR(ExampleClient::Start(
       options, [this](const ExampleClient::Answer& answer) { Receive(answer); }, &client));
@@ -113,11 +116,11 @@ bool ExampleStore::Find(int64_t example, Record* record) const {
   return peer != nullptr && peer->examples->Find(example, &record->data, &record->bytes);
 }
 
-void ExampleStore::ReadFrom(bool shuffle, uint64_t seed, int64_t epoch, int64_t position) {
+void ExampleStore::ReadFrom(const ReadingOrder& order, int64_t epoch, int64_t position) {
   MutexLock lock(mutex_);
   if (has_course_ || options_.examples == 0) return;
   has_course_ = true;
-  course_ = {shuffle, seed, epoch, std::min(position, options_.examples)};
+  course_ = {order, epoch, std::min(position, options_.examples)};
   own_->Start();
   to_prepare_.notify_all();
 }
@@ -135,10 +138,9 @@ int64_t ExampleStore::NextOnCourseLocked() {
       order_ = nullptr;
     }
     if (order_ == nullptr) {
-      order_ = std::make_unique<ExampleOrder>(course_.seed, course_.epoch, options_.examples);
+      order_ = std::make_unique<EpochOrder>(course_.order, course_.epoch, options_.examples);
     }
-    const int64_t position = course_.position++;
-    const int64_t example = course_.shuffle ? static_cast<int64_t>(order_->At(position)) : position;
+    const int64_t example = order_->At(course_.position++);
     if (!own_->Has(example) || InHandLocked(example)) continue;
     // What failed is tried again only for those who want it.
     Record record;
@@ -153,7 +155,7 @@ std::vector<int64_t> ExampleStore::Next(size_t most, size_t most_in_order) {
   std::vector<int64_t> examples;
   MutexLock lock(mutex_);
   while (closed_.ok()) {
-    const bool in_order = urgent_.empty() && !course_.shuffle;
+    const bool in_order = urgent_.empty() && !course_.order.shuffle;
     while (examples.size() < (in_order ? most_in_order : most)) {
       int64_t example = -1;
       if (!urgent_.empty()) {
@@ -231,6 +233,12 @@ void ExampleStore::Fail(int64_t example, const Status& status) {
     HandOutLocked(example, {status, nullptr});
   }
   own_->Announce();
+}
+
+bool ExampleStore::Skip(int64_t example) {
+  Put(example, 0, [](char*) {});
+  MutexLock lock(mutex_);
+  return skipped_.insert(example).second;
 }
 
 void ExampleStore::DemandLocked(int64_t example) {
@@ -331,7 +339,9 @@ Status ExampleStore::Take(int64_t example, const std::function<bool()>& cancelle
       if (found != made_.end()) {
         status = found->second.status;
         if (status.ok()) {
-          *record = {found->second.bytes->data(), found->second.bytes->size(), found->second.bytes};
+          record->data = found->second.bytes->data();
+          record->bytes = found->second.bytes->size();
+          record->owner = found->second.bytes;
         }
         break;
       }
@@ -352,6 +362,7 @@ Status ExampleStore::Take(int64_t example, const std::function<bool()>& cancelle
     }
     progress_.waited_micros += MicrosSince(begin);
   }
+  record->waited = true;
   GiveUp(example);
   return status;
 }
@@ -381,11 +392,17 @@ void ExampleStore::Close(const Status& status) {
   there_.notify_all();
 }
 
+void ExampleStore::Note(EventKind kind, int64_t examples, int64_t begin_us) const {
+  if (options_.events == nullptr) return;
+  options_.events->Add({kind, 0, 0, examples, begin_us, EventRecord::NowMicros()});
+}
+
 ExampleStore::Progress ExampleStore::progress() const {
   MutexLock lock(mutex_);
   Progress progress = progress_;
   progress.hits = hits_.load(std::memory_order_relaxed);
   progress.full = own_->full();
+  progress.skipped = skipped_.size();
   progress.owned = own_->end() - own_->begin();
   progress.held = progress.held_on_node = own_->held();
   for (const Peer& peer : peers_) progress.held_on_node += peer.examples->held();

@@ -17,8 +17,8 @@
 
 #include "custom_ops/engine/base/status.h"
 #include "custom_ops/engine/base/thread_annotations.h"
+#include "custom_ops/engine/examples/epoch_order.h"
 #include "custom_ops/engine/examples/example_client.h"
-#include "custom_ops/engine/examples/example_order.h"
 #include "custom_ops/engine/examples/example_segment.h"
 #include "custom_ops/engine/examples/example_server.h"
 
@@ -35,11 +35,13 @@ namespace tfdear {
 // as many.
 class ExampleStore {
  public:
-  // An example as it was put. Its bytes stay where they are as long as the store and `owner` do.
+  // An example as it was put; without bytes it is left out. Its bytes stay where they are as long
+  // as the store and `owner` do.
   struct Record {
     const char* data = nullptr;
     size_t bytes = 0;
     std::shared_ptr<const void> owner;
+    bool waited = false;  // It was not there when it was to be taken.
   };
 
   // What has happened so far.
@@ -59,6 +61,7 @@ class ExampleStore {
     int64_t served = 0;  // Examples that were sent to other nodes.
     int64_t served_bytes = 0;
     int64_t refused = 0;  // Connections of strangers.
+    int64_t skipped = 0;  // Examples that this rank had to leave out.
   };
 
   struct Options {
@@ -68,8 +71,10 @@ class ExampleStore {
     int64_t own_end = 0;
     size_t memory_bytes = 0;  // For their records, at most.
     double max_rate = 0;      // Bytes per second from other ranks, at most; 0: no limit.
+    bool verify = true;       // Whether checksums of what other ranks send are compared.
     // How long this rank, or another one, may take from one example to its next.
     std::chrono::milliseconds timeout{600000};
+    EventRecord* events = nullptr;  // What happens is noted there; may be none.
   };
 
   static Status Create(const Options& options, std::shared_ptr<ExampleStore>* result);
@@ -90,9 +95,8 @@ class ExampleStore {
   void Unpublish() { own_->Unpublish(); }
 
   // The order in which examples will be read, from this position on: it is prepared in this order.
-  // Not heard if there is one already. `shuffle`: else in the order of their numbers.
-  void ReadFrom(bool shuffle, uint64_t seed, int64_t epoch, int64_t position)
-      TFDEAR_EXCLUDES(mutex_);
+  // Not heard if there is one already.
+  void ReadFrom(const ReadingOrder& order, int64_t epoch, int64_t position) TFDEAR_EXCLUDES(mutex_);
 
   // For who prepares: the next examples, at most so many, or `most_in_order` where they are read in
   // the order of their numbers; waits for some. Empty after Close().
@@ -104,6 +108,8 @@ class ExampleStore {
   // An example cannot be prepared. Who waits for it gets this error; it is tried again when
   // somebody wants it again.
   void Fail(int64_t example, const Status& status) TFDEAR_EXCLUDES(mutex_);
+  // An example is to be left out: its record has no bytes. Whether that is new.
+  bool Skip(int64_t example) TFDEAR_EXCLUDES(mutex_);
 
   // For readers, who want an example first, and then take it or give it up.
   void Want(int64_t example) TFDEAR_EXCLUDES(mutex_);
@@ -122,6 +128,8 @@ class ExampleStore {
   void Close(const Status& status) TFDEAR_EXCLUDES(mutex_);
 
   Progress progress() const TFDEAR_EXCLUDES(mutex_);
+  // Something has been going on with so many examples, and ends now.
+  void Note(EventKind kind, int64_t examples, int64_t begin_us) const;
 
  private:
   // The examples of another rank.
@@ -142,8 +150,7 @@ class ExampleStore {
   };
   // The place that has been prepared up to.
   struct Course {
-    bool shuffle = false;
-    uint64_t seed = 0;
+    ReadingOrder order;
     int64_t epoch = 0;
     int64_t position = 0;
   };
@@ -193,11 +200,12 @@ class ExampleStore {
   std::unordered_map<int64_t, Made> made_ TFDEAR_GUARDED_BY(mutex_);
   bool has_course_ TFDEAR_GUARDED_BY(mutex_) = false;
   Course course_ TFDEAR_GUARDED_BY(mutex_);
-  std::unique_ptr<ExampleOrder> order_ TFDEAR_GUARDED_BY(mutex_);  // Of the course's epoch.
+  std::unique_ptr<EpochOrder> order_ TFDEAR_GUARDED_BY(mutex_);  // Of the course's epoch.
   int64_t passed_ TFDEAR_GUARDED_BY(mutex_) = 0;  // Positions since something was to be prepared.
   // Own examples that failed so far and have not come since, and why the first one did.
   std::unordered_set<int64_t> failed_ TFDEAR_GUARDED_BY(mutex_);
   Status first_failure_ TFDEAR_GUARDED_BY(mutex_);
+  std::unordered_set<int64_t> skipped_ TFDEAR_GUARDED_BY(mutex_);
   Progress progress_ TFDEAR_GUARDED_BY(mutex_);
 
   // Their threads use what is above.

@@ -21,7 +21,12 @@ const char* Name(EventKind kind) {
                                            "embedding_delayed",
                                            "row_update",
                                            "embedding_split",
-                                           "wait"};
+                                           "wait",
+                                           "data_read",
+                                           "data_prepare",
+                                           "data_fetch",
+                                           "data_serve",
+                                           "data_wait"};
   const int step = static_cast<int>(kind) - static_cast<int>(EventKind::kFirstOfPlans);
   if (step < 0) return NameIn(kNames, kind);
   return step < kNumStepKinds ? kStepKinds[step].name : kUnknownName;

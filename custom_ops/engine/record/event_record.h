@@ -27,6 +27,11 @@ enum class EventKind : int {
   kRowUpdate,         // Rows of a table were updated.
   kEmbeddingSplit,    // Ids were split by what the next step, or this one, needs.
   kWait,              // Ops waited for the engine: from the first that had to until none did.
+  kDataRead,          // Raw records of a cache were read,
+  kDataPrepare,       // and examples made of them.
+  kDataFetch,         // Examples came from another node,
+  kDataServe,         // and went to one.
+  kDataWait,          // A batch waited for its examples.
   kFirstOfPlans,  // From here on: a step of a plan for gradients was on the line (begin to end).
 };
 
@@ -36,13 +41,15 @@ const char* Name(EventKind kind);
 // One thing that happened. Meaning of `subject`: the bucket of a collective of gradients, the lane
 // of any other, the tensor of a contribution, the variable of an update, a read or a forward
 // computation, the layout of a step. Of ids, vectors and their split: 1 if they are the next
-// step's. `ticket` is the place of its reduction in the order of collectives; for reads, how many
-// updates had been put off and `detail` how many of them had been applied when the read passed.
-// Else `detail` is the payload of a collective in bytes, the bucket of a contribution, how many
-// variables an update writes, the number of buckets of a step, the bytes that this rank read for
-// its part of norms, the ids that were split, the ops that waited. `computation_us`, for
-// collectives of gradients and for waits: processor time that the process spent on anything but
-// communication meanwhile; for norms: what this rank's part of them took.
+// step's. Of fetched examples: the rank that was asked. `ticket` is the place of its reduction in
+// the order of collectives; for reads, how many updates had been put off and `detail` how many of
+// them had been applied when the read passed. Else `detail` is the payload of a collective in
+// bytes, the bucket of a contribution, how many variables an update writes, the number of buckets
+// of a step, the bytes that this rank read for its part of norms, the ids that were split, the ops
+// that waited, the records or examples that were read, prepared or waited for, the bytes of those
+// that were fetched or served. `computation_us`, for collectives of gradients and for waits:
+// processor time that the process spent on anything but communication meanwhile; for norms: what
+// this rank's part of them took.
 struct Event {
   EventKind kind;
   int64_t ticket;

@@ -354,7 +354,7 @@ TEST(ExampleStore, NodesGiveEachOtherTheirExamples) {
     options.address = addresses[1 - node];
     options.token = TokenOf(7);
     TFDEAR_EXPECT_OK(stores[node]->AddNode(options, {{50 - 50 * node, 100 - 50 * node}}));
-    stores[node]->ReadFrom(true, 5, 0, 0);
+    stores[node]->ReadFrom({true, 5, nullptr}, 0, 0);
     threads.emplace_back([store = stores[node]] {
       for (auto examples = store->Next(3); !examples.empty(); examples = store->Next(3)) {
         for (int64_t example : examples) {

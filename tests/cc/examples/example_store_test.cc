@@ -67,7 +67,7 @@ void ExpectTaken(ExampleStore* store, int64_t example) {
 
 TEST(ExampleStore, PreparesInTheOrderOfReadingAndKeepsAll) {
   const auto store = MakeStore(100, size_t{1} << 20);
-  store->ReadFrom(true, 3, 0, 90);
+  store->ReadFrom({true, 3, nullptr}, 0, 90);
   const ExampleOrder first(3, 0, 100), second(3, 1, 100);
   std::vector<int64_t> expected;
   for (int64_t position = 90; position < 100; ++position) expected.push_back(first.At(position));
@@ -90,7 +90,7 @@ TEST(ExampleStore, PreparesInTheOrderOfReadingAndKeepsAll) {
 TEST(ExampleStore, WhatDoesNotFitIsPreparedAgainForThoseWhoWantIt) {
   const auto store = MakeStore(100, 50 * (kRecordBytes + 64));
   Preparer preparer(store);
-  store->ReadFrom(false, 0, 0, 0);
+  store->ReadFrom({false, 0, nullptr}, 0, 0);
   int64_t hits = 0;
   for (int epoch = 0; epoch < 3; ++epoch) {
     for (int64_t example = 0; example < 100; ++example) ExpectTaken(store.get(), example);
@@ -106,7 +106,7 @@ TEST(ExampleStore, WhatDoesNotFitIsPreparedAgainForThoseWhoWantIt) {
 
 TEST(ExampleStore, WhatIsWantedComesFirst) {
   const auto store = MakeStore(100, size_t{1} << 20);
-  store->ReadFrom(false, 0, 0, 0);
+  store->ReadFrom({false, 0, nullptr}, 0, 0);
   store->Want(70);
   store->Want(60);
   EXPECT_EQ(store->Next(4), (std::vector<int64_t>{70, 60, 0, 1}));
@@ -171,7 +171,7 @@ TEST(ExampleStore, IsFilledWhenAllIsThereOrFailedOrDoesNotFit) {
   bool filled = true;
   TFDEAR_EXPECT_OK(store->AwaitFilled(soon, &filled));
   EXPECT_FALSE(filled);
-  store->ReadFrom(false, 0, 0, 0);
+  store->ReadFrom({false, 0, nullptr}, 0, 0);
   EXPECT_EQ(store->Next(2, 8), (std::vector<int64_t>{2, 3, 4, 5}));
   for (int64_t example : {2, 3, 5}) Prepare(store.get(), example);
   store->Fail(4, InvalidArgument("broken"));
@@ -181,7 +181,7 @@ TEST(ExampleStore, IsFilledWhenAllIsThereOrFailedOrDoesNotFit) {
   TFDEAR_EXPECT_OK(store->AwaitFilled(soon, &filled));
   EXPECT_TRUE(filled);
   const auto small = MakeStore(10, 100);
-  small->ReadFrom(true, 0, 0, 0);
+  small->ReadFrom({true, 0, nullptr}, 0, 0);
   const std::vector<int64_t> examples = small->Next(2, 8);
   EXPECT_EQ(examples.size(), 2u);
   Prepare(small.get(), examples[0]);
@@ -204,7 +204,7 @@ class TwoRanks {
 
 TEST(ExampleStore, RanksReadEachOthersExamples) {
   TwoRanks ranks(size_t{1} << 20);
-  for (const auto& store : ranks.stores) store->ReadFrom(true, 1, 0, 0);
+  for (const auto& store : ranks.stores) store->ReadFrom({true, 1, nullptr}, 0, 0);
   Preparer first(ranks.stores[0]), second(ranks.stores[1]);
   const ExampleOrder order(1, 0, 100);
   std::vector<std::thread> readers;
@@ -221,7 +221,7 @@ TEST(ExampleStore, RanksReadEachOthersExamples) {
 
 TEST(ExampleStore, ARankPreparesWhatAnotherCannotKeep) {
   TwoRanks ranks(10 * (kRecordBytes + 64));
-  for (const auto& store : ranks.stores) store->ReadFrom(false, 0, 0, 0);
+  for (const auto& store : ranks.stores) store->ReadFrom({false, 0, nullptr}, 0, 0);
   Preparer first(ranks.stores[0]), second(ranks.stores[1]);
   for (int epoch = 0; epoch < 2; ++epoch) {
     for (int64_t example = 0; example < 100; ++example) {
@@ -232,7 +232,7 @@ TEST(ExampleStore, ARankPreparesWhatAnotherCannotKeep) {
 
 TEST(ExampleStore, ARankPreparesWhatAnotherFailsAt) {
   TwoRanks ranks(size_t{1} << 20);
-  ranks.stores[1]->ReadFrom(false, 0, 0, 0);
+  ranks.stores[1]->ReadFrom({false, 0, nullptr}, 0, 0);
   EXPECT_EQ(ranks.stores[1]->Next(1), (std::vector<int64_t>{50}));
   ranks.stores[1]->Fail(50, InvalidArgument("broken"));
   Preparer first(ranks.stores[0]);
@@ -241,7 +241,7 @@ TEST(ExampleStore, ARankPreparesWhatAnotherFailsAt) {
 
 TEST(ExampleStore, ASilentRankIsNamed) {
   TwoRanks ranks(size_t{1} << 20);
-  ranks.stores[1]->ReadFrom(false, 0, 0, 0);
+  ranks.stores[1]->ReadFrom({false, 0, nullptr}, 0, 0);
   ranks.stores[0]->Want(60);
   ExampleStore::Record record;
   const Status status = ranks.stores[0]->Take(60, kNever, &record);

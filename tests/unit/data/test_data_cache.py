@@ -383,6 +383,9 @@ def test_python_in_a_preparation_must_be_repeatable(source):
         ({"read_ahead": -1}, "`read_ahead` must be a whole number from 0"),
         ({"threads": 0}, "`threads` must be a whole number from 1"),
         ({"placement": "nowhere"}, "`placement` must be one of"),
+        ({"disk_holds": "nothing"}, "`disk_holds` must be one of"),
+        ({"on_error": "ignore"}, "`on_error` must be one of"),
+        ({"strategy": tf.distribute.get_strategy()}, "`strategy` must be a tfdear.DearStrategy"),
         ({"max_rate": 0}, "`max_rate` must be a positive number"),
         ({"max_rate": "fast"}, "`max_rate` must be a positive number"),
     ],
@@ -401,6 +404,7 @@ def test_arguments_of_caches_are_checked(source, arguments, message):
         ({"batch_size": 2, "start": (0, 3)}, "which has 2"),
         ({"batch_size": 2, "start": (-1, 0)}, "`start` must be an epoch and a step"),
         ({"batch_size": 2, "seed": "a"}, "`seed` must be a whole number"),
+        ({"batch_size": 2, "order": "none"}, "`order` must be one of"),
     ],
 )
 def test_arguments_of_batches_are_checked(source, arguments, message):

@@ -9,6 +9,7 @@ and renames it.
 """
 
 import contextlib
+import contextvars
 import errno
 import os
 import pathlib
@@ -20,6 +21,7 @@ import keras
 
 from tfdear._private import keras as _keras_private
 from tfdear._private import seams
+from tfdear.data import training_position
 from tfdear.integrations.keras import lookup, residuals
 
 _ATTEMPTS = 5
@@ -34,6 +36,11 @@ _LOGS = {keras.callbacks.TensorBoard: "log_dir", keras.callbacks.CSVLogger: "fil
 _Path: TypeAlias = str | os.PathLike[str]
 
 SEAMS = seams.Seams()
+
+# The callback that saves now.
+_backing_up: contextvars.ContextVar[keras.callbacks.BackupAndRestore | None] = (
+    contextvars.ContextVar("backing_up", default=None)
+)
 
 # Folders and sharded weights are written in place: only single files are renamed.
 
@@ -84,6 +91,8 @@ def _save_and_rename(
     own = target.with_name(f".rank{model.distribute_strategy.rank}.{target.name}")
     try:
         result = save(model, str(own), *args, **kwargs)
+        if (callback := _backing_up.get()) is not None:
+            training_position.write(own, callback._current_epoch, callback._last_batch_seen)
         residuals.write(model, target)
         os.replace(own, target)
     except BaseException:
@@ -176,7 +185,28 @@ def _make_folders(makedirs: seams.Original, path: _Path) -> None:
         makedirs(path)
 
 
-@SEAMS.wrap(_keras_private.BACK_UP, _keras_private.REMOVE_BACKUP)
+@SEAMS.wrap(_keras_private.BACK_UP)
+def _back_up(save: seams.Original, callback: keras.callbacks.BackupAndRestore) -> None:
+    # Training may be killed at any moment: the weights' file itself says where training was, and
+    # the other file is never half written.
+    if not _is_shared_path(callback.model, callback.backup_dir):
+        return save(callback)
+    target = pathlib.Path(callback._training_metadata_path)
+    own = target.with_name(f".rank{callback.model.distribute_strategy.rank}.{target.name}")
+    backing_up = _backing_up.set(callback)
+    callback._training_metadata_path = str(own)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy(target, own)  # For `double_checkpoint`.
+        _retry_on_removal(save, callback)
+        os.replace(own, target)
+    finally:
+        callback._training_metadata_path = str(target)
+        _backing_up.reset(backing_up)
+    return None
+
+
+@SEAMS.wrap(_keras_private.REMOVE_BACKUP)
 def _retry_on_removal(
     method: seams.Original, callback: keras.callbacks.Callback, *args: Any, **kwargs: Any
 ) -> object:

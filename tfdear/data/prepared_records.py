@@ -1,0 +1,138 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Prepared examples as raw records, for a disk that holds those."""
+
+import re
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdear.data.preparation import Preparation
+from tfdear.data.record_source import RecordSource, fingerprint_of
+
+
+class PreparedRecords:
+    """The examples of a source, each tensor serialized.
+
+    Args:
+        source: Of raw records.
+        preparation: What makes examples of them.
+        threads: Calls of it at a time.
+    """
+
+    def __init__(self, source: RecordSource, preparation: Preparation, threads: int):
+        self._source = source
+        self._preparation = preparation
+        specs = tf.nest.flatten(source.element_spec)
+        count = len(tf.nest.flatten(preparation.element_spec))
+
+        def serialized(*raw: tf.Tensor) -> list[tf.Tensor]:
+            example = tf.nest.flatten(preparation.function(*raw))
+            return [tf.io.serialize_tensor(tensor) for tensor in example]
+
+        def all_of(*raw: tf.Tensor) -> list[tf.Tensor]:
+            return tf.map_fn(
+                lambda record: serialized(*record),
+                raw,
+                parallel_iterations=threads,
+                fn_output_signature=[tf.string] * count,
+            )
+
+        self._one = tf.function(serialized).get_concrete_function(*specs)
+        self._all = tf.function(all_of).get_concrete_function(
+            *(tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in specs)
+        )
+        self._count = count
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    @property
+    def element_spec(self) -> object:
+        """A scalar string for each tensor of an example."""
+        return (tf.TensorSpec([], tf.string),) * self._count
+
+    def parse(self, *texts: tf.Tensor) -> object:
+        """The example that was serialized."""
+        specs = tf.nest.flatten(self._preparation.element_spec)
+        tensors = [
+            tf.ensure_shape(tf.io.parse_tensor(text, spec.dtype), spec.shape)
+            for text, spec in zip(texts, specs, strict=True)
+        ]
+        return tf.nest.pack_sequence_as(self._preparation.element_spec, tensors)
+
+    def read(self, numbers: np.ndarray) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """As `RecordSource.read`."""
+        raw, failed = self._source.read(numbers)
+        errors = failed.numpy().astype(object)
+        good = np.flatnonzero(errors == b"")
+        records = [tf.gather(tensor, good) for tensor in raw]
+        try:
+            examples = self._all(*records)
+        except tf.errors.OpError:
+            # One of them at least; the others are as good as ever.
+            rows = []
+            for place, *record in zip(good.tolist(), *records, strict=True):
+                try:
+                    rows.append(self._one(*record))
+                except tf.errors.OpError as error:
+                    # What comes before is where in Python the node was made.
+                    why = error.message.strip().split("\n\n")[-1]
+                    errors[place] = f"INVALID_ARGUMENT: {why}".encode()
+            good = np.flatnonzero(errors == b"")
+            nothing = [tf.zeros([0], tf.string)] * self._count
+            columns = zip(*rows, strict=True)
+            examples = [tf.stack(column) for column in columns] if rows else nothing
+        places = good[:, np.newaxis]
+        texts = [tf.scatter_nd(places, example, [len(numbers)]) for example in examples]
+        return texts, tf.constant(errors, tf.string)
+
+    @property
+    def records_per_read(self) -> int:
+        """As of the source."""
+        return self._source.records_per_read
+
+    def fingerprint(self) -> str:
+        """As `RecordSource.fingerprint`: also of the function, and of what it captured."""
+        return fingerprint_of(
+            self._source.fingerprint(), _text_of(self._preparation.function), *self._captured()
+        )
+
+    def _captured(self) -> list[bytes]:
+        values = []
+        for tensor in self._preparation.function.captured_inputs:
+            if tensor.dtype == tf.resource:
+                # A variable or a table: by its contents, as far as they can be read.
+                known = [v for v in self._preparation.function.variables if v.handle is tensor]
+                values += [tf.io.serialize_tensor(v.read_value()).numpy() for v in known]
+            elif tensor.dtype != tf.variant:
+                values.append(tf.io.serialize_tensor(tensor).numpy())
+        return values
+
+    def modification_times(self) -> np.ndarray:
+        """Those of the source."""
+        return self._source.modification_times()
+
+    def name(self, number: int) -> str:
+        """What the source calls a record."""
+        return self._source.name(number)
+
+
+def _text_of(function: Any) -> str:
+    """A function's graph, the same in every process that traces it."""
+    definition = function.graph.as_graph_def()
+    called = {part.signature.name: part for part in definition.library.function}
+    definition.ClearField("library")
+    texts = [str(definition)]
+    if not called:
+        return texts[0]
+    # TensorFlow counts the functions of a process in their names, and lists them in any order: here
+    # they have the numbers of the order in which they are called.
+    name = re.compile("|".join(rf"\b{re.escape(each)}\b" for each in called))
+    order: dict[str, int] = {}
+    for text in texts:
+        for found in name.findall(text):
+            if found not in order:
+                order[found] = len(order)
+                texts.append(str(called[found]))
+    return name.sub(lambda found: f"function{order[found[0]]}", "\n".join(texts))
