@@ -105,10 +105,10 @@ def test_what_is_damaged_is_left_out_and_what_is_gone_is_not(tmp_path):
     with tf.io.TFRecordWriter(str(path)) as writer:
         for number in range(20):
             writer.write(str(number).ljust(20).encode())
-    source = tfdear.data.TFRecordFiles(path)
     content = bytearray(path.read_bytes())
     content[5 * 36 + 20] ^= 1
     path.write_bytes(content)
+    source = tfdear.data.TFRecordFiles(path)
     cache = tfdear.data.DataCache(source, tf.strings.to_number, on_error="skip")
     numbers = np.concatenate(list(cache.batches(8, shuffle=False).as_numpy_iterator()))
     assert numbers.tolist() == [number for number in range(20) if number != 5]
