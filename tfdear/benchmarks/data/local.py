@@ -76,27 +76,21 @@ def measure(
                 names = [name for name, of in groups.items() if of is group]
                 group.call("close", _OPEN_SECONDS, names=names)
     with netlab.temporary(1, None) as lab, contextlib.ExitStack() as stack:
-        pair = lab.with_ranks(2)
-        groups = {
-            name: stack.enter_context(Group("with_pipelines", sys.executable, pair))
-            for name in (_OURS, _CACHE)
-        }
-        groups[_OURS].call("join", _OPEN_SECONDS)
+        pair = stack.enter_context(Group("with_pipelines", sys.executable, lab.with_ranks(2)))
+        pair.call("join", _OPEN_SECONDS)
         for nbytes in sizes:
             count = max(2 * batch_size, cached_bytes // nbytes)
             shape = {"nbytes": nbytes, "batch_size": batch_size, "count": count}
-            groups[_OURS].call("open_cache", _OPEN_SECONDS, name=_OURS, **shape)
-            groups[_CACHE].call(
-                "open_pipeline", _OPEN_SECONDS, name=_CACHE, kind="cache()", **shape
-            )
+            pair.call("open_cache", _OPEN_SECONDS, name=_OURS, **shape)
+            pair.call("open_pipeline", _OPEN_SECONDS, name=_CACHE, kind="cache()", **shape)
+            groups = {_OURS: pair, _CACHE: pair}
             rates = _turns(groups, repeats)
             case = f"two ranks, {nbytes / 1000:g} KB"
             _tell_rates(tell, case, rates)
             findings.rows.append({"case": case, "nbytes": nbytes, "rates": rates})
             ratio = median_ratio(rates[_OURS], rates[_CACHE])
             findings.figures.append(Figure(case, "one DataCache / two of cache()", ratio, 0.95))
-            for name, group in groups.items():
-                group.call("close", _OPEN_SECONDS, names=[name])
+            pair.call("close", _OPEN_SECONDS, names=list(groups))
 
 
 def _grain(

@@ -118,12 +118,13 @@ def open_pipeline(
         dataset = dataset.cache().shuffle(count)
     elif kind == "cache()":
         dataset = dataset.cache()
-    rank, world_size = _share()
-    dataset = dataset.batch(batch_size * world_size)
-    if kind == "plain":
-        # Every rank reads all of it, and takes its rows.
-        dataset = dataset.map(lambda batch: batch[rank * batch_size : (rank + 1) * batch_size])
-        dataset = dataset.prefetch(2)
+    if files:
+        # Batches of all ranks, as under a strategy: each reads all of it, and takes its rows.
+        rank, world_size = _share()
+        own = slice(rank * batch_size, (rank + 1) * batch_size)
+        dataset = dataset.batch(batch_size * world_size).map(lambda batch: batch[own]).prefetch(2)
+    else:
+        dataset = dataset.batch(batch_size)
     _pipelines[name] = lambda: dataset
     return time.monotonic() - begin
 
