@@ -107,7 +107,8 @@ class Preparation : public std::enable_shared_from_this<Preparation> {
       if (error.empty()) return Call(record);
       const std::string why(error);
       // What could be read, and is wrong, is left out; a source that cannot be read never is.
-      if (skip_ && (absl::StartsWith(why, "DATA_LOSS") || absl::StartsWith(why, "INVALID_ARGUMENT"))) {
+      if (skip_ &&
+          (absl::StartsWith(why, "DATA_LOSS") || absl::StartsWith(why, "INVALID_ARGUMENT"))) {
         Skip(record, why);
       } else {
         Fail(record, StatusCode::kUnavailable, "cannot be read: ", why);

@@ -62,7 +62,7 @@ _MAY_IMPORT = {
         "losses",
         "optimizers",
     },
-    "callbacks": {"compression", "engine", "job", "measure"},
+    "callbacks": {"compression", "data", "engine", "job", "measure"},
     "optimizers": {"gradients"},
     "ops": {"engine", "parallel_tensor_operator"},
     "integrations": {"_private", "data", "gradients", "job", "losses"},

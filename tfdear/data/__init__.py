@@ -5,15 +5,17 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tfdear.data.array_record_files import ArrayRecordFiles
     from tfdear.data.data_cache import DataCache
     from tfdear.data.image_folder import ImageFolder
     from tfdear.data.record_files import TFRecordFiles
 
-__all__ = ["DataCache", "ImageFolder", "TFRecordFiles"]
+__all__ = ["ArrayRecordFiles", "DataCache", "ImageFolder", "TFRecordFiles"]
 
 _HOMES = {
     "DataCache": "data_cache",
     "ImageFolder": "image_folder",
+    "ArrayRecordFiles": "array_record_files",
     "TFRecordFiles": "record_files",
 }
 

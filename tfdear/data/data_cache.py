@@ -12,7 +12,14 @@ import tensorflow as tf
 from tfdear._private import seams
 from tfdear.base.checks import is_number, is_whole
 from tfdear.base.sizes import bytes_of
-from tfdear.data import cache_options, fill_progress, fit_epochs, global_batches, shared_examples
+from tfdear.data import (
+    cache_options,
+    fill_progress,
+    fit_epochs,
+    global_batches,
+    shared_examples,
+    shared_listing,
+)
 from tfdear.data.cached_batches import CachedBatches
 from tfdear.data.dataset_records import DatasetRecords
 from tfdear.data.disk_cache import DiskCache
@@ -20,7 +27,6 @@ from tfdear.data.preparation import Preparation
 from tfdear.data.prepared_records import PreparedRecords
 from tfdear.data.read_statistics import ReadStatistics
 from tfdear.data.record_source import RecordSource
-from tfdear.data.shared_listing import list_source
 from tfdear.engine.example_store import ExampleReader
 from tfdear.job import job as job_module
 
@@ -140,23 +146,24 @@ class DataCache:
         self._disk: DiskCache | None = None
         memory_bytes = cache_options.memory_bytes_of(memory)
         disk_bytes = None if disk is None else bytes_of(disk, "disk")
-        list_source(source, directory, version, self._job)
+        shared_listing.list_source(source, directory, version, self._job)
         local_size = 1 if self._job is None else self._job.node.local_size
         self._threads = threads or max(1, len(os.sched_getaffinity(0)) // local_size)
-        preparation = Preparation.trace(prepare, source.element_spec)
-        self._preparation = preparation
+        self._preparation = Preparation.trace(prepare, source.element_spec)
         self._source: RecordSource = source
         self._reads = ReadStatistics()
         if directory is not None:
             if disk_holds == "prepared":
+                self._preparation.check(source)
                 prepared = PreparedRecords(source, self._preparation, self._threads)
                 self._preparation = Preparation.trace(prepared.parse, prepared.element_spec)
                 self._source = prepared
             self._disk = self._source = shared_examples.open_disk(
-                self._source, directory, disk_bytes, version, verify, self._job
+                self._source, source, directory, disk_bytes, version, verify, self._job
             )
             self._reads = self._disk.statistics
-        preparation.check(self._source if self._preparation is preparation else source)
+        if disk_holds == "raw" or directory is None:
+            self._preparation.check(self._source)
         self._read_ahead = read_ahead
         self._skip = on_error == "skip"
         description = {
@@ -171,8 +178,11 @@ class DataCache:
         )
         self._parted = placement == "sharded" and bool(self._store.parts)
         self._started = False
-        self._filling = fill_progress.Filling(self._store, self._reads, self._examples_of_node())
-        self._end_telling: Callable[[], object] = _nothing
+        of_node = shared_examples.examples_of_node(self._store, self._job) if self._parted else None
+        self._filling = fill_progress.Filling(
+            self._store, self._reads, len(source) if of_node is None else of_node
+        )
+        self._end_telling: Callable[[], object] = lambda: None
         if self._disk is not None:
             # The index of what was written, also where the script ends without `close`.
             weakref.finalize(self, self._disk.close)
@@ -374,12 +384,6 @@ class DataCache:
         if self._job is None or self._job.rank == 0:
             self._end_telling = fill_progress.tell(self._filling)
 
-    def _examples_of_node(self) -> int:
-        if not self._parted or self._job is None:
-            return len(self)
-        own = self._job.node.node_rank
-        return sum(end - begin for node, begin, end in self._store.parts if node == own)
-
     def _check_open(self) -> None:
         if self._store.is_closed:
             raise ValueError("This DataCache was closed. Make another one.")
@@ -393,7 +397,3 @@ class DataCache:
             return spec
         numbers = tf.TensorSpec([None], tf.int64)
         return (*spec, numbers) if type(spec) is tuple else (spec, numbers)
-
-
-def _nothing() -> None:
-    pass

@@ -11,22 +11,21 @@ import tensorflow as tf
 
 from tfdear.data import shared_listing
 from tfdear.data.disk_writer import FRAME_BYTES
-from tfdear.data.record_source import fingerprint_of
-from tfdear.data.shared_listing import Found, ListedSource, Share
-from tfdear.data.source_files import SourceFiles, look_at, several_times
+from tfdear.data.pattern_files import PatternFiles
+from tfdear.data.shared_listing import Found, Share
+from tfdear.data.source_files import SourceFiles, several_times
 from tfdear.engine import library
 
 # What shared file systems deliver at once.
 _READ_BYTES = 5 << 20
 
 
-class TFRecordFiles(ListedSource):
+class TFRecordFiles(PatternFiles):
     """The records of TFRecord files, as a source of a `DataCache`.
 
     Use it for data in TFRecord files, wherever TensorFlow can read them. Where records are is found
     out by reading their lengths alone, when a `DataCache` is made: by the ranks of a job together,
-    each for some of the files. A raw record is a
-    scalar string.
+    each for some of the files. A raw record is a scalar string.
 
     Args:
         patterns: Paths of files, a string or several; may contain `*`, `?` and `[...]`. The files
@@ -51,34 +50,18 @@ class TFRecordFiles(ListedSource):
     """
 
     def __init__(self, patterns: str | os.PathLike | Sequence[str | os.PathLike]):
-        if isinstance(patterns, (str, os.PathLike)):
-            patterns = [patterns]
-        self._patterns = [os.fspath(pattern) for pattern in patterns]
-        if not self._patterns:
-            raise ValueError("`patterns` must name files. Received: no pattern")
-        self._files: SourceFiles | None = None
         self._offsets: list[np.ndarray] | None = None
         self._begins, self._paths = np.zeros(1, np.int64), tf.zeros([0], tf.string)
-        if not shared_listing.has_several_ranks():
-            self.list_files(shared_listing.alone)
+        super().__init__(patterns)
 
     @property
     def is_listed(self) -> bool:
         """As `ListedSource.is_listed`."""
         return self._offsets is not None
 
-    def arguments(self) -> list[str]:
-        """As `ListedSource.arguments`: the patterns."""
-        return self._patterns
-
-    def list_files(self, share: Share) -> None:
-        """As `ListedSource.list_files`: a part is what matches a pattern."""
-        found = share(len(self._patterns), lambda part: _matching(self._patterns[part]))
-        self._files = SourceFiles.joined(found).sorted()
-
     def find_records(self, share: Share, kept: np.ndarray | None) -> None:
         """As `ListedSource.find_records`: a part is a file."""
-        files = self._listed()
+        files = self.files()
         offsets = None if kept is None else _split(kept, files.sizes)
 
         def find(file: int) -> Found:
@@ -95,13 +78,6 @@ class TFRecordFiles(ListedSource):
         """As `ListedSource.record_lengths`."""
         return np.concatenate([np.diff(offsets) for offsets in self._indexed()])
 
-    def _listed(self) -> SourceFiles:
-        """The files, which are listed now if they have not been."""
-        if self._files is None:
-            self.list_files(shared_listing.alone)
-        assert self._files is not None
-        return self._files
-
     def _indexed(self) -> list[np.ndarray]:
         """The offsets of each file's records, which are looked for now if they have not been."""
         if self._offsets is None:
@@ -112,11 +88,6 @@ class TFRecordFiles(ListedSource):
     def __len__(self) -> int:
         self._indexed()
         return int(self._begins[-1])
-
-    @property
-    def element_spec(self) -> tf.TensorSpec:
-        """A scalar string."""
-        return tf.TensorSpec([], tf.string)
 
     def read(self, numbers: np.ndarray) -> tuple[list[tf.Tensor], tf.Tensor]:
         """As `RecordSource.read`."""
@@ -135,7 +106,7 @@ class TFRecordFiles(ListedSource):
             )
             return [records], errors
 
-        return self._listed().read(files, read)
+        return self.files().read(files, read)
 
     @property
     def records_per_read(self) -> int:
@@ -143,20 +114,11 @@ class TFRecordFiles(ListedSource):
         total = sum(int(offsets[-1]) for offsets in self._indexed())
         return math.ceil(_READ_BYTES * len(self) / max(total, 1)) or 1
 
-    def fingerprint(self) -> str:
-        """As `RecordSource.fingerprint`: of names and sizes, so that no file is read for it."""
-        files = self._listed()
-        return fingerprint_of(*files.paths, files.sizes)
-
-    def modification_times(self) -> np.ndarray:
-        """As `RecordSource.modification_times`: of all files."""
-        return self._listed().times
-
     def name(self, number: int) -> str:
         """The path of a record's file, and the record's place in it."""
         self._indexed()
         file = bisect.bisect_right(self._begins, number) - 1
-        return f"{self._listed().paths[file]}, record {number - self._begins[file]}"
+        return f"{self.files().paths[file]}, record {number - self._begins[file]}"
 
 
 def _index(files: SourceFiles, file: int) -> np.ndarray:
@@ -165,15 +127,6 @@ def _index(files: SourceFiles, file: int) -> np.ndarray:
     if changes := files.changes(np.array([file])):
         raise ValueError(changes[file])
     return offsets
-
-
-def _matching(pattern: str) -> Found:
-    found = look_at(several_times(lambda: tf.io.gfile.glob(pattern)))
-    if not len(found["sizes"]):
-        raise ValueError(
-            f"No file matches {pattern!r}. Check the path; relative ones start at {os.getcwd()!r}."
-        )
-    return found
 
 
 def _split(lengths: np.ndarray, sizes: np.ndarray) -> list[np.ndarray] | None:

@@ -8,8 +8,6 @@ import zipfile
 import numpy as np
 from absl import logging
 
-from tfdear.data import disk_folder
-
 # A zip file, whose checksum is compared when it is read.
 _NAME = "records.npz"
 
@@ -34,17 +32,16 @@ def load(folder: pathlib.Path) -> np.ndarray | None:
 
 
 def keep(folder: pathlib.Path, lengths: np.ndarray) -> None:
-    """Writes an index unless there is a whole one, or another job writes into the folder."""
-    held = None if load(folder) is not None else disk_folder.lock(folder)
-    if held is None:
+    """Writes an index unless there is a whole one."""
+    if load(folder) is not None:
         return
     aside = folder / f"{_NAME}.new"
     try:
-        with held, aside.open("wb") as file:
+        with aside.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, lengths=lengths.astype(np.int64))
             file.flush()
             os.fsync(file.fileno())
-            aside.replace(folder / _NAME)
+        aside.replace(folder / _NAME)
     except OSError as error:
         aside.unlink(missing_ok=True)
         logging.warning("tfdear: DataCache on disk: there is no index of the source: %s", error)

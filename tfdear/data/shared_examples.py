@@ -3,15 +3,18 @@
 
 import json
 import os
+import pathlib
 import secrets
+from typing import BinaryIO
 
 from absl import logging
 
 from tfdear import errors
-from tfdear.data import disk_folder
+from tfdear.data import disk_folder, record_index
 from tfdear.data.disk_cache import DiskCache
 from tfdear.data.global_batches import row_range
 from tfdear.data.record_source import RecordSource
+from tfdear.data.shared_listing import ListedSource
 from tfdear.engine.example_store import ExampleStore
 from tfdear.job.job import Job
 
@@ -21,6 +24,7 @@ _ALONE_TIMEOUT = 600.0
 
 def open_disk(
     source: RecordSource,
+    listed: RecordSource,
     directory: str | os.PathLike,
     most_bytes: int | None,
     version: str,
@@ -31,6 +35,7 @@ def open_disk(
 
     Args:
         source: The records.
+        listed: What they are made of, whose files were listed.
         directory: A folder of this node.
         most_bytes: Of what the ranks of a node write; None: all but a tenth of what is free.
         version: Text that records of other versions differ in.
@@ -41,15 +46,18 @@ def open_disk(
         ValueError: The directory cannot be used.
     """
     folder = disk_folder.open_folder(directory, source, version)
+    index_folder = disk_folder.open_folder(directory, listed, version)
     disk_folder.describe(folder, source)
     if most_bytes is None:
         most_bytes = disk_folder.free_bytes(folder) * 9 // 10
     if job is None or job.world_size == 1:
         held = disk_folder.lock(folder)
+        _keep_index(listed, index_folder, held)
         writer = None if held is None else 0
         return DiskCache(source, folder, writer, most_bytes, held, verify=verify)
     node = job.node
     held = disk_folder.lock(folder) if node.local_rank == 0 else None
+    _keep_index(listed, index_folder, held)
     told = [
         json.loads(text) for text in job.exchange(json.dumps([node.node_rank, held is not None]))
     ]
@@ -117,6 +125,9 @@ def open_store(
     store.unpublish()
     if all(shares) and (placement == "replicated" or len(nodes) == 1):
         return store
+    if job.last_end is not None:
+        # Others may read on when this rank's script has ended.
+        job.last_end.await_at_exit()
     token = ranks[0]["token"]
     addresses = job.exchange(store.serve(job.listen_address, token))
 
@@ -135,6 +146,21 @@ def open_store(
             for member in members:
                 ask(member, [member])
     return store
+
+
+def _keep_index(source: RecordSource, folder: pathlib.Path, held: BinaryIO | None) -> None:
+    """Keeps where records are, if this rank may write and there is something to keep."""
+    if held is None or not isinstance(source, ListedSource):
+        return
+    lengths = source.record_lengths()
+    if lengths is not None:
+        record_index.keep(folder, lengths)
+
+
+def examples_of_node(store: ExampleStore, job: Job | None) -> int:
+    """How many examples the ranks of this node own, of a store in parts."""
+    node = 0 if job is None else job.node.node_rank
+    return sum(end - begin for number, begin, end in store.parts if number == node)
 
 
 def _map_all(store: ExampleStore, peers: list[int], ranks: list[dict]) -> list[int]:

@@ -103,15 +103,10 @@ def list_source(
         return
     if share is not alone:  # Alone it lists them when it is made.
         source.list_files(share)
-    if directory is None:
-        source.find_records(share, None)
-        return
-    folder = disk_folder.open_folder(directory, source, version)
-    source.find_records(share, record_index.load(folder))
-    lengths = source.record_lengths()
-    if lengths is not None and (job is None or job.node.local_rank == 0):
-        disk_folder.describe(folder, source)
-        record_index.keep(folder, lengths)
+    kept = None
+    if directory is not None:
+        kept = record_index.load(disk_folder.open_folder(directory, source, version))
+    source.find_records(share, kept)
 
 
 def alone(parts: int, find: Find) -> list[Found]:

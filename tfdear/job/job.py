@@ -11,6 +11,7 @@ from tfdear.engine.plan import PlanFormat, SparseBuckets
 from tfdear.fusion import planner
 from tfdear.job import compressed_buckets, seeds, table_costs
 from tfdear.job.groups import ProcessGroups
+from tfdear.job.last_end import LastEnd
 from tfdear.job.links import Links
 from tfdear.job.options import (
     TIMELINE_VARIABLE,
@@ -52,6 +53,7 @@ class Job:
         self.rank = cluster.rank
         self.world_size = cluster.world_size
         self.monitor: Monitor | None = None
+        self.last_end: LastEnd | None = None
         # Plans tensor fusion, on rank 0.
         self.tuner: Tuner | None = None
         # Chooses exchanges of tables; None: a rank alone has none.
@@ -96,6 +98,7 @@ class Job:
         )
         self.monitor.start()
         exit_handlers.install(self.monitor, drain=self._drain)
+        self.last_end = LastEnd(self._rendezvous, self.rank, self.monitor)
         try:
             self._start(self.monitor)
         except Exception as error:

@@ -20,6 +20,7 @@ namespace {
 // wanted next do not wait behind many.
 constexpr size_t kMostAsked = 128;
 constexpr std::chrono::seconds kConnectTime{30};
+constexpr size_t kAtOnce = size_t{16} << 20;
 // What goes on without a break is noted so often, so that it does not fill the record of events.
 constexpr int64_t kNotedMicros = 100000;
 
@@ -166,8 +167,15 @@ Status ExampleClient::ReceiveAnswer() {
   }
   std::shared_ptr<std::vector<char>> bytes;
   if (here) {
-    bytes = std::make_shared<std::vector<char>>(answer.bytes);
-    TFDEAR_RETURN_IF_ERROR(socket_.Receive(bytes->data(), bytes->size(), options_.timeout, stop_));
+    bytes = std::make_shared<std::vector<char>>();
+    // Memory for what comes, not for what is said to come.
+    while (bytes->size() < answer.bytes) {
+      const size_t received = bytes->size();
+      const size_t more = std::min<size_t>(answer.bytes - received, std::max(received, kAtOnce));
+      bytes->resize(received + more);
+      TFDEAR_RETURN_IF_ERROR(
+          socket_.Receive(bytes->data() + received, more, options_.timeout, stop_));
+    }
     received_bytes_ += answer.bytes;
     if (options_.verify && Crc32c(bytes->data(), bytes->size()) != answer.crc) {
       return Internal("the checksum of example ", answer.example, " does not match");

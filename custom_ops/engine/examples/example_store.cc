@@ -118,44 +118,27 @@ bool ExampleStore::Find(int64_t example, Record* record) const {
 
 void ExampleStore::ReadFrom(const ReadingOrder& order, int64_t epoch, int64_t position) {
   MutexLock lock(mutex_);
-  if (has_course_ || options_.examples == 0) return;
-  has_course_ = true;
-  course_ = {order, epoch, std::min(position, options_.examples)};
+  if (course_.begun() || options_.examples == 0) return;
+  course_.Begin(order, epoch, position);
   own_->Start();
   to_prepare_.notify_all();
 }
 
-bool ExampleStore::InHandLocked(int64_t example) const {
-  return preparing_.count(example) > 0 || asked_.count(example) > 0 || made_.count(example) > 0;
-}
-
 int64_t ExampleStore::NextOnCourseLocked() {
-  if (!has_course_ || own_->full()) return -1;
-  for (; passed_ < options_.examples; ++passed_) {
-    if (course_.position == options_.examples) {
-      ++course_.epoch;
-      course_.position = 0;
-      order_ = nullptr;
-    }
-    if (order_ == nullptr) {
-      order_ = std::make_unique<EpochOrder>(course_.order, course_.epoch, options_.examples);
-    }
-    const int64_t example = order_->At(course_.position++);
-    if (!own_->Has(example) || InHandLocked(example)) continue;
-    // What failed is tried again only for those who want it.
+  if (own_->full()) return -1;
+  return course_.Next([this](int64_t example) TFDEAR_REQUIRES(mutex_) {
     Record record;
-    if (own_->Failed(example) || Find(example, &record)) continue;
-    passed_ = 0;
-    return example;
-  }
-  return -1;
+    // What failed is tried again only for those who want it.
+    return own_->Has(example) && !InHandLocked(example) && !own_->Failed(example) &&
+           !Find(example, &record);
+  });
 }
 
 std::vector<int64_t> ExampleStore::Next(size_t most, size_t most_in_order) {
   std::vector<int64_t> examples;
   MutexLock lock(mutex_);
   while (closed_.ok()) {
-    const bool in_order = urgent_.empty() && !course_.order.shuffle;
+    const bool in_order = urgent_.empty() && course_.in_order();
     while (examples.size() < (in_order ? most_in_order : most)) {
       int64_t example = -1;
       if (!urgent_.empty()) {
@@ -365,11 +348,6 @@ Status ExampleStore::Take(int64_t example, const std::function<bool()>& cancelle
   record->waited = true;
   GiveUp(example);
   return status;
-}
-
-void ExampleStore::Wake() {
-  MutexLock lock(mutex_);
-  there_.notify_all();
 }
 
 Status ExampleStore::AwaitFilled(std::chrono::milliseconds time, bool* filled) {

@@ -17,8 +17,8 @@
 
 #include "custom_ops/engine/base/status.h"
 #include "custom_ops/engine/base/thread_annotations.h"
-#include "custom_ops/engine/examples/epoch_order.h"
 #include "custom_ops/engine/examples/example_client.h"
+#include "custom_ops/engine/examples/example_course.h"
 #include "custom_ops/engine/examples/example_segment.h"
 #include "custom_ops/engine/examples/example_server.h"
 
@@ -118,7 +118,10 @@ class ExampleStore {
   // on.
   Status Take(int64_t example, const std::function<bool()>& cancelled, Record* record)
       TFDEAR_EXCLUDES(mutex_);
-  void Wake() TFDEAR_EXCLUDES(mutex_);
+  void Wake() TFDEAR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    there_.notify_all();
+  }
 
   // Waits for so long until all examples that this rank owns are there, do not fit, or failed.
   // `filled`: whether that is so. An error: that of the first which failed, or of Close().
@@ -148,15 +151,11 @@ class ExampleStore {
     int64_t end = 0;
     ExampleClient* client = nullptr;
   };
-  // The place that has been prepared up to.
-  struct Course {
-    ReadingOrder order;
-    int64_t epoch = 0;
-    int64_t position = 0;
-  };
 
   explicit ExampleStore(const Options& options)
-      : options_(options), limit_(std::make_shared<RateLimit>(options.max_rate)) {}
+      : options_(options),
+        limit_(std::make_shared<RateLimit>(options.max_rate)),
+        course_(options.examples) {}
 
   // The rank of the node that owns an example, if it is another one; null: this one, or none.
   const Peer* PeerOf(int64_t example) const;
@@ -170,7 +169,9 @@ class ExampleStore {
   ExampleServer::Look LookFor(int64_t example) const;
   void Receive(const ExampleClient::Answer& answer) TFDEAR_EXCLUDES(mutex_);
   // Whether it is not to be prepared or asked for now.
-  bool InHandLocked(int64_t example) const TFDEAR_REQUIRES(mutex_);
+  bool InHandLocked(int64_t example) const TFDEAR_REQUIRES(mutex_) {
+    return preparing_.count(example) > 0 || asked_.count(example) > 0 || made_.count(example) > 0;
+  }
   // Has it prepared here.
   void DemandLocked(int64_t example) TFDEAR_REQUIRES(mutex_);
   // The same, or asks another node.
@@ -198,10 +199,7 @@ class ExampleStore {
   std::unordered_map<int64_t, int> wanted_ TFDEAR_GUARDED_BY(mutex_);
   std::deque<int64_t> urgent_ TFDEAR_GUARDED_BY(mutex_);
   std::unordered_map<int64_t, Made> made_ TFDEAR_GUARDED_BY(mutex_);
-  bool has_course_ TFDEAR_GUARDED_BY(mutex_) = false;
-  Course course_ TFDEAR_GUARDED_BY(mutex_);
-  std::unique_ptr<EpochOrder> order_ TFDEAR_GUARDED_BY(mutex_);  // Of the course's epoch.
-  int64_t passed_ TFDEAR_GUARDED_BY(mutex_) = 0;  // Positions since something was to be prepared.
+  ExampleCourse course_ TFDEAR_GUARDED_BY(mutex_);  // What is prepared next.
   // Own examples that failed so far and have not come since, and why the first one did.
   std::unordered_set<int64_t> failed_ TFDEAR_GUARDED_BY(mutex_);
   Status first_failure_ TFDEAR_GUARDED_BY(mutex_);
