@@ -8,11 +8,13 @@ import pathlib
 import random
 import time
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from event_rows import dear_steps
 
 from tfdear import errors
+from tfdear.data import disk_writer, record_index
 from tfdear.integrations.keras import residuals as residual_files
 from tfdear.measure import clock, timeline
 from tfdear.measure import drawing as timeline_drawing
@@ -275,7 +277,30 @@ class ResidualFiles:
         return True
 
 
-SUBJECTS = (Traces, Timelines, StoreRecords, ResidualFiles)
+class CacheIndices:
+    """Where the records of a cache are, on disk: what is damaged is looked for again."""
+
+    def __init__(self, folder: pathlib.Path):
+        self._folder = folder
+        self._places = np.zeros(20, disk_writer.PLACE)
+        self._places["number"] = np.arange(20)
+        np.save(folder / "index.npy", self._places)
+        self._lengths = np.arange(50)
+        record_index.keep(folder, self._lengths)
+        self._whole = {path: path.read_bytes() for path in folder.iterdir()}
+
+    def take(self, draw: random.Random) -> bool:
+        for path, whole in self._whole.items():
+            path.write_bytes(damaged_bytes(whole, draw))
+        places = disk_writer.load_index(self._folder / "index.npy")
+        assert places is None or places.dtype == disk_writer.PLACE
+        lengths = record_index.load(self._folder)
+        if lengths is not None:  # It has a checksum.
+            np.testing.assert_array_equal(lengths, self._lengths)
+        return places is not None
+
+
+SUBJECTS = (Traces, Timelines, StoreRecords, ResidualFiles, CacheIndices)
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)

@@ -26,7 +26,7 @@ def load_index(path: pathlib.Path) -> np.ndarray | None:
     """The places that an index has, of dtype `PLACE`; None: it is no index."""
     try:
         places = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+    except Exception:  # NumPy has no error for damaged files: what is parsed raises its own.
         return None
     return places if isinstance(places, np.ndarray) and places.dtype == PLACE else None
 
