@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tfdear.benchmarks import observed_files
 from tfdear.planning.table import Table
 from tfdear.planning.trace import Layer, Trace
 
@@ -194,6 +195,10 @@ def test_overlap(tmp_path):
         (["embeddings", "replay", "--scale", "-1"], "--scale must be 0 or more"),
         (["embeddings", "replay", "--counts", "5,6,1"], "none larger than the one before"),
         (["embeddings", "train", "--words", "0"], "--words must be at least 1"),
+        (["data", "--sizes", "12KB,small"], "`--sizes` must be a number of bytes"),
+        (["data", "--size", "8"], "--size must be at least 16 bytes"),
+        (["data", "--nodes", "2,1"], "--nodes takes whole numbers from 2"),
+        (["data", "--source-rate", "fast"], "a rate is written like"),
     ],
 )
 def test_wrong_arguments_are_refused_in_words(arguments, words, tmp_path):
@@ -363,3 +368,48 @@ def test_embeddings_train(tmp_path):
     assert rows["densified"]["sent"] > 0.9 * tables / 2
     assert rows["plain"]["sent"] < 0.3 * tables and rows["sharded"]["sent"] < 0.3 * tables
     assert all(row["median"] > 0 and row["memory"] > 0 for row in rows.values())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_data(tmp_path):
+    printed, numbers = benchmark(
+        tmp_path, "data", "--cases", "local", "remote", "source", "--sizes", "2KB", "--size", "4KB",
+        "--batch-size", "8", "--nodes", "2", "--rates", "200mbit", "--repeats", "2",
+        "--local-bytes", "200KB", "--remote-bytes", "2MB", "--source-bytes", "1MB",
+        "--source-rate", "50mbit", "--grain-python", "/nonexistent/python", timeout=280,
+    )  # fmt: skip
+    assert "Grain: not there; /nonexistent/python cannot run it" in printed
+    figures = {(figure["case"], figure["what"]): figure for figure in numbers["figures"]}
+    rows = {row["case"]: row for row in numbers["rows"]}
+    local, remote = rows["local, 2 KB"], rows["remote, 2 nodes, 200mbit"]
+    assert len(local["rates"]) == 5
+    assert all(rate > 0 for rates in local["rates"].values() for rate in rates)
+    # Half of the examples that a rank reads are on the other node, more or less.
+    assert 0.4 < remote["crossing"] / 2_000_000 < 0.6
+    # Of small examples, what asks for them counts as well.
+    assert 1.0 <= remote["sent"] / remote["crossing"] <= 1.15
+    for what in ("taken from others / 0.956 of the line", "DataCache / tf.data service"):
+        assert figures["remote, 2 nodes, 200mbit", what]["value"] > 0
+    if observed_files.missing() is None:
+        source = rows["source, 2 ranks, 50mbit"]
+        for name, first, later in (("DataCache", 1, 0), ("cache()", 2, 0), ("plain", 2, 2)):
+            # The records' places are looked for, too: by 13 bytes of each.
+            assert all(first <= turn["bytes"] <= first + 0.01 for turn in source["first"][name])
+            assert [turn["bytes"] for turn in source["later"][name]] == [later] * 2
+        assert figures["source, 2 ranks, 50mbit", "bytes of the first epoch / D"]["holds"]
+    else:
+        assert "source: not there" in printed
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_memory_of_data(tmp_path):
+    printed, numbers = benchmark(
+        tmp_path, "data", "--cases", "memory", "--size", "20KB", "--memory-bytes", "80MB",
+        "--batch-size", "16", "--repeats", "1",
+    )  # fmt: skip
+    (row,) = numbers["rows"]
+    # All ranks have a cache of their own; those of one DataCache share one.
+    assert row["taken"]["cache()"][0] >= 3.5 * row["bytes"]
+    assert row["taken"]["DataCache"][0] <= 2 * row["bytes"]

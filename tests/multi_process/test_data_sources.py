@@ -100,11 +100,14 @@ def test_a_job_reads_a_source_once(folder, tmp_path):
 
 
 _SHARED = """
+    import os
+    import sys
+
     import numpy as np
     import tensorflow as tf
 
     import tfdear
-    from tfdear.data import shared_listing
+    from tfdear.data import image_folder, shared_listing, source_files
     from tfdear.job import job
 
     strategy = tfdear.DearStrategy()
@@ -132,6 +135,20 @@ _SHARED = """
         share(9, fails)
     except tf.errors.DataLossError as error:
         print("the error:", error.message)
+    # A class is a part: who lists one looks at its files.
+    listed = []
+    look_at = source_files.look_at
+    image_folder.look_at = lambda paths: (listed.extend(paths), look_at(paths))[1]
+    folder = tfdear.data.ImageFolder(sys.argv[1])
+    cache = tfdear.data.DataCache(folder)
+    assert {os.path.basename(os.path.dirname(path)) for path in listed} == {
+        f"class{label}" for label in range(strategy.rank, 4, strategy.world_size)
+    }
+    assert folder.classes == [f"class{label}" for label in range(4)]
+    for content, label in cache.batches(11, shuffle=False):
+        for number in range(len(label)):
+            assert content[number].numpy().startswith(b"%d " % label[number].numpy())
+    assert len(cache) == 1 + 2 + 3 + 4
     try:
         tfdear.data.DataCache(tfdear.data.TFRecordFiles("/nowhere/*"))
     except ValueError as error:
@@ -139,8 +156,12 @@ _SHARED = """
 """
 
 
-def test_ranks_share_what_each_found():
-    for code, output in run_ranks(3, _SHARED, timeout=100):
+def test_ranks_share_what_each_found(tmp_path):
+    for label in range(4):
+        (tmp_path / f"class{label}").mkdir()
+        for file in range(label + 1):
+            (tmp_path / f"class{label}" / f"{file}").write_text(f"{label} {file}")
+    for code, output in run_ranks(3, _SHARED, timeout=100, arguments=(str(tmp_path),)):
         assert code == 0, output[-3000:]
         assert "the error: Rank 1: part 4 is damaged" in output
         assert "the other error: Rank 0: No file matches '/nowhere/*'" in output

@@ -1,6 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Files and words of other ranks, damaged at random: refused in words, or whole."""
 
+import base64
 import copy
 import functools
 import json
@@ -14,7 +15,7 @@ import tensorflow as tf
 from event_rows import dear_steps
 
 from tfdear import errors
-from tfdear.data import disk_writer, record_index
+from tfdear.data import disk_writer, record_index, shared_listing
 from tfdear.integrations.keras import residuals as residual_files
 from tfdear.measure import clock, timeline
 from tfdear.measure import drawing as timeline_drawing
@@ -300,7 +301,43 @@ class CacheIndices:
         return places is not None
 
 
-SUBJECTS = (Traces, Timelines, StoreRecords, ResidualFiles, CacheIndices)
+class SharedListings:
+    """What another rank found out about files, and its errors."""
+
+    rank, world_size = 0, 2
+
+    def __init__(self, folder: pathlib.Path):
+        self._error = {"code": 15, "text": "a file is damaged"}
+
+    def exchange(self, text: str) -> list[str]:
+        """The words of this rank, and the damaged ones of another that says the same."""
+        self._rounds += 1
+        if self._rounds > 2:
+            raise errors.TfdearError("the other rank has gone")
+        answer = json.loads(text)
+        if self._draw.random() < 0.2:
+            answer["error"] = self._error
+        elif self._draw.random() < 0.6:
+            content = damaged_bytes(base64.b64decode(answer["bytes"]), self._draw)
+            answer["bytes"] = base64.b64encode(content).decode()
+            return [text, json.dumps(answer)]
+        return [text, damaged(answer, self._draw).decode(errors="replace")]
+
+    def take(self, draw: random.Random) -> bool:
+        self._draw, self._rounds = draw, 0
+
+        def find(part: int) -> dict[str, np.ndarray]:
+            return {"lengths": np.arange(30), "paths": np.frombuffer(b"a\0b", np.uint8)}
+
+        try:
+            found = shared_listing.among(self)(2, find)
+        except (errors.TfdearError, ValueError, OSError, tf.errors.OpError) as error:
+            assert str(error)
+            return False
+        return len(found) == 2
+
+
+SUBJECTS = (Traces, Timelines, StoreRecords, ResidualFiles, CacheIndices, SharedListings)
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)

@@ -20,6 +20,8 @@ import tempfile
 import time
 from typing import Any
 
+from tfdear.benchmarks.group import BenchmarkError
+
 _PROGRAM = pathlib.Path(__file__).with_name("observing_file_system.py")
 _PACKAGE_PARENT = str(pathlib.Path(__file__).parents[2])
 _COUNTS_FILE = ".observed.json"
@@ -28,7 +30,7 @@ _SECONDS = 20.0
 _LAZILY = 2  # MNT_DETACH of umount2.
 
 
-class ObservedFilesError(RuntimeError):
+class ObservedFilesError(BenchmarkError):
     """A folder cannot be observed; the message says why."""
 
 

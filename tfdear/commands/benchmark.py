@@ -14,7 +14,7 @@ from typing import Any
 from tfdear.benchmarks import report
 from tfdear.benchmarks.group import BenchmarkError
 from tfdear.benchmarks.lab import LabError
-from tfdear.commands import benchmark_runs, embedding_benchmarks, output_file
+from tfdear.commands import benchmark_runs, data_benchmark, embedding_benchmarks, output_file
 from tfdear.commands.refusal import refuse
 from tfdear.planning import schedules
 
@@ -205,6 +205,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     # Steps of these models take as long to compute as their gradients on such a link.
     search.set_defaults(rate="2gbit", repeats=3)
     embedding_benchmarks.add_parser(kinds, _add)
+    data_benchmark.add_parser(kinds, _add)
 
 
 def _positive(convert: Callable[[str], Any]) -> Callable[[str], Any]:

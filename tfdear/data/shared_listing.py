@@ -11,11 +11,12 @@ the same error on all of them.
 
 import abc
 import base64
+import contextlib
 import io
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -137,14 +138,22 @@ def among(job: Job) -> Share:
                 "error": error,
             }
             pending = pending[limit:]
-            ranks = [json.loads(text) for text in job.exchange(json.dumps(told))]
-            for rank, answer in enumerate(ranks):
-                if answer["error"] is not None:
-                    raise _error_of(rank, answer["error"])
-                streams[rank] += base64.b64decode(answer["bytes"])
-            if not any(answer["more"] for answer in ranks):
+            more = False
+            for rank, text in enumerate(job.exchange(json.dumps(told))):
+                with _words_of(rank):
+                    answer = json.loads(text)
+                    streams[rank] += base64.b64decode(answer["bytes"], validate=True)
+                    more |= bool(answer["more"])
+                    told_error = answer["error"]
+                    failure = None if told_error is None else _error_of(rank, told_error)
+                if failure is not None:
+                    raise failure
+            if not more:
                 break
-        found = [_unframe(stream) for stream in streams]
+        found = []
+        for rank, stream in enumerate(streams):
+            with _words_of(rank):
+                found.append(_unframe(stream, len(range(rank, parts, job.world_size))))
         return [found[part % job.world_size].pop(0) for part in range(parts)]
 
     return share
@@ -166,7 +175,17 @@ def _frame(found: Found) -> bytes:
     return len(content.getvalue()).to_bytes(_LENGTH_BYTES, "little") + content.getvalue()
 
 
-def _unframe(stream: bytes) -> list[Found]:
+@contextlib.contextmanager
+def _words_of(rank: int) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # Parsers of NumPy and zip files raise their own.
+        raise errors.TfdearError(
+            f"Rank {rank} sent what is no part of a list of files: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _unframe(stream: bytes, parts: int) -> list[Found]:
     found, begin = [], 0
     while begin < len(stream):
         length = int.from_bytes(stream[begin : begin + _LENGTH_BYTES], "little")
@@ -174,6 +193,8 @@ def _unframe(stream: bytes) -> list[Found]:
         with np.load(io.BytesIO(stream[begin : begin + length]), allow_pickle=False) as arrays:
             found.append(dict(arrays))
         begin += length
+    if len(found) != parts:
+        raise ValueError(f"{len(found)} parts instead of {parts}")
     return found
 
 

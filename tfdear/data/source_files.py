@@ -21,9 +21,10 @@ Read: TypeAlias = Callable[[np.ndarray], tuple[list[tf.Tensor], tf.Tensor]]
 # What fails once on a shared file system may do so for a moment: it is read again after so long.
 _PAUSES = (0.1, 0.4)
 _CHANGED = (
-    "{} was changed while the job was running, or is another file on this node: it has {} bytes of "
-    "{}, and had {} bytes of {} when it was listed. Files must stay as they are as long as a cache "
-    "reads them; copies on several nodes must have the same times (cp --preserve=timestamps)."
+    "FAILED_PRECONDITION: {} was changed while the job was running, or is another file on this "
+    "node: it has {} bytes of {}, and had {} bytes of {} when it was listed. Files must stay as "
+    "they are as long as a cache reads them; copies on several nodes must have the same times (cp "
+    "--preserve=timestamps)."
 )
 
 
