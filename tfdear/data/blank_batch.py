@@ -26,7 +26,7 @@ def _component(spec: Any) -> Any:
     if isinstance(spec, tf.TensorSpec | tf.SparseTensorSpec) and spec.shape.rank != 0:
         rows = tf.zeros([0] + [size or 1 for size in spec.shape[1:]], spec.dtype)
         return tf.sparse.from_dense(rows) if isinstance(spec, tf.SparseTensorSpec) else rows
-    if isinstance(spec, type(tf.data.Dataset.from_tensors(None).element_spec)):
+    if type(spec).__name__ == "NoneTensorSpec":
         return None
     raise TypeError(
         "Every tensor of a batch needs a first dimension of rows: a rank that has no batch goes on "

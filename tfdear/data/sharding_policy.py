@@ -75,6 +75,15 @@ def shard(
     return own
 
 
+def of_one_rank(dataset: object) -> object:
+    """What a rank alone has of a data set: all of it, also where its pipeline has a hint."""
+    if not isinstance(dataset, tf.data.Dataset):
+        return dataset
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    hinted = policy == tf.data.experimental.AutoShardPolicy.HINT
+    return _tf_private.AUTO_SHARD_DATASET.get()(dataset, 1, 0, 1) if hinted else dataset
+
+
 def _divided(own: tf.data.Dataset) -> tf.data.Dataset | None:
     """What a rewritten pipeline divides among the ranks; None: nothing."""
     serialized = tf.raw_ops.DatasetToGraphV2(
@@ -99,6 +108,7 @@ def _divided(own: tf.data.Dataset) -> tf.data.Dataset | None:
         for number, shape in zip(types, shapes, strict=True)
     )
     source = shard_step.input[0].split(":")[0]
+    graph = _part_of(graph, source)
     function = tf.compat.v1.wrap_function(
         lambda: tf.graph_util.import_graph_def(graph, return_elements=[f"{source}:0"], name=""), []
     )
@@ -106,6 +116,24 @@ def _divided(own: tf.data.Dataset) -> tf.data.Dataset | None:
     found = tf.data.experimental.from_variant(variant, spec)
     found._source = function  # Its functions must stay.
     return found
+
+
+def _part_of(graph: tf.compat.v1.GraphDef, output: str) -> tf.compat.v1.GraphDef:
+    """What a node is computed from, with functions of its own."""
+    part = tf.compat.v1.graph_util.extract_sub_graph(graph, [output])
+    # TensorFlow changes functions under the names that they have, and takes no second one.
+    names = {
+        f.signature.name: f"tfdear_{id(part)}_{f.signature.name}" for f in graph.library.function
+    }
+    for function in part.library.function:
+        function.signature.name = names[function.signature.name]
+    nodes = [*part.node, *(node for f in part.library.function for node in f.node_def)]
+    for node in nodes:
+        for attribute in node.attr.values():
+            for called in (attribute.func, *attribute.list.func):
+                if called.name in names:
+                    called.name = names[called.name]
+    return part
 
 
 def _digest(elements: list[tuple[tf.Tensor, ...]]) -> int:

@@ -5,7 +5,15 @@ import itertools
 
 import tensorflow as tf
 
-from tfdear.data import common_end, examples, first_batch, global_batches, iterators, look_ahead
+from tfdear.data import (
+    common_end,
+    examples,
+    first_batch,
+    global_batches,
+    iterators,
+    look_ahead,
+    sharding_policy,
+)
 from tfdear.job import job as job_module
 from tfdear.job import options
 
@@ -38,8 +46,11 @@ class DataSets:
 
     def distribute(self, dataset: tf.data.Dataset) -> object:
         """Of a data set of global batches."""
-        # One that was handed out is a rank's already.
-        if self._job.world_size > 1 and not isinstance(dataset, iterators.DistributedDataset):
+        if isinstance(dataset, iterators.DistributedDataset):
+            return dataset  # A rank's already.
+        if self._job.world_size == 1:
+            dataset = sharding_policy.of_one_rank(dataset)
+        else:
             dataset = global_batches.distribute(
                 dataset,
                 self._job.rank,
