@@ -197,6 +197,71 @@ def parts_of_an_epoch(context):
     return results
 
 
+def restored(context):
+    """The batches of an iterator, after every one of which another takes its place."""
+    first, end = ((1, 19), (20, 21), (30, 30), (40, 51))[context.rank]
+    dataset = tf.data.Dataset.range(first, end).map(example).filter(lambda x, y: True).batch(4)
+    distributed = context.distribute(with_policy(dataset.unbatch().batch(4), POLICY.OFF))
+    manager = context.directory / f"iterator_{context.rank}"
+    iterator, steps = iter(distributed), []
+    for batch in iterator:
+        steps.append(batch[0]["number"].numpy().ravel().tolist())
+        path = tf.train.Checkpoint(iterator=iterator).write(str(manager))
+        iterator = iter(distributed)
+        tf.train.Checkpoint(iterator=iterator).read(path).assert_consumed()
+    return {"steps": padded(steps)}
+
+
+def every_form(context):
+    """Ragged, sparse and text."""
+    lengths = (3, 0, 5, 1)[: context.world_size]
+    first = 1 + 3 * sum(lengths[: context.rank])
+    count = lengths[context.rank]
+
+    def forms(number):
+        return {
+            "text": tf.strings.as_string(number),
+            "ragged": tf.RaggedTensor.from_row_splits(
+                tf.range(number % 4), tf.stack([tf.constant(0, tf.int64), number % 4])
+            ),
+            "sparse": tf.sparse.from_dense(tf.one_hot(number % 5, 5)),
+        }
+
+    def make(_):
+        numbers = tf.data.Dataset.range(first, first + 3 * count).filter(lambda number: True)
+        return numbers.map(forms).ragged_batch(3)
+
+    words, ragged, sparse, steps = [], [], [], 0
+    for batch in context.strategy.distribute_datasets_from_function(make):
+        words += [int(word) for word in batch["text"].numpy()]
+        ragged += tf.reduce_sum(tf.ones_like(batch["ragged"]), axis=[1, 2]).numpy().tolist()
+        sparse += tf.sparse.to_dense(batch["sparse"]).numpy().argmax(1).tolist()
+        steps += 1
+    return {"words": words, "ragged": ragged, "sparse": sparse, "steps": steps}
+
+
+class LookUp(Recorder):
+    def __init__(self):
+        super().__init__()
+        import tfdear
+
+        self.embedding = tfdear.layers.ShardedEmbedding(300, 1, embeddings_initializer="zeros")
+
+    def call(self, inputs):
+        return self.embedding(inputs["number"])[:, 0]
+
+
+def table_of_all_ranks(context):
+    with context.scope():
+        model = LookUp()
+        model.compile(keras.optimizers.SGD(RATE), "mse")
+    history = model.fit(own_generators(context, (7, 5, 0, 1)), epochs=2, verbose=0)
+    results = {"fit": padded(model.take()), "loss": history.history["loss"]}
+    results["table"] = model.embedding.embeddings.numpy()
+    context.wait_for_ranks()
+    return results
+
+
 def filtered(context):
     """The policy OFF, with a filter that leaves every rank another number of batches."""
     dataset = tf.data.Dataset.range(1, 134).map(example)
@@ -323,6 +388,9 @@ CASES = {
         nothing_anywhere,
         counted_and_not,
         parts_of_an_epoch,
+        restored,
+        every_form,
+        table_of_all_ranks,
         filtered,
         files,
         listed_files,
