@@ -64,8 +64,8 @@ class Sum {
       if (done_) return Result(ranks);
     }
     std::function<void()> deregister = [] {};
-    TF_RETURN_IF_ERROR(
-        tensorflow::RegisterCancellationCallback(manager, [this] { Cancel(); }, &deregister));
+    TF_RETURN_IF_ERROR(tensorflow::RegisterCancellationCallback(
+        manager, [this] { Cancel(); }, &deregister));
     const int64_t wait = Engine::Get()->waits()->Begin(name);
     absl::Status status;
     {
@@ -234,8 +234,7 @@ class CommonEndDatasetOp : public data::UnaryDatasetOpKernel {
         TF_RETURN_IF_ERROR(next_->status);
         TF_RETURN_IF_ERROR(writer->WriteScalar(prefix(), kPresent, int64_t{next_->present}));
         for (size_t i = 0; i < next_->components.size(); ++i) {
-          TF_RETURN_IF_ERROR(
-              writer->WriteTensor(prefix(), ComponentKey(i), next_->components[i]));
+          TF_RETURN_IF_ERROR(writer->WriteTensor(prefix(), ComponentKey(i), next_->components[i]));
         }
         return absl::OkStatus();
       }
@@ -254,9 +253,9 @@ class CommonEndDatasetOp : public data::UnaryDatasetOpKernel {
         if (components < 0) return absl::OkStatus();
         TF_RETURN_IF_ERROR(reader->ReadScalar(prefix(), kPresent, &present));
         if (components != static_cast<int64_t>(dataset()->types_.size())) {
-          return absl::InvalidArgumentError(absl::StrCat(
-              "this checkpoint is of another data set: its batches have ", components,
-              " components, those of this data set ", dataset()->types_.size()));
+          return absl::InvalidArgumentError(
+              absl::StrCat("this checkpoint is of another data set: its batches have ", components,
+                           " components, those of this data set ", dataset()->types_.size()));
         }
         Batch restored;
         restored.present = present != 0;
