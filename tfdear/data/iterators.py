@@ -19,7 +19,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
-from tfdear.data import autotuning, common_end, first_batch
+from tfdear.data import autotuning, common_end, first_batch, reading_order
 
 # Seconds for which the end of the script waits for running destructors. One that takes longer
 # sleeps, and ends with the process.
@@ -112,8 +112,11 @@ class DistributedDataset(tf.data.Dataset):
             return super().__iter__()
         with tf.device(self._variant_tensor.device):
             if self.comparison is None:
-                return self.iterate(self._together or self, None)
-            return self.iterate(self.comparison.dataset(self.every), self.comparison)
+                iterator = self.iterate(self._together or self, None)
+            else:
+                iterator = self.iterate(self.comparison.dataset(self.every), self.comparison)
+            iterator.in_order = self._together is not None or self.every is not None
+            return iterator
 
 
 class DistributedDatasetSpec(tf.data.DatasetSpec):
@@ -132,11 +135,19 @@ class DistributedIterator(_tf_private.iterator_ops.OwnedIterator):
     yields twice.
     """
 
+    in_order = False  # Whether functions read it in the order of the program.
+
     def __init__(self, dataset: tf.data.Dataset, comparison: first_batch.FirstBatch | None = None):
         self._comparison = None
         super().__init__(dataset)
         self._comparison = comparison
         _live.add(self)
+
+    @property
+    def _type_spec(self) -> tf.data.IteratorSpec:
+        if self.in_order:
+            return reading_order.InOrderSpec(self.element_spec)
+        return super()._type_spec
 
     # Every use of the iterator, also by a `tf.function`, asks for its resource.
     @property

@@ -212,6 +212,47 @@ def restored(context):
     return {"steps": padded(steps)}
 
 
+def two_in_a_function(context):
+    """A function that reads from two iterators, which TensorFlow would do at once."""
+    one = iter(own_generators(context, (3, 6, 2, 1)))
+    other = iter(own_generators(context, (7, 5, 9, 1)))
+
+    @tf.function
+    def both(one, other):
+        return next(one)[0]["number"], next(other)[0]["number"]
+
+    pairs = []
+    try:
+        while True:
+            pairs.append([numbers.numpy().ravel().tolist() for numbers in both(one, other)])
+    except tf.errors.OutOfRangeError:
+        pass
+    firsts, others = zip(*pairs, strict=True)
+    return {"one": padded(firsts), "other": padded(others)}
+
+
+def slow_rank(context):
+    """A rank whose batches take longer than others may be in a collective without being asked."""
+
+    def wait(number):
+        if number == 9:  # Of rank 0.
+            time.sleep(1.5)
+        return number
+
+    def late(x, y):
+        number = tf.numpy_function(wait, [x["number"]], tf.int64)
+        return {**x, "number": tf.ensure_shape(number, [1])}, y
+
+    lengths = (4, 6, 2, 1)
+    first = 1 + 4 * sum(lengths[: context.rank])
+    dataset = context.strategy.distribute_datasets_from_function(
+        lambda _: generated(lengths[context.rank], first).unbatch().map(late).batch(4)
+    )
+    model = recorder(context)
+    model.fit(dataset, epochs=2, verbose=0)
+    return {"fit": padded(model.take())}
+
+
 def every_form(context):
     """Ragged, sparse and text."""
     lengths = (3, 0, 5, 1)[: context.world_size]
@@ -389,6 +430,8 @@ CASES = {
         counted_and_not,
         parts_of_an_epoch,
         restored,
+        two_in_a_function,
+        slow_rank,
         every_form,
         table_of_all_ranks,
         filtered,
