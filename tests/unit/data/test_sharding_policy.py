@@ -68,6 +68,13 @@ def test_a_hint_says_what_is_divided(names, ranks):
     assert found == [list(range(rank, 26, ranks)) for rank in range(ranks)]
 
 
+def test_what_stands_before_a_hint_is_put_into_one_order():
+    numbers = tf.data.Dataset.range(26).map(lambda n: n, num_parallel_calls=4, deterministic=False)
+    dataset = with_policy(numbers.shard(HINT, HINT).batch(4), POLICY.HINT)
+    with pytest.warns(UserWarning, match="put into one order"):
+        assert parts(dataset, 2) == [list(range(rank, 26, 2)) for rank in range(2)]
+
+
 def test_a_rank_alone_has_everything(names):
     hinted = tf.data.TFRecordDataset(names).shard(HINT, HINT).batch(4)
     alone = sharding_policy.of_one_rank(with_policy(hinted, POLICY.HINT))
