@@ -54,12 +54,18 @@ def expected_weights(steps):
     return kernel, bias, losses
 
 
-def check_learned(reports, case, steps, epochs):
+def check_weights(reports, case, steps):
     kernel, bias, losses = expected_weights(steps)
-    weights, means = np.array(losses).reshape(epochs, -1, 2).transpose(2, 0, 1)
     for report in reports:
         np.testing.assert_allclose(report[case]["kernel"], kernel, rtol=1e-6, atol=1e-6)
         np.testing.assert_allclose(report[case]["bias"], bias, rtol=1e-6, atol=1e-6)
+    return losses
+
+
+def check_learned(reports, case, steps, epochs):
+    losses = check_weights(reports, case, steps)
+    weights, means = np.array(losses).reshape(epochs, -1, 2).transpose(2, 0, 1)
+    for report in reports:
         expected = (weights * means).sum(1) / weights.sum(1)
         np.testing.assert_allclose(report[case]["loss"], expected, rtol=1e-5)
         np.testing.assert_array_equal(report[case]["kernel"], reports[0][case]["kernel"])
@@ -163,6 +169,15 @@ def test_an_iterator_goes_on_where_a_checkpoint_was_written(reports):
     assert len({len(own) for own in steps}) == 1
     for rank, own in enumerate(steps):
         assert own[own > 0].tolist() == list(of_ranks[rank])
+
+
+def test_custom_loops(reports):
+    steps = steps_of(reports, "custom_loops", "steps")
+    assert len(steps) == 2 * 7
+    every = numbers_of((7, 5, 0, 1), len(reports))
+    for epoch in (steps[:7], steps[7:]):
+        np.testing.assert_array_equal(np.sort(np.concatenate(epoch)), every)
+    check_weights(reports, "custom_loops", steps)
 
 
 def test_two_iterators_in_a_function(reports):

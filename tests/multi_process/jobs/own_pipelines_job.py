@@ -212,6 +212,40 @@ def restored(context):
     return {"steps": padded(steps)}
 
 
+def custom_loops(context):
+    """An epoch of compiled steps, then one inside of a function."""
+    strategy = context.strategy
+    model = recorder(context)
+    with context.scope():
+        optimizer, squared = keras.optimizers.SGD(RATE), keras.losses.MeanSquaredError()
+        model.dense.build([None, 4])
+        optimizer.build(model.trainable_variables)
+
+    def step(batch):
+        model.record(batch)
+        with tf.GradientTape() as tape:
+            loss = squared(batch[1], model(batch[0]))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    @tf.function
+    def train(batch):
+        return strategy.reduce("SUM", strategy.run(step, args=(batch,)), axis=None)
+
+    @tf.function
+    def epoch(batches):
+        for batch in batches:
+            strategy.run(step, args=(batch,))
+
+    dataset = own_generators(context, (7, 5, 0, 1))
+    for batch in dataset:
+        train(batch)
+    epoch(dataset)
+    weights = dict(zip(("kernel", "bias"), model.get_weights(), strict=True))
+    return {"steps": padded(model.take()), **weights}
+
+
 def two_in_a_function(context):
     """A function that reads from two iterators, which TensorFlow would do at once."""
     one = iter(own_generators(context, (3, 6, 2, 1)))
@@ -430,6 +464,7 @@ CASES = {
         counted_and_not,
         parts_of_an_epoch,
         restored,
+        custom_loops,
         two_in_a_function,
         slow_rank,
         every_form,
