@@ -14,9 +14,10 @@
 namespace tfdear {
 namespace {
 
-constexpr const char* kLaneNames[] = {
-    "gradients",       "control",    "intra_node",     "inter_node",   "gradients_intra",
-    "gradients_inter", "embeddings", "embedding_rows", "delayed_rows", "exchanges"};
+constexpr const char* kLaneNames[] = {"gradients",  "control",         "intra_node",
+                                      "inter_node", "gradients_intra", "gradients_inter",
+                                      "embeddings", "embedding_rows",  "delayed_rows",
+                                      "exchanges",  "lengths"};
 static_assert(sizeof(kLaneNames) / sizeof(*kLaneNames) == kNumLanes, "every lane has a name");
 constexpr const char* kTransportNames[] = {"gloo", "shared_memory"};
 constexpr const char* kExchangeNames[] = {"all_gather", "reduce"};

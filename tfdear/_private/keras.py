@@ -87,7 +87,8 @@ _adapter("GeneratorDataAdapter.get_tf_dataset", "(self)")
 TF_DATASET_ADAPTER = _dataset("TFDatasetAdapter")
 _dataset("TFDatasetAdapter.__init__", sets="_dataset")
 _dataset("TFDatasetAdapter.num_batches")
-REGISTRY.name("keras.src.trainers.epoch_iterator", "EpochIterator.__init__", sets="_num_batches")
+for _attribute in ("_num_batches", "steps_per_epoch"):
+    REGISTRY.name("keras.src.trainers.epoch_iterator", "EpochIterator.__init__", sets=_attribute)
 # Counts the steps of an epoch.
 ENUMERATE_STEPS = REGISTRY.name(
     "keras.src.trainers.epoch_iterator", "EpochIterator._enumerate_iterator", "(self)"

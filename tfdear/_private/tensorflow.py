@@ -153,6 +153,8 @@ PREFETCH_DATASET = REGISTRY.name(_DATASETS + ".prefetch_op", "_PrefetchDataset")
 
 # What a dataset is to the C++ runtime, and what its functions were made of.
 REGISTRY.name(_DATASETS + ".dataset_ops", "DatasetV2._variant_tensor")
+REGISTRY.name(_DATASETS + ".dataset_ops", "DatasetV2._flat_structure")
+REGISTRY.name(_DATASETS + ".dataset_ops", "DatasetSpec._to_components", "(self, value)")
 REGISTRY.name(_DATASETS + ".dataset_ops", "DatasetV2._functions", "(self)")
 REGISTRY.name(_DATASETS + ".map_op", "_MapDataset.__init__", sets="_map_func")
 REGISTRY.name(_DATASETS + ".map_op", "_MapDataset.__init__", sets="_force_synchronous")
@@ -161,6 +163,13 @@ REGISTRY.name(
 )
 for _interleave in ("_ParallelInterleaveDataset", "_InterleaveDataset"):
     REGISTRY.name(_DATASETS + ".interleave_op", f"{_interleave}.__init__", sets="_cycle_length")
+
+# Divides a pipeline's files, or what its hint says, between ranks.
+AUTO_SHARD_DATASET = REGISTRY.name(
+    "tensorflow.python.data.experimental.ops.distribute",
+    "_AutoShardDataset",
+    "(input_dataset, num_workers, index, num_replicas=None)",
+)
 
 # Functions of the modules above.
 REGISTRY.name("tensorflow.python.ops.control_flow_util", "GraphOrParentsInXlaContext", "(graph)")

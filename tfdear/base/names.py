@@ -27,6 +27,8 @@ class Lane(enum.IntEnum):
     DELAYED_ROWS = 8
     # What scripts exchange, and tables that are read whole.
     EXCHANGES = 9
+    # Whether any rank has another batch of data that each has alone.
+    LENGTHS = 10
 
 
 class Transport(enum.IntEnum):

@@ -1,12 +1,14 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""The first global batch of every iteration is compared over the ranks.
+"""The first global batch of every epoch is compared over the ranks.
 
 [Note: The first batch comes twice]
 Every rank cuts its rows out of global batches that all ranks must share. Whether they do is checked
 in the pipeline, before the cut: there the first batch's checksum is taken. To have it before any
 step starts, an iterator's first element is read when the iterator is first used, and discarded; the
 pipeline yields it a second time, so that the script misses nothing, and the script's own data are
-not read again.
+not read again. Later batches, the first of an epoch where an iterator goes through several and all
+where that is asked for, are compared by the last step of the pipeline when they are asked for:
+there, and only there, the ranks come by in the same order.
 """
 
 import dataclasses
@@ -16,13 +18,13 @@ import hashlib
 import os
 import platform
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tfdear.data import autotuning, pipeline_order
+from tfdear.data import autotuning, blank_batch, pipeline_order
 
 # Takes a list of integers and returns every rank's, in the order of the ranks.
 Gather: TypeAlias = Callable[[list[int]], list[list[int]]]
@@ -43,7 +45,7 @@ _REMEDIES = (
 
 @dataclasses.dataclass(eq=False)
 class FirstBatch:
-    """Compares the first global batches that the iterators of one dataset yield."""
+    """Compares the first global batches of the epochs of one dataset."""
 
     source: tf.data.Dataset  # Yields global batches.
     share: Callable[[object], object]  # Returns this rank's rows of a batch.
@@ -53,20 +55,31 @@ class FirstBatch:
     order: pipeline_order.Order
     rank: int
     gather: Gather
+    gather_later: Gather  # The same, from within a pipeline.
     # The first row of the last first batch, by component; empty if they are not all tensors.
     row: list[np.ndarray] = dataclasses.field(default_factory=list, init=False)
     # Whether ranks hold different shares of the parts of that batch.
     is_uneven: bool = dataclasses.field(default=False, init=False)
     _digests: list[int] = dataclasses.field(default_factory=list, init=False)
     _rows: list[int] = dataclasses.field(default_factory=list, init=False)
+    _datasets: dict[int | None, tf.data.Dataset] = dataclasses.field(
+        default_factory=dict, init=False
+    )
 
-    @functools.cached_property
-    def dataset(self) -> tf.data.Dataset:
-        """The rank's rows of every batch, those of the first batch twice."""
+    def dataset(self, every: int | None = None) -> tf.data.Dataset:
+        """The rank's rows of every batch, those of the first batch twice.
 
+        `every`: the number of batches of which the pipeline compares the first; None: it compares
+        none. With one, the end is compared, too.
+        """
+        if every not in self._datasets:
+            self._datasets[every] = autotuning.switch_off_unused(self._rows_of_batches(every))
+        return self._datasets[every]
+
+    def _rows_of_batches(self, every: int | None) -> tf.data.Dataset:
         # AutoGraph would take longer to find nothing to convert than TensorFlow takes to trace.
         @tf.autograph.experimental.do_not_convert
-        def cut_and_note(position: tf.Tensor, batch: object) -> tuple[object, tf.Tensor]:
+        def cut_and_note(position: tf.Tensor, batch: object) -> tuple[object, tf.Tensor, tf.Tensor]:
             # Tensors first: their rows are examples. Then the components of the other values.
             flat = sorted(
                 tf.nest.flatten(batch), key=lambda value: not isinstance(value, tf.Tensor)
@@ -75,18 +88,23 @@ class FirstBatch:
             parts = tf.nest.flatten(flat, expand_composites=True)
             none = (None, tf.variant, tf.resource)
             plain = [value for value in parts if getattr(value, "dtype", None) not in none]
-            note = functools.partial(self._note, tensors)
-            # Declared stateless, as TensorFlow would refuse to save the iterator's position.
-            times = tf.cond(
-                position > 0,
-                lambda: np.int64(1),
-                lambda: tf.numpy_function(note, plain, tf.int64, stateful=False),
-            )
-            return self.share(batch), tf.ensure_shape(times, [])
+
+            def call(function: Callable) -> tf.Tensor:
+                # Declared stateless, as TensorFlow would refuse to save the iterator's position.
+                function = functools.partial(function, tensors)
+                return tf.numpy_function(function, plain, tf.int64, stateful=False)
+
+            times = tf.cond(position > 0, lambda: np.int64(1), lambda: call(self._note))
+            digests = tf.zeros([0], tf.int64)
+            if every is not None:
+                is_due = (position > 0) & (position % every == 0)
+                digests = tf.cond(is_due, lambda: call(_digests_of), lambda: digests)
+            return self.share(batch), tf.ensure_shape(times, []), tf.ensure_shape(digests, [None])
 
         @tf.autograph.experimental.do_not_convert
-        def repeat(rows: object, times: tf.Tensor) -> tf.data.Dataset:
-            return tf.data.Dataset.from_tensors(rows).repeat(times)
+        def repeat(rows: object, times: tf.Tensor, digests: tf.Tensor) -> tf.data.Dataset:
+            element = rows if every is None else (rows, digests)
+            return tf.data.Dataset.from_tensors(element).repeat(times)
 
         # As `enumerate` does, without the step that hides the pipeline before it.
         positions = tf.data.Dataset.range(np.iinfo(np.int64).max)
@@ -95,16 +113,42 @@ class FirstBatch:
             self.parallel_calls,
             deterministic=None if self.parallel_calls is None else True,
         )
-        return autotuning.switch_off_unused(self.finish(rows.flat_map(repeat)))
+        rows = self.finish(rows.flat_map(repeat))
+        return rows if every is None else self._compare_when_asked_for(rows, every)
+
+    def _compare_when_asked_for(self, rows: tf.data.Dataset, every: int) -> tf.data.Dataset:
+        """Takes rows with digests, and yields the rows when the digests were compared."""
+        specification = rows.element_spec
+        rows = tf.data.Dataset.zip((rows, tf.data.Dataset.from_tensors(True).repeat()))
+        if every == 1:
+            end = (blank_batch.of(specification), False)
+            rows = rows.concatenate(tf.data.Dataset.from_tensors(end))
+
+        # The first batch comes twice, and is compared outside of the pipeline.
+        @tf.autograph.experimental.do_not_convert
+        def compare(position: tf.Tensor, element: Any) -> tuple[tf.Tensor, object]:
+            (batch, digests), present = element
+            step = tf.cond(
+                (tf.size(digests) > 0) | ~present,
+                lambda: tf.numpy_function(
+                    self._compare_later, [position, digests, present], tf.int64, stateful=False
+                ),
+                lambda: np.int64(1),
+            )
+            return position + tf.ensure_shape(step, []), (batch, present)
+
+        # Neither of these steps is made parallel by TensorFlow, as a `map` would be.
+        rows = rows.scan(np.int64(-1), compare).take_while(lambda batch, present: present)
+        rows = rows.scan(np.int64(0), lambda state, element: (state, element[0]))
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False
+        return rows.with_options(options)
 
     def _note(self, examples: int, *tensors: np.ndarray) -> np.int64:
-        self._digests = []
+        self._digests = _digests_of(examples, *tensors).tolist()
         self._rows = [len(tensor) for tensor in tensors[:examples]]
         dense = examples == len(tensors) and all(self._rows)
         self.row[:] = [np.array(tensor[:1]) for tensor in tensors] if dense else []
-        for index, tensor in enumerate(tensors):
-            digest, differ = _digest(tensor)
-            self._digests += [digest, int(differ and index < examples)]
         return np.int64(2)
 
     def compare(self, found: bool) -> None:
@@ -112,17 +156,29 @@ class FirstBatch:
 
         `found`: whether this rank's iterator has a first batch.
         """
+        world_size = self._compare(found, self._digests, "The first batch", self.gather)
+        self.is_uneven = found and _shares_differ(self._rows, world_size)
+        if self.is_uneven and self.rank == 0:
+            _warn_of_shares(self._rows, world_size)
+
+    def _compare_later(self, position: np.int64, digests: np.ndarray, found: np.bool_) -> np.int64:
+        which = f"Batch {int(position)} of an iterator, counted from 0,"
+        self._compare(bool(found), digests.tolist(), which, self.gather_later)
+        return np.int64(1)
+
+    def _compare(self, found: bool, digests: list[int], which: str, gather: Gather) -> int:
+        """Compares a batch with those of the other ranks, and returns how many there are."""
         cores = _cores() if self.order.counts_cores else 0
         random = self.order.draws + 2 * self.order.generated
-        own = [int(found), cores, _processor(), random, *(self._digests if found else [])]
-        ranks = self.gather(own)
+        own = [int(found), cores, _processor(), random, *(digests if found else [])]
+        ranks = gather(own)
         if len({rank[0] for rank in ranks}) > 1:
             having, missing = (
                 [number for number, rank in enumerate(ranks) if rank[0] == flag] for flag in (1, 0)
             )
             raise ValueError(
-                f"Rank {self.rank}: the ranks do not have the same data: ranks {having} have "
-                f"batches, ranks {missing} have none. {_REMEDIES}"
+                f"Rank {self.rank}: the ranks do not have the same data. {which} is there on "
+                f"ranks {having}, and not on ranks {missing}. {_REMEDIES}"
             )
         if len({rank[1] for rank in ranks}) > 1:
             raise ValueError(
@@ -131,36 +187,20 @@ class FirstBatch:
                 "Each would see its elements in another order. Give `interleave` a `cycle_length`, "
                 "and readers a number of `num_parallel_reads`."
             )
-        self.is_uneven = found and _shares_differ(self._rows, len(ranks))
-        if self.is_uneven and self.rank == 0:
-            logging.log_first_n(
-                logging.WARNING,
-                "tfdear: the parts of a batch have different numbers of rows, %s, and %d ranks cut "
-                "each of them, so that the ranks' shares of these parts differ. Keras's loss "
-                "objects and metrics count by the rows that they are given. What the step averages "
-                "by hand counts by the rank's share of the first part, without which a rank counts "
-                "for nothing: means over other parts come out differently from one process. Let "
-                "every number be a multiple of %d, or let none be below %d and take loss objects.",
-                1,
-                self._rows,
-                len(ranks),
-                len(ranks),
-                len(ranks),
-            )
         groups: dict[tuple, list[int]] = {}
         for number, rank in enumerate(ranks):
             groups.setdefault(tuple(rank[4:]), []).append(number)
         if len(groups) == 1:
-            return
+            return len(ranks)
         # The contents of examples may differ where they are drawn at random, or computed by
         # different kinds of processors. If some component tells the examples apart and is the same
         # on all ranks, then the examples are the same.
         random = any(rank[3] for rank in ranks) or len({rank[2] for rank in ranks}) > 1
         if random and _same_examples(list(groups)):
-            return
+            return len(ranks)
         message = (
-            f"Rank {self.rank}: the ranks do not see the same global batches. The first batch is "
-            f"the same only within these groups of ranks: {list(groups.values())}. {_REMEDIES}"
+            f"Rank {self.rank}: the ranks do not see the same global batches. {which} is the "
+            f"same only within these groups of ranks: {list(groups.values())}. {_REMEDIES}"
         )
         if any(rank[3] & 1 for rank in ranks) or len({rank[2] for rank in ranks}) > 1:
             # That may be all that differs: it cannot be decided here.
@@ -172,8 +212,37 @@ class FirstBatch:
                 1,
                 message,
             )
-            return
+            return len(ranks)
         raise ValueError(message)
+
+
+def _warn_of_shares(rows: Sequence[int], world_size: int) -> None:
+    logging.log_first_n(
+        logging.WARNING,
+        "tfdear: the parts of a batch have different numbers of rows, %s, and %d ranks cut each of "
+        "them, so that the ranks' shares of these parts differ. Keras's loss objects and metrics "
+        "count by the rows that they are given. What the step averages by hand counts by the "
+        "rank's share of the first part, without which a rank counts for nothing: means over other "
+        "parts come out differently from one process. Let every number be a multiple of %d, or let "
+        "none be below %d and take loss objects.",
+        1,
+        rows,
+        world_size,
+        world_size,
+        world_size,
+    )
+
+
+def _digests_of(examples: int, *tensors: np.ndarray) -> np.ndarray:
+    """For each tensor a checksum, and whether it tells examples apart.
+
+    `examples`: how many of the tensors have a row for each example; they are the first ones.
+    """
+    digests: list[int] = []
+    for index, tensor in enumerate(tensors):
+        digest, differ = _digest(tensor)
+        digests += [digest, int(differ and index < examples)]
+    return np.array(digests, np.int64)
 
 
 def _digest(tensor: np.ndarray) -> tuple[int, bool]:

@@ -10,12 +10,18 @@ TensorFlow's AutoShardPolicy.DATA); `strategy.distribute_datasets_from_function`
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 import tensorflow as tf
 
-from tfdear.data import autotuning, examples, first_batch, pipeline_order
+from tfdear.data import (
+    autotuning,
+    common_end,
+    examples,
+    first_batch,
+    pipeline_order,
+    sharding_policy,
+)
 
 _DISTRIBUTED = "_tfdear_distributed"
 _IN_STEP = "_tfdear_in_step"
@@ -62,27 +68,36 @@ def slice_rows(structure: _Structure, rank: _Number, world_size: _Number) -> _St
 
 
 def distribute(
-    dataset: tf.data.Dataset, rank: int, world_size: int, gather: first_batch.Gather
+    dataset: tf.data.Dataset,
+    rank: int,
+    world_size: int,
+    gather: first_batch.Gather,
+    *,
+    gather_later: first_batch.Gather | None = None,
+    number: int = 0,
 ) -> tf.data.Dataset:
-    """The rank's share of a dataset of global batches, all of which the ranks must share.
+    """The rank's share of a dataset of global batches.
 
-    Raises a ValueError for a sharding policy that is not supported, or a random order.
+    `gather_later`: for use within the pipeline; `number`: of the data set among those of the
+    strategy. Raises a ValueError for a random order of what all ranks must share, and for files
+    that cannot be divided among the ranks.
     """
+
+    def end_together(own: tf.data.Dataset) -> tf.data.Dataset:
+        lengths = functools.partial(_gather_integer, gather)
+        return mark_distributed(common_end.end_together(own, lengths, number))
+
     if _is_distributed(dataset):
-        return dataset
+        # A transformation, such as a filter, may have left each rank another number of batches.
+        return end_together(dataset)
     policies = tf.data.experimental.AutoShardPolicy
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy in (policies.FILE, policies.HINT):
-        raise ValueError(
-            f"AutoShardPolicy.{policy.name} is not supported by DearStrategy: ranks with different "
-            "files would run out of data at different steps. Use AutoShardPolicy.DATA (every rank "
-            "cuts its rows out of the global batches), or build each rank's dataset yourself with "
-            "`strategy.distribute_datasets_from_function`."
-        )
+        dataset = sharding_policy.shard(dataset, rank, world_size, gather)
+        policy = policies.OFF
     if policy == policies.OFF:
         own = _split_batches(dataset, world_size)
-        own = same_length(own, lambda length: [lengths[0] for lengths in gather([length])])
-        return mark_distributed(own.prefetch(autotuning.READ_AHEAD))
+        return end_together(own.prefetch(autotuning.READ_AHEAD))
     in_step = getattr(dataset, _IN_STEP, False)
     dataset, order = pipeline_order.make_deterministic(dataset)
     whole = _is_tuple(dataset)
@@ -102,9 +117,15 @@ def distribute(
         return shared.prefetch(autotuning.READ_AHEAD)
 
     shared = finish(dataset.map(own_rows, calls, deterministic=None if in_step else True))
-    comparison = first_batch.FirstBatch(dataset, cut, finish, calls, order, rank, gather)
+    comparison = first_batch.FirstBatch(
+        dataset, cut, finish, calls, order, rank, gather, gather_later or gather
+    )
     setattr(shared, first_batch.COMPARISON, comparison)
     return mark_distributed(shared)
+
+
+def _gather_integer(gather: first_batch.Gather, value: int) -> list[int]:
+    return [integers[0] for integers in gather([value])]
 
 
 def read_in_step(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -142,7 +163,7 @@ def _is_tuple(dataset: tf.data.Dataset) -> bool:
 
 
 def _split_batches(dataset: tf.data.Dataset, world_size: int) -> tf.data.Dataset:
-    """AutoShardPolicy.OFF: every rank sees all of its own data, in batches of the ranks' size."""
+    """A rank's own global batches, each as the steps of all ranks."""
     whole = _is_tuple(dataset)
 
     @tf.autograph.experimental.do_not_convert
@@ -179,36 +200,3 @@ def _rows_of_last_batch(dataset: tf.data.Dataset) -> int | None:
         if rows != batches:
             return None
         dataset = inputs[0]
-
-
-def same_length(dataset: tf.data.Dataset, exchange: Callable[[int], list[int]]) -> tf.data.Dataset:
-    """Lets ranks whose own datasets have different lengths end an epoch together.
-
-    A rank that has fewer steps goes on with empty batches, which weigh nothing. `exchange` gathers
-    an integer from every rank. Raises a ValueError if ranks have datasets of unknown length, or
-    both endless and finite ones.
-    """
-    own = int(dataset.cardinality().numpy())
-    lengths = exchange(own)
-    longest = max(lengths)
-    if min(lengths) < 0 and len(set(lengths)) > 1 or tf.data.UNKNOWN_CARDINALITY in lengths:
-        raise ValueError(
-            "The ranks' own datasets must all have a known number of batches, or all be endless: "
-            "otherwise ranks would end an epoch at different steps. Give the dataset its length "
-            "with `dataset.apply(tf.data.experimental.assert_cardinality(n))`, or make it endless "
-            "with `repeat()` and pass `steps_per_epoch`. Received lengths, by rank (-1: endless, "
-            f"-2: unknown): {lengths}"
-        )
-    if own == longest or longest < 0:
-        return dataset
-
-    def empty(spec: tf.TypeSpec) -> tf.Tensor | tf.RaggedTensor | tf.SparseTensor:
-        if isinstance(spec, tf.RaggedTensorSpec):
-            return tf.RaggedTensor.from_row_splits(
-                tf.zeros([0], spec.dtype), tf.zeros([1], spec.row_splits_dtype)
-            )
-        rows = tf.zeros([0] + [size or 1 for size in spec.shape[1:]], spec.dtype)
-        return tf.sparse.from_dense(rows) if isinstance(spec, tf.SparseTensorSpec) else rows
-
-    nothing = tf.data.Dataset.from_tensors(tf.nest.map_structure(empty, dataset.element_spec))
-    return dataset.concatenate(nothing.repeat(longest - own))

@@ -19,39 +19,66 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
-from tfdear.data import autotuning, first_batch
+from tfdear.data import autotuning, common_end, first_batch, reading_order
 
 # Seconds for which the end of the script waits for running destructors. One that takes longer
 # sleeps, and ends with the process.
 _EXIT_SECONDS = 0.25
 
 
-def hand_out(dataset: object, iterate: "_Iterate | None" = None) -> object:
+def hand_out(
+    dataset: object, iterate: "_Iterate | None" = None, compare_every: int | None = None
+) -> object:
     """The dataset that a script gets in place of this rank's own; passes on what is no dataset.
 
-    `iterate` makes its iterators; None: as `DistributedIterator` does.
+    `iterate` makes its iterators; None: as `DistributedIterator` does. `compare_every`: the number
+    of batches of which the first is compared; None: the first of an iterator alone.
     """
     if not isinstance(dataset, tf.data.Dataset) or isinstance(dataset, DistributedDataset):
         return dataset
     comparison = getattr(dataset, first_batch.COMPARISON, None)
-    return DistributedDataset(autotuning.switch_off_unused(dataset), comparison, iterate)
+    together = getattr(dataset, common_end.COMMON_END, None)
+    if together is not None:
+        together = autotuning.switch_off_unused(together)
+    dataset = autotuning.switch_off_unused(dataset)
+    return DistributedDataset(dataset, comparison, together, iterate, compare_every)
+
+
+def compare_every(dataset: object, batches: int) -> object:
+    """The dataset, of which each of so many batches is the first of an epoch, and compared.
+
+    Passes on what has no batches to compare, and what compares all of them.
+    """
+    if not isinstance(dataset, DistributedDataset) or dataset.every == 1:
+        return dataset
+    if dataset.comparison is None:
+        return dataset
+    (given,) = dataset._inputs()
+    return DistributedDataset(given, dataset.comparison, None, dataset.iterate, batches)
 
 
 class DistributedDataset(tf.data.Dataset):
     """A dataset that the strategy hands out, with the elements of the one that it wraps.
 
-    `comparison` compares the first batch of every iteration outside of a `tf.function`.
+    `comparison` compares the first batch of every iteration outside of a `tf.function`, and of
+    every `every` batches the first; see `first_batch.FirstBatch`. `together` is what iterations
+    read instead, so that they end on all ranks at once; what a script makes of this data set is
+    made of the one that it wraps, and ends together when it is distributed.
     """
 
     def __init__(
         self,
         dataset: tf.data.Dataset,
         comparison: first_batch.FirstBatch | None = None,
+        together: tf.data.Dataset | None = None,
         iterate: "_Iterate | None" = None,
+        every: int | None = None,
     ):
         self._input_dataset = dataset
-        self._comparison = comparison
-        self._iterate = DistributedIterator if iterate is None else iterate
+        self.comparison = comparison
+        self._together = together
+        self.iterate: _Iterate = DistributedIterator if iterate is None else iterate
+        self.every = every
         super().__init__(dataset._variant_tensor)
 
     def _inputs(self) -> list[tf.data.Dataset]:
@@ -59,15 +86,46 @@ class DistributedDataset(tf.data.Dataset):
 
     @property
     def element_spec(self) -> object:
-        return self._input_dataset.element_spec
+        return (self._together or self._input_dataset).element_spec
+
+    def cardinality(self) -> tf.Tensor:
+        if self._together is None:
+            return super().cardinality()
+        return tf.constant(tf.data.UNKNOWN_CARDINALITY, tf.int64)
+
+    @property
+    def iterated(self) -> tf.Tensor:
+        """What iterations read, for the runtime."""
+        return (self._together or self._input_dataset)._variant_tensor
+
+    # Loops inside of a `tf.function` ask for it there, or hand the data set over.
+    @property
+    def _variant_tensor(self) -> tf.Tensor:
+        return super()._variant_tensor if tf.executing_eagerly() else self.iterated
+
+    @property
+    def _type_spec(self) -> tf.data.DatasetSpec:
+        return DistributedDatasetSpec(self.element_spec)
 
     def __iter__(self) -> Iterator[object]:
         if not tf.executing_eagerly():
             return super().__iter__()
         with tf.device(self._variant_tensor.device):
-            if self._comparison is None:
-                return self._iterate(self, None)
-            return self._iterate(self._comparison.dataset, self._comparison)
+            if self.comparison is None:
+                iterator = self.iterate(self._together or self, None)
+            else:
+                iterator = self.iterate(self.comparison.dataset(self.every), self.comparison)
+            iterator.in_order = self._together is not None or self.every is not None
+            return iterator
+
+
+class DistributedDatasetSpec(tf.data.DatasetSpec):
+    """What a `tf.function` knows of a `DistributedDataset`."""
+
+    __slots__ = ()
+
+    def _to_components(self, value: DistributedDataset) -> tf.Tensor:
+        return value.iterated
 
 
 class DistributedIterator(_tf_private.iterator_ops.OwnedIterator):
@@ -77,11 +135,19 @@ class DistributedIterator(_tf_private.iterator_ops.OwnedIterator):
     yields twice.
     """
 
+    in_order = False  # Whether functions read it in the order of the program.
+
     def __init__(self, dataset: tf.data.Dataset, comparison: first_batch.FirstBatch | None = None):
         self._comparison = None
         super().__init__(dataset)
         self._comparison = comparison
         _live.add(self)
+
+    @property
+    def _type_spec(self) -> tf.data.IteratorSpec:
+        if self.in_order:
+            return reading_order.InOrderSpec(self.element_spec)
+        return super()._type_spec
 
     # Every use of the iterator, also by a `tf.function`, asks for its resource.
     @property

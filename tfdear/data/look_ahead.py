@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
-from tfdear.data import first_batch, iterators
+from tfdear.data import first_batch, iterators, reading_order
 
 # What all batches of a dataset share: type and rank of each tensor that they consist of; -1: it is
 # not known.
@@ -183,7 +183,9 @@ class _LooksAhead:
         return LookAheadSpec(self._batch_spec)
 
     def _next_internal(self) -> object:
-        batch, read = _split(self._batch_spec, super()._next_internal())  # type: ignore[misc]
+        with reading_order.kept():
+            pair = super()._next_internal()  # type: ignore[misc]
+        batch, read = _split(self._batch_spec, pair)
         self._note(read)
         return batch
 
@@ -195,7 +197,8 @@ class _LooksAhead:
             components=(self._iterator_resource,),  # type: ignore[attr-defined]
             element_spec=_pairs_spec(self._batch_spec),
         )
-        variant = iterator.get_next_as_optional()._variant_tensor
+        with reading_order.kept():
+            variant = iterator.get_next_as_optional()._variant_tensor
         return _LookAheadOptional(variant, self._batch_spec)
 
 

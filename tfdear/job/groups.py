@@ -25,6 +25,7 @@ WORLD_LANES = (
     Lane.EMBEDDING_ROWS,
     Lane.DELAYED_ROWS,
     Lane.EXCHANGES,
+    Lane.LENGTHS,
 )
 # The lanes of the groups in which gradients are sent.
 GRADIENT_LANES = (Lane.GRADIENTS, *LEVELS)

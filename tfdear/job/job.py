@@ -14,8 +14,10 @@ from tfdear.job.groups import ProcessGroups
 from tfdear.job.last_end import LastEnd
 from tfdear.job.links import Links
 from tfdear.job.options import (
+    CHECK_DATA_VARIABLE,
     TIMELINE_VARIABLE,
     DearOptions,
+    checks_data,
     stall_seconds,
     timeline_file,
     trace_file,
@@ -78,6 +80,7 @@ class Job:
                 **options.shared(),
                 # Ranks that record timelines measure their clocks together.
                 TIMELINE_VARIABLE: "set" if timeline_file() else "not set",
+                CHECK_DATA_VARIABLE: str(int(checks_data())),
             },
         )
         self.node = self._rendezvous.nodes[self.rank]

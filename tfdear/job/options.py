@@ -160,6 +160,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 # Variables that are not options of a strategy.
 TIMELINE_VARIABLE = "TFDEAR_TIMELINE"
 TRACE_VARIABLE = "TFDEAR_TRACE"
+CHECK_DATA_VARIABLE = "TFDEAR_CHECK_DATA"
 _STALL_VARIABLE = "TFDEAR_STALL_SECONDS"
 
 
@@ -171,6 +172,16 @@ def timeline_file(environ: Mapping[str, str] = os.environ) -> str | None:
 def trace_file(environ: Mapping[str, str] = os.environ) -> str | None:
     """The file to which rank 0 writes the trace of its model, or None."""
     return environ.get(TRACE_VARIABLE) or None
+
+
+def checks_data(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether all batches are compared over the ranks, not the first of every epoch alone."""
+    text = environ.get(CHECK_DATA_VARIABLE, "0")
+    if text not in ("0", "1"):
+        raise ValueError(
+            f"{CHECK_DATA_VARIABLE} must be 0 or 1. Received: {CHECK_DATA_VARIABLE}={text!r}"
+        )
+    return text == "1"
 
 
 def stall_seconds(environ: Mapping[str, str] = os.environ) -> float:

@@ -10,7 +10,8 @@ import tensorflow as tf
 from absl import logging
 
 from tfdear._private import tensorflow as _tf_private
-from tfdear.data import empty_batch, first_batch, global_batches, iterators, look_ahead
+from tfdear.base.names import Lane
+from tfdear.data import empty_batch, look_ahead
 from tfdear.data import examples as examples_module
 from tfdear.gradients import collectives as collectives_module
 from tfdear.gradients import consistency, reducer, row_travel, sparse_rows
@@ -19,6 +20,7 @@ from tfdear.gradients.sparse_rows import Gradient
 from tfdear.job import job as job_module
 from tfdear.losses import loss_contract
 from tfdear.strategy import (
+    data_sets,
     hyperparameter_search,
     ignored_options,
     replica_context,
@@ -45,6 +47,13 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         self._num_workers = job.world_size
         self.elements = examples_module.Elements()
         self.look_ahead = look_ahead.LookAhead(lambda: "table_service" in vars(self))
+        self._data_sets = data_sets.DataSets(
+            job,
+            self.gather_lists,
+            functools.partial(self.gather_lists, lane=Lane.LENGTHS),
+            self.elements,
+            self.look_ahead,
+        )
         self._warnings: set[str] = set()
         self.embedding_schedule = job.options.embedding_schedule
         self.embeddings = job.options.embeddings  # Of layers that leave it to the strategy.
@@ -149,19 +158,13 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         self, dataset: tf.data.Dataset, options: tf.distribute.InputOptions | None
     ) -> object:
         self._check_input_options(options)
-        if self.is_distributed_dear:
-            dataset = global_batches.distribute(
-                dataset, self._job.rank, self._job.world_size, self.gather_lists
-            )
-            comparison = getattr(dataset, first_batch.COMPARISON, None)
-            self.elements.add(dataset.element_spec, comparison)
-        return iterators.hand_out(dataset, self.look_ahead.iterate)
+        return self._data_sets.distribute(dataset)
 
-    def gather_lists(self, integers: list[int]) -> list[list[int]]:
+    def gather_lists(self, integers: list[int], lane: Lane = Lane.CONTROL) -> list[list[int]]:
         """Gathers lists of integers, which may have different lengths, from all ranks."""
         with tf.init_scope():
             own = tf.constant([len(integers), *integers], tf.int64)
-            flat = self.collectives.all_gather(own).numpy().tolist()
+            flat = self.collectives.all_gather(own, lane).numpy().tolist()
         lists: list[list[int]] = []
         while flat:
             lists.append(flat[1 : flat[0] + 1])
@@ -177,12 +180,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         context = _tf_private.distribute_lib.InputContext(
             self._job.world_size, self._job.rank, self._job.world_size
         )
-        dataset = dataset_fn(context)
-        if self.is_distributed_dear:
-            self.elements.add(dataset.element_spec)
-            dataset = global_batches.same_length(dataset, self._job.exchange_integers)
-            dataset = global_batches.mark_distributed(dataset)
-        return iterators.hand_out(dataset, self.look_ahead.iterate)
+        return self._data_sets.distribute_own(dataset_fn(context))
 
     def _experimental_distribute_values_from_function(
         self, value_fn: Callable[[tf.distribute.experimental.ValueContext], object]

@@ -62,12 +62,15 @@ enum class LaneKind : int {
   // All ranks: the collectives that scripts and their layers call, and tables that a step reads
   // whole. Of any size, and in one order among themselves.
   kExchanges = 9,
+  // All ranks: whether anybody has another batch of data that each rank has alone. In the order in
+  // which scripts read; the sums are one batch ahead, and nothing of a step waits behind them.
+  kLengths = 10,
 };
 inline bool CarriesGradients(LaneKind kind) {
   return kind == LaneKind::kGradients || kind == LaneKind::kGradientsIntra ||
          kind == LaneKind::kGradientsInter;
 }
-inline constexpr int kNumLanes = 10;
+inline constexpr int kNumLanes = 11;
 
 // The tickets of one process group in program order. tfdear has one lane for gradients, one for the
 // small collectives that a step waits for (counts of examples, metrics, statistics) and one for

@@ -192,14 +192,3 @@ def test_an_order_that_depends_on_the_number_of_cores_is_known():
         assert pipeline_order.inspect(nested).counts_cores
         by_number = few.interleave(repeated, cycle_length=2, num_parallel_calls=parallel)
         assert not pipeline_order.inspect(by_number).counts_cores
-
-
-@pytest.mark.parametrize("name", ["FILE", "HINT"])
-def test_files_are_not_dealt_out_to_ranks(name):
-    options = tf.data.Options()
-    policy = getattr(tf.data.experimental.AutoShardPolicy, name)
-    options.experimental_distribute.auto_shard_policy = policy
-    dataset = tf.data.Dataset.range(4).batch(2).with_options(options)
-    with pytest.raises(ValueError, match=rf"AutoShardPolicy\.{name} is not supported") as refused:
-        data.distribute(dataset, 0, 2, lambda values: [values, values])
-    assert "AutoShardPolicy.DATA" in str(refused.value)

@@ -136,3 +136,10 @@ def test_planners_are_told_apart_by_their_arguments(name):
     others = [tfdear.fusion.FixedSize(3), tfdear.fusion.Bayesian(trials=7)]
     for other in others:
         assert resolve(fusion=planner()).shared() != resolve(fusion=other).shared()
+
+
+def test_all_batches_are_compared_where_the_environment_says_so():
+    assert [options.checks_data({"TFDEAR_CHECK_DATA": text}) for text in "01"] == [False, True]
+    assert not options.checks_data({})
+    with pytest.raises(ValueError, match="TFDEAR_CHECK_DATA='yes'"):
+        options.checks_data({"TFDEAR_CHECK_DATA": "yes"})

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfdear._private import keras as _keras_private
 from tfdear._private import seams
 from tfdear._private import tensorflow as _tf_private
-from tfdear.data import global_batches
+from tfdear.data import global_batches, iterators
 from tfdear.integrations.keras import lookup
 
 SEAMS = seams.Seams()
@@ -60,8 +60,9 @@ def _read_as_distributed(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    # Keras reads a generator ahead of the training, and goes on with it in the next call. And it
-    # counts the batches of the given dataset, while a rank's own data may have more.
+    # Keras reads a generator ahead of the training, and goes on with it in the next call. It counts
+    # the batches of the given dataset, while a rank's own data may have more. And with a number of
+    # steps it goes through several epochs with one iterator.
     original(iterator, distribute_strategy, *args, **kwargs)
     strategy = lookup.dear_strategy(distribute_strategy)
     if strategy is None:
@@ -74,6 +75,10 @@ def _read_as_distributed(
         iterator._distributed_dataset = strategy.experimental_distribute_dataset(
             global_batches.read_in_step(source)
         )
-    elif isinstance(adapter, _keras_private.TF_DATASET_ADAPTER.get()):
+    if iterator.steps_per_epoch:
+        iterator._distributed_dataset = iterators.compare_every(
+            iterator._distributed_dataset, iterator.steps_per_epoch
+        )
+    if isinstance(adapter, _keras_private.TF_DATASET_ADAPTER.get()):
         adapter._dataset = iterator._distributed_dataset
         iterator._num_batches = adapter.num_batches
