@@ -39,7 +39,7 @@ def keep(folder: pathlib.Path, lengths: np.ndarray) -> None:
     aside = folder / f"{_NAME}.new"
     try:
         with aside.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, lengths=lengths.astype(np.int64))
+            np.savez_compressed(file, lengths=lengths.astype(np.int64))
             file.flush()
             os.fsync(file.fileno())
         aside.replace(folder / _NAME)

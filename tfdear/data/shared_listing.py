@@ -171,7 +171,8 @@ def texts_of(array: np.ndarray) -> list[str]:
 
 def _frame(found: Found) -> bytes:
     content = io.BytesIO()
-    np.savez_compressed(content, allow_pickle=False, **found)
+    arrays: dict[str, Any] = {**found}
+    np.savez_compressed(content, **arrays)
     return len(content.getvalue()).to_bytes(_LENGTH_BYTES, "little") + content.getvalue()
 
 
