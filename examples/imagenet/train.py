@@ -29,7 +29,6 @@ from recipe import PRESETS, Phase, Recipe, Steps
 import tfdear
 
 _SEED = 1
-# Of which rank 0 alone has more to say.
 _CLASSES_OF_IMAGENET = 1000
 
 
@@ -119,7 +118,12 @@ class ImageCount(keras.metrics.Metric):
 
 
 class Backup(keras.callbacks.BackupAndRestore):
-    """Restores when the first phase of this process begins, and is deleted after the last one."""
+    """Restores when the first phase of this process begins, and is deleted after the last one.
+
+    Args:
+        folder: for the backup.
+        save_freq: batches between two, or "epoch".
+    """
 
     def __init__(self, folder: pathlib.Path, save_freq: str | int):
         super().__init__(str(folder), save_freq, delete_checkpoint=False)
@@ -135,6 +139,10 @@ class Backup(keras.callbacks.BackupAndRestore):
         if not self._restored:
             self._restored = True
             super().on_train_begin(logs)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        # Keras counts from 0, also where it went on later.
+        self._current_epoch = epoch
 
 
 class KeepWeights(keras.callbacks.Callback):
@@ -163,11 +171,14 @@ class EpochReport(keras.callbacks.Callback):
         self._seconds = time.perf_counter() - self._begin
 
     def on_epoch_end(self, epoch, logs=None):
-        sparse = sum(event.kind == "sparse_exchange" for event in self._strategy.events())
+        # Of what compression decides about; other sums between nodes are dense ones.
+        exchanges = [e for e in self._strategy.events() if e.kind == "sparse_exchange"]
+        steps = len({exchange.ticket for exchange in exchanges})
+        exchanged = sum(exchange.detail for exchange in exchanges) / max(steps, 1)
         if self._strategy.is_chief:
             print(
-                f"epoch {epoch}: {self._size} px, {sparse} sparse exchanges, "
-                f"{self._images / self._seconds:.0f} images/s, loss {logs['loss']:.3f}, "
+                f"epoch {epoch}: {self._size} px, {self._images / self._seconds:.0f} images/s, "
+                f"{exchanged / 1e6:.2f} MB exchanged in a step, loss {logs['loss']:.3f}, "
                 f"validation: top-1 {logs['val_top_1']:.2%}, top-5 {logs['val_top_5']:.2%} of "
                 f"{logs['val_images']:.0f} images",
                 flush=True,

@@ -1,0 +1,183 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""The examples of examples/imagenet, on few images of the set that they make themselves."""
+
+import importlib.util
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+import ranks
+import tensorflow as tf
+
+pytestmark = [pytest.mark.integration, pytest.mark.multi_process]
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+IMAGENET = ROOT / "examples" / "imagenet"
+TRAIN = IMAGENET / "train.py"
+# Only ends a job that hangs: on a machine with nothing else to do each takes half a minute.
+DEADLINE = 240.0
+# 61 images in batches of 16 are 4 steps, of which the last has 13 rows.
+TRAINING, VALIDATION = 61, 23
+PHASES = ("--phases", "1:32:8:0.05", "1:48:8")
+EPOCH = re.compile(
+    r"^epoch (\d+): (\d+) px, \d+ images/s, ([\d.]+) MB exchanged in a step, loss ([\d.]+), "
+    r"validation: top-1 ([\d.]+)%, top-5 ([\d.]+)% of (\d+) images$",
+    re.MULTILINE,
+)
+
+
+def train(count, *arguments, **variables):
+    """Runs the training on some ranks, and returns what each printed."""
+    variables = {"PYTHONPATH": str(ROOT), **variables}
+    results = ranks.run_ranks(count, TRAIN, variables, DEADLINE, arguments)
+    assert [code for code, _ in results] == [0] * count, "\n".join(t[-4000:] for _, t in results)
+    return [text for _, text in results]
+
+
+def epochs_of(text):
+    """Of each epoch: number, size, megabytes exchanged, loss, top-1, top-5, images validated."""
+    return [tuple(map(float, row)) for row in EPOCH.findall(text)]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The set that the example makes."""
+    spec = importlib.util.spec_from_file_location("photographs", IMAGENET / "photographs.py")
+    photographs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(photographs)
+    folder = tmp_path_factory.mktemp("images") / "made"
+    photographs.make(folder, TRAINING, VALIDATION)
+    return folder
+
+
+def row(text, name):
+    (value,) = re.findall(rf"^{name} +(.+)$", text, re.MULTILINE)
+    return value
+
+
+def run(script, *arguments):
+    """Runs a script in a process, and returns what it printed."""
+    return subprocess.run(
+        [sys.executable, str(IMAGENET / script), *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    ).stdout
+
+
+def numbers(line):
+    return re.findall(r"[\w.+-]+", line)
+
+
+def test_a_dry_run_has_what_was_worked_out_by_hand():
+    """The preset "paper" with ImageNet's counts, on 128 ranks of 16 nodes."""
+    lines = [
+        numbers(line) for line in run("train.py", "--dry-run", "--preset", "paper").split("\n")
+    ]
+    # 1281167 / 32768 = 39.1, / 16384 = 78.2. Rates: 25.6 = 0.2 x 32768 / 256 times (1 - x)^2, where
+    # x = (images seen - 5 x 1281167) / (23 x 1281167); the step before the last of an epoch of 40
+    # has seen 39 batches of it. At epoch 13: x = 8/23, at 24: 19/23, at 27: 22/23, there 12.8.
+    rate = {
+        "13": 25.6 * (15 / 23) ** 2,
+        "24": 25.6 * (4 / 23) ** 2,
+        "27": 12.8 * (1 / 23) ** 2,
+        "before 13": 25.6 * ((15 + (1281167 - 39 * 32768) / 1281167) / 23) ** 2,
+        "before 24": 25.6 * ((4 + (1281167 - 39 * 32768) / 1281167) / 23) ** 2,
+        "before 27": 25.6 * ((1 + (1281167 - 39 * 32768) / 1281167) / 23) ** 2,
+        "before 28": 12.8 * ((1281167 - 78 * 16384) / 1281167 / 23) ** 2,
+    }
+    phases = {
+        "0-12": ["96", "32768", "0.01", "40", "520", "0", "520", 0.0, rate["before 13"]],
+        "13-23": [
+            "128",
+            "32768",
+            "dense",
+            "40",
+            "440",
+            "520",
+            "960",
+            rate["13"],
+            rate["before 24"],
+        ],
+        "24-26": [
+            "224",
+            "32768",
+            "dense",
+            "40",
+            "120",
+            "960",
+            "1080",
+            rate["24"],
+            rate["before 27"],
+        ],
+        "27-27": [
+            "288",
+            "16384",
+            "dense",
+            "79",
+            "79",
+            "1080",
+            "1159",
+            rate["27"],
+            rate["before 28"],
+        ],
+    }
+    for epochs, expected in phases.items():
+        (found,) = [line[1:] for line in lines if line[:1] == [epochs]]
+        assert found[:-2] == expected[:-2]
+        assert [float(text) for text in found[-2:]] == pytest.approx(expected[-2:], rel=1e-4)
+    assert "warm-up ends with step 200 at 25.6 1159 steps in all" in [" ".join(n) for n in lines]
+
+    # Of 160 px 1281167 x 3 x 160^2 bytes / 16 = 6.150 GB; 10,000 images/s x 76,800 bytes x 8 x
+    # 15/16 = 5.76 Gbit/s. Dense gradients: 2 x 15/16 x 4 bytes x 25,557,032 weights = 191.7 MB in a
+    # step, of which there are 10,000 x 16 / 32768 in a second; sparse ones 4.14 bytes of 1 %.
+    kept = {
+        ("96", "160"): (6.150, 0.086, 5.76, 4.88, 0.08),
+        ("128", "160"): (6.150, 0.154, 5.76, 4.88, 7.49),
+        ("224", "288"): (19.925, 0.470, 18.66, 4.88, 7.49),
+        ("288", "288"): (19.925, 0.778, 18.66, 9.77, 14.97),
+    }
+    for (size, square), expected in kept.items():
+        (found,) = [line[2:] for line in lines if line[:2] == [size, square]]
+        assert tuple(map(float, found)) == expected
+
+
+def test_a_few_steps_count_every_image_once():
+    counts = ("--made", str(TRAINING), str(VALIDATION))
+    chief, other, _ = train(3, *counts, *PHASES, "--dtype", "mixed_bfloat16", "--ema", "0.9")
+    epochs = epochs_of(chief)
+    assert [epoch[:2] for epoch in epochs] == [(0, 32), (1, 48)]
+    assert all(epoch[-1] == VALIDATION and 1 < epoch[3] < 10 for epoch in epochs)
+    assert row(chief, "validated") == "23 images of 48 px"
+    assert not EPOCH.findall(other), "Only rank 0 prints."
+
+
+@pytest.mark.newest_only
+def test_formats_give_the_same_training(made, tmp_path):
+    """Folders, TFRecords of them and folders of these: the same files, the same losses."""
+    losses = [epochs_of(train(1, "--data", str(made), *PHASES)[0])]
+    run("pack.py", made, tmp_path / "records", "--to", "tfrecords", "--shards", 3)
+    run("pack.py", tmp_path / "records", tmp_path / "folders", "--to", "folders")
+    contents = [
+        sorted((path.parent.name, path.read_bytes()) for path in folder.rglob("*.[jJ]*"))
+        for folder in (made, tmp_path / "folders")
+    ]
+    assert len(contents[0]) == TRAINING + VALIDATION and contents[0] == contents[1]
+    records = ("--data", str(tmp_path / "records"), *PHASES)
+    losses.append(epochs_of(train(1, *records)[0]))
+    assert losses[0] == losses[1]
+    # Files that are decoded in every epoch.
+    assert len(epochs_of(train(1, *records, "--cached", "raw")[0])) == 2
+
+
+def test_packed_images_are_made_smaller(made, tmp_path):
+    run("pack.py", made, tmp_path, "--to", "folders", "--size", 96)
+    paths = sorted(tmp_path.rglob("*.JPEG"))
+    assert len(paths) == TRAINING + VALIDATION
+    for path in paths:
+        assert min(tf.io.decode_jpeg(path.read_bytes()).shape[:2]) == 96
