@@ -214,20 +214,25 @@ def _box(drawn: tf.Tensor, height: tf.Tensor, width: tf.Tensor, least_area: floa
 
 
 def _crop_squares(squares: tf.Tensor, drawn: tf.Tensor, size: int, least_area: float) -> tf.Tensor:
-    top, left, height, width = _box(drawn, tf.constant(1.0), tf.constant(1.0), least_area)
+    square = squares.shape[1]
     # Bilinear interpolation looks at two pixels of a side. Where a whole square would have more of
     # them for each pixel of the image, means of several are taken, so that none is passed over.
-    finer = max(1, -(-squares.shape[1] // (2 * size)))
+    finer = max(1, -(-square // (2 * size)))
+    samples = finer * size
+    top, left, height, width = _box(drawn, tf.constant(1.0), tf.constant(1.0), least_area)
+
+    def edges(begin, side):
+        """The first and the last sample: each is in the middle of its part of the side."""
+        places = begin + side * 0.5 / samples, begin + side * (1 - 0.5 / samples)
+        # The op counts from the middle of the first pixel, 0, to that of the last one, 1.
+        return [tf.clip_by_value((p * square - 0.5) / (square - 1), 0.0, 1.0) for p in places]
+
+    (upper, lower), (first, last) = edges(top, height), edges(left, width)
     is_mirrored = drawn[:, 4] < 0.5
-    edges = left, left + width
-    boxes = [
-        top,
-        tf.where(is_mirrored, edges[1], edges[0]),
-        top + height,
-        tf.where(is_mirrored, edges[0], edges[1]),
-    ]
+    columns = tf.where(is_mirrored, last, first), tf.where(is_mirrored, first, last)
+    boxes = tf.stack([upper, columns[0], lower, columns[1]], 1)
     rows = tf.range(tf.shape(squares)[0])
-    images = tf.image.crop_and_resize(squares, tf.stack(boxes, 1), rows, [finer * size] * 2)
+    images = tf.image.crop_and_resize(squares, boxes, rows, [samples, samples])
     if finer > 1:
         images = tf.nn.avg_pool2d(images, finer, finer, "VALID")
     return tf.ensure_shape(images, [None, size, size, 3])
@@ -238,11 +243,12 @@ def _crop_files(files: tf.Tensor, drawn: tf.Tensor, size: int, least_area: float
         file, numbers = row
         image = _decode(file)
         sides = tf.shape(image)[:2]
-        box = _box(numbers, *tf.unstack(tf.cast(sides, tf.float32)), least_area)
-        top, left, height, width = (tf.cast(number, tf.int32) for number in box)
-        image = tf.image.crop_to_bounding_box(
-            image, top, left, tf.maximum(height, 1), tf.maximum(width, 1)
+        top, left, height, width = _box(
+            numbers, *tf.unstack(tf.cast(sides, tf.float32)), least_area
         )
+        edges = tf.stack([top, left, top + height, left + width])
+        top, left, bottom, right = tf.unstack(tf.cast(tf.round(edges), tf.int32))
+        image = image[top : tf.maximum(bottom, top + 1), left : tf.maximum(right, left + 1)]
         image = tf.image.resize(image, [size, size], antialias=True)
         return tf.cond(numbers[4] < 0.5, lambda: image[:, ::-1], lambda: image)
 
