@@ -214,28 +214,36 @@ def _box(drawn: tf.Tensor, height: tf.Tensor, width: tf.Tensor, least_area: floa
 
 
 def _crop_squares(squares: tf.Tensor, drawn: tf.Tensor, size: int, least_area: float) -> tf.Tensor:
-    square = squares.shape[1]
     # Bilinear interpolation looks at two pixels of a side. Where a whole square would have more of
     # them for each pixel of the image, means of several are taken, so that none is passed over.
-    finer = max(1, -(-square // (2 * size)))
+    finer = max(1, -(-squares.shape[1] // (2 * size)))
     samples = finer * size
-    top, left, height, width = _box(drawn, tf.constant(1.0), tf.constant(1.0), least_area)
-
-    def edges(begin, side):
-        """The first and the last sample: each is in the middle of its part of the side."""
-        places = begin + side * 0.5 / samples, begin + side * (1 - 0.5 / samples)
-        # The op counts from the middle of the first pixel, 0, to that of the last one, 1.
-        return [tf.clip_by_value((p * square - 0.5) / (square - 1), 0.0, 1.0) for p in places]
-
-    (upper, lower), (first, last) = edges(top, height), edges(left, width)
-    is_mirrored = drawn[:, 4] < 0.5
-    columns = tf.where(is_mirrored, last, first), tf.where(is_mirrored, first, last)
-    boxes = tf.stack([upper, columns[0], lower, columns[1]], 1)
-    rows = tf.range(tf.shape(squares)[0])
-    images = tf.image.crop_and_resize(squares, boxes, rows, [samples, samples])
+    side = float(squares.shape[1])
+    top, left, height, width = (
+        number[:, None] for number in _box(drawn, tf.constant(side), tf.constant(side), least_area)
+    )
+    # Each sample is in the middle of its part of the box; pixels are counted from their middles.
+    parts = (tf.range(samples, dtype=tf.float32)[None] + 0.5) / samples
+    is_mirrored = drawn[:, 4, None] < 0.5
+    rows = top + height * parts - 0.5
+    columns = left + width * tf.where(is_mirrored, 1 - parts, parts) - 0.5
+    images = _interpolate(_interpolate(squares, rows, axis=1), columns, axis=2)
     if finer > 1:
         images = tf.nn.avg_pool2d(images, finer, finer, "VALID")
     return tf.ensure_shape(images, [None, size, size, 3])
+
+
+def _interpolate(images: tf.Tensor, places: tf.Tensor, axis: int) -> tf.Tensor:
+    """Returns what lies between pixels: at the places (images, number) along the axis."""
+    last = images.shape[axis] - 1
+    places = tf.clip_by_value(places, 0.0, float(last))
+    before = tf.cast(places, tf.int32)
+    share = tf.expand_dims(tf.expand_dims(places - tf.cast(before, tf.float32), 3 - axis), 3)
+    near, far = (
+        tf.cast(tf.gather(images, index, axis=axis, batch_dims=1), tf.float32)
+        for index in (before, tf.minimum(before + 1, last))
+    )
+    return near + share * (far - near)
 
 
 def _crop_files(files: tf.Tensor, drawn: tf.Tensor, size: int, least_area: float) -> tf.Tensor:
