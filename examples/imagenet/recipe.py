@@ -201,7 +201,15 @@ class RateByExamples(keras.optimizers.schedules.LearningRateSchedule):
         return tf.cast(recipe.rate * batch / 256 * grown * left, tf.float32)
 
     def get_config(self):
-        return {"recipe": self._recipe, "examples": self._examples, "ranks": self._ranks}
+        recipe = dataclasses.asdict(self._recipe)
+        return {"recipe": recipe, "examples": self._examples, "ranks": self._ranks}
+
+    @classmethod
+    def from_config(cls, config):
+        """Makes the schedule again."""
+        phases = tuple(Phase(**phase) for phase in config["recipe"]["phases"])
+        recipe = Recipe(**{**config["recipe"], "phases": phases})
+        return cls(**{**config, "recipe": recipe})
 
 
 def describe(recipe: Recipe, weights: int, images_per_second: float, squares: bool) -> str:

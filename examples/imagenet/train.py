@@ -65,6 +65,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--dense-below", type=int, help="bytes of gradients that are not worth being made sparse")
     add("--backup", type=pathlib.Path, help="a folder to go on from if this run is interrupted")
     add("--save-every", type=int, help="batches between two backups; an epoch")
+    add("--save", help="a .keras file for the model, with averaged weights if there are any")
     add("--dry-run", action="store_true", help="print steps, rates and bytes, and end")
     add("--ranks", type=int, help="of a dry run")
     add("--nodes", type=int, help="of a dry run")
@@ -143,6 +144,11 @@ class Backup(keras.callbacks.BackupAndRestore):
     def on_epoch_begin(self, epoch, logs=None):
         # Keras counts from 0, also where it went on later.
         self._current_epoch = epoch
+
+    def on_train_end(self, logs=None):
+        super().on_train_end(logs)
+        # Keras would begin the next phase there, too.
+        self.model._initial_epoch = None
 
 
 class KeepWeights(keras.callbacks.Callback):
@@ -332,6 +338,9 @@ def main() -> None:
     training = Training(args, recipe, data, strategy)
     metrics = training.run()
     if strategy.is_chief:
+        if args.save:
+            # Without the optimizer, so that it loads without this package.
+            keras.Model(training.model.inputs, training.model.outputs).save(args.save)
         rows = {
             "images": f"{training.examples[0]} for training, {training.examples[1]} for validation",
             "ranks": f"{strategy.world_size} on {strategy.num_nodes} nodes",

@@ -25,9 +25,12 @@ def run(
 ) -> None:
     """Runs a job with a rank on every node; it gets the device of its node as the first argument.
 
+    A node that the lab has several times (`Lab.with_ranks`) has as many ranks.
+
     Fails if a rank ends with another code than 0, or not in time; ends all that it started.
     """
-    workers = [f"{node.address}:{_PORT}" for node in lab.nodes]
+    workers = [f"{node.address}:{_PORT + rank}" for rank, node in enumerate(lab.nodes)]
+    namespaces = list(dict.fromkeys(node.namespace for node in lab.nodes))
     processes = []
     try:
         for rank, node in enumerate(lab.nodes):
@@ -39,7 +42,7 @@ def run(
                 "TF_NUM_INTRAOP_THREADS": "1",
                 "TF_NUM_INTEROP_THREADS": "2",
                 "TF_CPP_MIN_LOG_LEVEL": "1",
-                "TFDEAR_NODE_RANK": str(rank),
+                "TFDEAR_NODE_RANK": str(namespaces.index(node.namespace)),
                 **variables,
             }
             with open(logs / f"log.{rank}", "wb") as log:

@@ -8,16 +8,21 @@ import re
 import subprocess
 import sys
 
+import keras
+import lab_ranks
 import numpy as np
 import pytest
 import ranks
 import tensorflow as tf
+
+from tfdear.benchmarks import lab as netlab
 
 pytestmark = [pytest.mark.integration, pytest.mark.multi_process]
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 IMAGENET = ROOT / "examples" / "imagenet"
 TRAIN = IMAGENET / "train.py"
+LAB_JOB = ROOT / "tests" / "multi_process" / "jobs" / "script_job.py"
 # Only ends a job that hangs: on a machine with nothing else to do each takes half a minute.
 DEADLINE = 240.0
 # 61 images in batches of 16 are 4 steps, of which the last has 13 rows.
@@ -30,10 +35,9 @@ EPOCH = re.compile(
 )
 
 
-def train(count, *arguments, **variables):
+def train(count, *arguments, deadline=DEADLINE):
     """Runs the training on some ranks, and returns what each printed."""
-    variables = {"PYTHONPATH": str(ROOT), **variables}
-    results = ranks.run_ranks(count, TRAIN, variables, DEADLINE, arguments)
+    results = ranks.run_ranks(count, TRAIN, {"PYTHONPATH": str(ROOT)}, deadline, arguments)
     assert [code for code, _ in results] == [0] * count, "\n".join(t[-4000:] for _, t in results)
     return [text for _, text in results]
 
@@ -240,3 +244,58 @@ def test_packed_images_are_made_smaller(made, tmp_path):
     assert len(paths) == TRAINING + VALIDATION
     for path in paths:
         assert min(tf.io.decode_jpeg(path.read_bytes()).shape[:2]) == 96
+
+
+@pytest.mark.long
+@pytest.mark.newest_only
+@pytest.mark.parametrize("ema", [(), ("--ema", "0.9")], ids=["weights", "averages"])
+def test_an_interrupted_training_goes_on_to_the_same_weights(made, tmp_path, ema):
+    """Killed in the second phase, of which it has seen an epoch."""
+    options = ("--data", str(made), "--phases", "1:32:8", "4:48:8", "1:64:8", *ema)
+    train(2, *options, "--save", str(tmp_path / "whole.keras"))
+    arguments = (*options, "--backup", str(tmp_path / "backup"))
+    with ranks.Ranks(2, TRAIN, {"PYTHONPATH": str(ROOT)}, arguments) as job:
+        job.wait_for_output(0, "epoch 2: ", DEADLINE)
+        job.processes[1].kill_session()
+        assert 0 not in job.wait(timeout=DEADLINE)
+    again, _ = train(2, *arguments, "--save", str(tmp_path / "interrupted.keras"))
+    # The epoch in which it was killed begins anew, unless its backup was written already.
+    assert [int(number) for number, *_ in epochs_of(again)] in ([3, 4, 5], [4, 5])
+    assert not (tmp_path / "backup").exists()
+    whole, interrupted = (
+        keras.models.load_model(tmp_path / f"{name}.keras", compile=False).get_weights()
+        for name in ("whole", "interrupted")
+    )
+    for one, other in zip(whole, interrupted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.long
+@pytest.mark.newest_only
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(os.geteuid() != 0, reason="making network namespaces needs root")
+def test_gradients_are_sparse_and_then_dense(tmp_path):
+    """Two nodes of two ranks, 1 Gbit/s: what is exchanged in a step, by the engine's events."""
+    arguments = ("--made", "240", "60", "--phases", "2:32:16:0.05", "2:48:16")
+    with netlab.temporary(2, rate="1gbit") as lab:
+        job = [str(TRAIN), *arguments]
+        lab_ranks.run(lab.with_ranks(2), LAB_JOB, job, tmp_path, {}, 2 * DEADLINE)
+    epochs = epochs_of((tmp_path / "log.0").read_text())
+    assert [epoch[:2] for epoch in epochs] == [(0, 32), (1, 32), (2, 48), (3, 48)]
+    sparse, dense = [epoch[2] for epoch in epochs[:2]], [epoch[2] for epoch in epochs[2:]]
+    # Half of 11.2 million weights, of 4 bytes; at most a quarter of them, of 5 bytes, in the first
+    # steps of sparse ones.
+    assert dense[0] == dense[1] == pytest.approx(22.4, rel=0.03)
+    assert all(0 < exchanged < 0.4 * dense[0] for exchanged in sparse)
+    assert all(epoch[-1] == 60 for epoch in epochs)
+
+
+@pytest.mark.long
+@pytest.mark.newest_only
+@pytest.mark.timeout(1300)
+def test_the_whole_recipe_learns():
+    """The one command, with all of its defaults."""
+    chief, _ = train(2, deadline=1200.0)
+    assert [epoch[1] for epoch in epochs_of(chief)] == [32] * 8 + [48] * 6 + [64] * 4
+    assert row(chief, "validated") == "500 images of 64 px"
+    assert float(row(chief, "top-1").rstrip("%")) >= 85
