@@ -260,6 +260,9 @@ class Training:
 
     def _fit(self, steps: Steps, validation, callbacks, keeps_weights) -> None:
         report = EpochReport(self._strategy, steps.phase.size, self.examples[0])
+        # Traced anew, for this size: else the second trace would be for images of any size, which
+        # is slower, and rounds otherwise than a training that goes on here.
+        self.model.train_function = self.model.test_function = None
         self.model.fit(
             self._training_batches(steps),
             initial_epoch=steps.first_epoch,
