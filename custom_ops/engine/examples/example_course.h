@@ -25,25 +25,20 @@ class ExampleCourse {
     epoch_ = epoch;
     position_ = std::min(position, examples_);
   }
-  // The next example which `is_due` says is to be done; -1: it is none of all, nor will one be.
-  template <typename Predicate>
-  int64_t Next(const Predicate& is_due) {
-    for (; begun_ && passed_ < examples_; ++passed_) {
-      if (position_ == examples_) {
-        ++epoch_;
-        position_ = 0;
-        of_epoch_ = nullptr;
-      }
-      if (of_epoch_ == nullptr) {
-        of_epoch_ = std::make_unique<EpochOrder>(order_, epoch_, examples_);
-      }
-      const int64_t example = of_epoch_->At(position_++);
-      if (!is_due(example)) continue;
-      passed_ = 0;
-      return example;
+  // Whether nothing was to be done for all of an epoch, so that nothing will be.
+  bool over() const { return !begun_ || passed_ == examples_; }
+  // The next example; something is to be done for it if Found() is called.
+  int64_t Step() {
+    ++passed_;
+    if (position_ == examples_) {
+      ++epoch_;
+      position_ = 0;
+      of_epoch_ = nullptr;
     }
-    return -1;
+    if (of_epoch_ == nullptr) of_epoch_ = std::make_unique<EpochOrder>(order_, epoch_, examples_);
+    return of_epoch_->At(position_++);
   }
+  void Found() { passed_ = 0; }
 
  private:
   const int64_t examples_;

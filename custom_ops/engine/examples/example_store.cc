@@ -125,13 +125,16 @@ void ExampleStore::ReadFrom(const ReadingOrder& order, int64_t epoch, int64_t po
 }
 
 int64_t ExampleStore::NextOnCourseLocked() {
-  if (own_->full()) return -1;
-  return course_.Next([this](int64_t example) TFDEAR_REQUIRES(mutex_) {
-    Record record;
+  while (!own_->full() && !course_.over()) {
+    const int64_t example = course_.Step();
+    if (!own_->Has(example) || InHandLocked(example)) continue;
     // What failed is tried again only for those who want it.
-    return own_->Has(example) && !InHandLocked(example) && !own_->Failed(example) &&
-           !Find(example, &record);
-  });
+    Record record;
+    if (own_->Failed(example) || Find(example, &record)) continue;
+    course_.Found();
+    return example;
+  }
+  return -1;
 }
 
 std::vector<int64_t> ExampleStore::Next(size_t most, size_t most_in_order) {

@@ -125,13 +125,15 @@ void RowJournal::ReplayTile(std::vector<Behind>* behind, int64_t changes, const 
 
 void RowJournal::Leave(int64_t next, int64_t changes, std::vector<Behind>* behind) {
   const JournalEntries::Entry& made = entries_.at(next - 1);
-  const RowTile& tile = tile_;
+  // For lambdas, of which the analysis of locks does not know that they run here.
+  const RowTile* const tile = &tile_;
   for (size_t place = tile_.size(); place-- > 0;) {
     int64_t end = next;
-    auto values = [&](int array) { return tile.values(array, place); };
+    auto values = [&](int array) { return tile->values(array, place); };
     const std::vector<int>& arrays = made.change.arrays;
-    const bool unchanged = std::all_of(
-        arrays.begin(), arrays.end(), [&](int array) { return tile.IsAsRemembered(array, place); });
+    const bool unchanged = std::all_of(arrays.begin(), arrays.end(), [&](int array) {
+      return tile->IsAsRemembered(array, place);
+    });
     if (unchanged) {
       end = std::max(end, std::min(made.identical->end, changes));
       if (made.idle.run != nullptr && made.idle.proof->conditional) {
@@ -190,11 +192,12 @@ void RowJournal::MakeIdly(int64_t number) {
 void RowJournal::LookAtTile(int64_t made) {
   known_ = {};
   fixed_by_ = made;
+  RowTile* const tile = &tile_;
   const size_t count = tile_.elements();
   const std::vector<int>& arrays = entries_.arrays();
   // What is left as it is must be what arithmetic would leave as it is.
   is_ordinary_ = std::all_of(arrays.begin(), arrays.end(),
-                             [&](int array) { return AreOrdinary(tile_.data(array), count); });
+                             [&](int array) { return AreOrdinary(tile->data(array), count); });
   for (int array : arrays) {
     if (array == 0) continue;
     const float* const values = tile_.data(array);

@@ -96,7 +96,8 @@ bool RowsInFlight::IsIdle(const Waiting& waiting) const {
 
 std::vector<RowsInFlight::Waiting> RowsInFlight::TakeIdle() {
   const auto first = std::partition(waiting_.begin(), waiting_.end(),
-                                    [&](const Waiting& waiting) { return !IsIdle(waiting); });
+                                    [&](const Waiting& waiting)
+                                        TFDEAR_REQUIRES(mutex_) { return !IsIdle(waiting); });
   std::vector<Waiting> idle(std::make_move_iterator(first),
                             std::make_move_iterator(waiting_.end()));
   waiting_.erase(first, waiting_.end());
