@@ -9,7 +9,7 @@ import pytest
 from ranks import Ranks, run_ranks
 
 sys.path.insert(0, str(case_reports._JOBS))
-import own_pipelines_job as job  # noqa: E402
+import recorded_steps as job  # noqa: E402
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 
