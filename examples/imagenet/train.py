@@ -183,7 +183,7 @@ class EpochReport(keras.callbacks.Callback):
         exchanged = sum(exchange.detail for exchange in exchanges) / max(steps, 1)
         if self._strategy.is_chief:
             print(
-                f"epoch {epoch}: {self._size} px, {self._images / self._seconds:.0f} images/s, "
+                f"epoch {epoch}: {self._size} px, {self._images / self._seconds:.3g} images/s, "
                 f"{exchanged / 1e6:.2f} MB exchanged in a step, loss {logs['loss']:.3f}, "
                 f"validation: top-1 {logs['val_top_1']:.2%}, top-5 {logs['val_top_5']:.2%} of "
                 f"{logs['val_images']:.0f} images",

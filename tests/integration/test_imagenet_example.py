@@ -31,7 +31,7 @@ VARIABLES = {"PYTHONPATH": str(ROOT), "TFDEAR_FUSION": "FixedSize(4000000)"}
 TRAINING, VALIDATION = 61, 23
 PHASES = ("--phases", "1:32:8:0.05", "1:48:8")
 EPOCH = re.compile(
-    r"^epoch (\d+): (\d+) px, \d+ images/s, ([\d.]+) MB exchanged in a step, loss ([\d.]+), "
+    r"^epoch (\d+): (\d+) px, \S+ images/s, ([\d.]+) MB exchanged in a step, loss ([\d.]+), "
     r"validation: top-1 ([\d.]+)%, top-5 ([\d.]+)% of (\d+) images$",
     re.MULTILINE,
 )
