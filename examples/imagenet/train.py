@@ -100,6 +100,7 @@ def dry_run(args: argparse.Namespace, recipe: Recipe) -> None:
             sum(int(np.prod(variable.shape)) for variable in weights),
             args.images_per_second,
             args.cached == "squares",
+            args.placement == "replicated",
         )
     )
 
@@ -142,6 +143,7 @@ class Backup(keras.callbacks.BackupAndRestore):
             super().on_train_begin(logs)
 
     def on_epoch_begin(self, epoch, logs=None):
+        super().on_epoch_begin(epoch, logs)
         # Keras counts from 0, also where it went on later.
         self._current_epoch = epoch
 
