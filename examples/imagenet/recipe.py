@@ -212,7 +212,9 @@ class RateByExamples(keras.optimizers.schedules.LearningRateSchedule):
         return cls(**{**config, "recipe": recipe})
 
 
-def describe(recipe: Recipe, weights: int, images_per_second: float, squares: bool) -> str:
+def describe(
+    recipe: Recipe, weights: int, images_per_second: float, squares: bool, replicated: bool = False
+) -> str:
     """Returns tables of the steps, of the learning rate, and of what nodes keep and send.
 
     Args:
@@ -220,6 +222,7 @@ def describe(recipe: Recipe, weights: int, images_per_second: float, squares: bo
         weights: trainable ones of the model.
         images_per_second: that a node trains on.
         squares: whether images are cached as squares; else they are kept as their files.
+        replicated: whether every node keeps all of them; else each has its part.
     """
     training, validation = recipe.examples
     nodes, ranks = recipe.nodes, recipe.ranks
@@ -246,12 +249,12 @@ def describe(recipe: Recipe, weights: int, images_per_second: float, squares: bo
     )
     lines += [f"warm-up ends with step {warm}, at {float(rate(warm)):.5g}; {end} steps in all", ""]
 
-    others = (nodes - 1) / nodes
+    share = 1 if replicated else 1 / nodes  # Of all images, that a node keeps.
     lines.append(
         f"A node keeps, and at {images_per_second:g} images/s takes from the others and sends:"
         if squares
-        else "Files are kept as they are, so what a node keeps and takes depends on their sizes; "
-        f"it sends, at {images_per_second:g} images/s:"
+        else "Files for training are kept as they are, and their sizes decide what a node keeps and "
+        f"takes. Of the rest it keeps, and at {images_per_second:g} images/s sends:"
     )
     lines.append(
         f"{'size':>5} {'square':>7} {'training GB':>12} {'validation GB':>14} {'data Gbit/s':>12} "
@@ -263,11 +266,12 @@ def describe(recipe: Recipe, weights: int, images_per_second: float, squares: bo
         bits = 8 * per_second * _gradient_bytes(weights, nodes, phase.density)
         pixels = 3 * phase.square**2
         kept = [
-            f"{pixels * training / nodes / 1e9:.3f}",
-            f"{3 * phase.size**2 * validation / nodes / 1e9:.3f}",
-            f"{8 * images_per_second * pixels * others / 1e9:.2f}",
+            f"{pixels * training * share / 1e9:.3f}",
+            f"{3 * phase.size**2 * validation * share / 1e9:.3f}",
+            f"{8 * images_per_second * pixels * (1 - share) / 1e9:.2f}",
         ]
-        kept = kept if squares else ["-"] * 3
+        if not squares:
+            kept[0] = kept[2] = "-"
         lines.append(
             f"{phase.size:>5} {phase.square if squares else '-':>7} {kept[0]:>12} {kept[1]:>14} "
             f"{kept[2]:>12} {per_second:>8.2f} {bits / 1e9:>17.2f}"

@@ -100,6 +100,7 @@ def dry_run(args: argparse.Namespace, recipe: Recipe) -> None:
             sum(int(np.prod(variable.shape)) for variable in weights),
             args.images_per_second,
             args.cached == "squares",
+            args.placement == "replicated",
         )
     )
 
@@ -142,6 +143,7 @@ class Backup(keras.callbacks.BackupAndRestore):
             super().on_train_begin(logs)
 
     def on_epoch_begin(self, epoch, logs=None):
+        super().on_epoch_begin(epoch, logs)
         # Keras counts from 0, also where it went on later.
         self._current_epoch = epoch
 
@@ -183,7 +185,7 @@ class EpochReport(keras.callbacks.Callback):
         exchanged = sum(exchange.detail for exchange in exchanges) / max(steps, 1)
         if self._strategy.is_chief:
             print(
-                f"epoch {epoch}: {self._size} px, {self._images / self._seconds:.0f} images/s, "
+                f"epoch {epoch}: {self._size} px, {self._images / self._seconds:.3g} images/s, "
                 f"{exchanged / 1e6:.2f} MB exchanged in a step, loss {logs['loss']:.3f}, "
                 f"validation: top-1 {logs['val_top_1']:.2%}, top-5 {logs['val_top_5']:.2%} of "
                 f"{logs['val_images']:.0f} images",

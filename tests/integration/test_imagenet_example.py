@@ -2,6 +2,7 @@
 """The examples of examples/imagenet, on few images of the set that they make themselves."""
 
 import importlib.util
+import math
 import os
 import pathlib
 import re
@@ -15,6 +16,7 @@ import pytest
 import ranks
 import tensorflow as tf
 
+import tfdear
 from tfdear.benchmarks import lab as netlab
 
 pytestmark = [pytest.mark.integration, pytest.mark.multi_process]
@@ -31,7 +33,7 @@ VARIABLES = {"PYTHONPATH": str(ROOT), "TFDEAR_FUSION": "FixedSize(4000000)"}
 TRAINING, VALIDATION = 61, 23
 PHASES = ("--phases", "1:32:8:0.05", "1:48:8")
 EPOCH = re.compile(
-    r"^epoch (\d+): (\d+) px, \d+ images/s, ([\d.]+) MB exchanged in a step, loss ([\d.]+), "
+    r"^epoch (\d+): (\d+) px, \S+ images/s, ([\d.]+) MB exchanged in a step, loss ([\d.]+), "
     r"validation: top-1 ([\d.]+)%, top-5 ([\d.]+)% of (\d+) images$",
     re.MULTILINE,
 )
@@ -57,7 +59,7 @@ def load(name):
     return module
 
 
-images_module, photographs = load("input"), load("photographs")
+images_module, model_module, photographs = map(load, ("input", "model", "photographs"))
 
 
 @pytest.fixture(scope="module")
@@ -238,6 +240,42 @@ def test_crops_of_squares_are_those_of_files(tmp_path):
     # 7/8 of the middle: 10 pixels are cut off on each side, of which 5 become 1.6.
     edges = held_out.numpy()[0, [0, -1], :, 1].mean(1)
     assert edges == pytest.approx([ramp[10:15].mean(), ramp[145:150].mean()], abs=2)
+
+
+def test_statistics_are_means_of_batches():
+    images = np.random.default_rng(0).normal(5, 3, (40, 4, 4, 2)).astype("float32")
+    strategy = tfdear.DearStrategy()
+    with strategy.scope():
+        inputs = keras.Input((4, 4, 2))
+        outputs = keras.layers.Dense(2)(keras.layers.BatchNormalization()(inputs))
+        model = keras.Model(inputs, outputs)
+    before = model.get_weights()
+    batches = tf.data.Dataset.from_tensor_slices((images, images)).batch(10)
+    assert model_module.estimate_statistics(strategy, model, batches, 3) == 3
+    gamma, beta, mean, variance, *dense = model.get_weights()
+    parts = images[:30].reshape(3, -1, 2)
+    np.testing.assert_allclose(mean, parts.mean(1).mean(0), rtol=1e-5)
+    np.testing.assert_allclose(variance, parts.var(1).mean(0), rtol=1e-4)
+    for kept, old in zip((gamma, beta, *dense), (*before[:2], *before[4:]), strict=True):
+        np.testing.assert_array_equal(kept, old)
+    assert model.layers[1].momentum == 0.99
+
+
+def test_resnet_50_is_version_1_5():
+    model = model_module.make_model(50, 1000)
+    trainable = model.trainable_weights
+    assert sum(math.prod(variable.shape) for variable in trainable) == 25_557_032
+    assert len(trainable) == 161
+    # Of each of the 16 blocks one gamma is 0, so that a block is its shortcut.
+    gammas = [variable for variable in trainable if variable.name == "gamma"]
+    assert sum(not variable.numpy().any() for variable in gammas) == 16
+    strided = [v for v in model.layers if isinstance(v, keras.layers.Conv2D) and v.strides[0] == 2]
+    # The 1x1 ones are shortcuts.
+    assert sorted((layer.kernel_size[0], layer.filters) for layer in strided) == [
+        *((1, 512), (1, 1024), (1, 2048)),
+        *((3, 128), (3, 256), (3, 512)),
+        (7, 64),
+    ]
 
 
 def test_packed_images_are_made_smaller(made, tmp_path):
