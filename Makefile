@@ -151,6 +151,7 @@ fuzz: system-fuzz  ## search for input that breaks a parser, SECONDS=60 for each
 	bin=$$($(BAZEL) info --config=fuzz bazel-bin 2>/dev/null)/tests/cc/fuzz; \
 	for fuzzer in $(FUZZERS); do \
 	    name=$${fuzzer%_fuzz}; echo "make: $$name"; mkdir -p build/fuzz/$$name; \
+	    LSAN_OPTIONS=suppressions=tests/cc/lsan_suppressions.txt:print_suppressions=0 \
 	    $$bin/$$fuzzer $(FUZZ_FLAGS) -artifact_prefix=build/fuzz/$$name- \
 	        build/fuzz/$$name tests/cc/fuzz/corpus/$$name; \
 	done

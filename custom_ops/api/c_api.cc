@@ -17,15 +17,19 @@
 #include "custom_ops/engine/collectives/gloo_backend.h"
 #include "custom_ops/engine/collectives/shared_memory_backend.h"
 #include "custom_ops/engine/engine.h"
+#include "custom_ops/engine/examples/example_store.h"
+#include "custom_ops/engine/examples/registry.h"
 
 namespace {
 
 using tfdear::CopyText;
 using tfdear::Engine;
+using tfdear::ExampleStore;
 using tfdear::GlooBackend;
 using tfdear::kNumLanes;
 using tfdear::LaneKind;
 using tfdear::ProcessGroup;
+using tfdear::Registry;
 using tfdear::Report;
 using tfdear::SharedMemoryBackend;
 using tfdear::Status;
@@ -332,6 +336,8 @@ void tfdear_abort(int status_code, const char* message) {
   const Status cause(static_cast<tfdear::StatusCode>(status_code), message);
   // First: what is created from now on sees it.
   Engine::Get()->Abort(cause);
+  // Who waits for an example that a lost rank prepares, or has.
+  for (const auto& store : Registry<ExampleStore>::Get()->All()) store->Close(cause);
   std::lock_guard<std::mutex> lock(StartingMutex());
   for (StartingGroup& group : StartingGroups()) {
     if (group.backend != nullptr) group.backend->Abort(cause);

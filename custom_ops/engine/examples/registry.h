@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "custom_ops/engine/base/thread_annotations.h"
 
@@ -31,6 +32,13 @@ class Registry {
     MutexLock lock(mutex_);
     const auto found = objects_.find(number);
     return found == objects_.end() ? nullptr : found->second;
+  }
+
+  std::vector<std::shared_ptr<T>> All() TFDEAR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    std::vector<std::shared_ptr<T>> all;
+    for (const auto& [number, object] : objects_) all.push_back(object);
+    return all;
   }
 
   // It lives on as long as somebody uses it.

@@ -41,10 +41,10 @@ ExampleSocket Accepted(const Listening& listening) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace tfdear;
-  static const Listening* const listening = new Listening();
+  static const Listening listening;
   if (size == 0) return 0;
   ExampleClient::Options options;
-  options.address = listening->address;
+  options.address = listening.address;
   options.token.fill(7);
   options.timeout = kTime;
   std::array<std::atomic<int>, kAsked> told{};
@@ -57,7 +57,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   TFDEAR_FUZZ_CHECK(ExampleClient::Start(options, receive, &client).ok());
   for (int64_t example = 0; example < kAsked; ++example) client->Ask(example);
   {
-    ExampleSocket socket = Accepted(*listening);
+    ExampleSocket socket = Accepted(listening);
     ExampleGreeting greeting;
     TFDEAR_FUZZ_CHECK(socket.Receive(&greeting, sizeof(greeting), kTime, -1).ok());
     if (data[0] % 4 > 0) (void)socket.Send(&greeting, sizeof(greeting), kTime, -1);

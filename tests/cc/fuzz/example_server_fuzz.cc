@@ -87,13 +87,13 @@ int AnswersDue(FuzzInput input) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace tfdear;
-  static const Served* const served = new Served();
+  static const Served served;
   if (size == 0) return 0;
-  ExampleSocket socket = Connected(*served);
+  ExampleSocket socket = Connected(served);
   const bool with_token = data[0] % 4 > 0;
   if (with_token) {
     ExampleGreeting greeting;
-    greeting.token = served->token;
+    greeting.token = served.token;
     TFDEAR_FUZZ_CHECK(socket.Send(&greeting, sizeof(greeting), kTime, -1).ok());
     TFDEAR_FUZZ_CHECK(socket.Receive(&greeting, sizeof(greeting), kTime, -1).ok());
   }
