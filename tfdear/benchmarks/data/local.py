@@ -7,6 +7,7 @@ import contextlib
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from tfdear.benchmarks import lab as netlab
 from tfdear.benchmarks.data.figures import Figure, Findings, median_ratio
@@ -24,13 +25,17 @@ _OURS, _EXAMPLES, _CACHE, _SHUFFLE, _GENERATOR = (
     "cache().shuffle(N).batch",
     "from_generator.batch",
 )
-# What has to be at least so many times as fast as another; also for large examples?
-_LIMITS = (
+_Rates: TypeAlias = dict[str, list[float]]
+# What has to be so many times as fast as another, at least; also for large examples?
+_Limit: TypeAlias = tuple[str, str, float, bool]
+_LIMITS: tuple[_Limit, ...] = (
     (_OURS, _CACHE, 0.95, True),
     (_OURS, _SHUFFLE, 1.5, False),
     (_OURS, _GENERATOR, 10.0, True),
     (_EXAMPLES, _CACHE, 0.95, True),
 )
+# Two processes with a cache each.
+_PAIR_LIMITS: tuple[_Limit, ...] = ((_OURS, _CACHE, 0.95, True),)
 _LARGE = 100_000
 
 
@@ -70,8 +75,8 @@ def measure(
                     groups[name].call(
                         "open_pipeline", _OPEN_SECONDS, name=name, kind=kind, count=count, **shape
                     )
-            rates = _turns(groups, repeats)
-            _note(findings, tell, f"local, {nbytes / 1000:g} KB", nbytes, rates)
+            turns = _turns(groups, repeats)
+            _note(findings, tell, f"local, {nbytes / 1000:g} KB", nbytes, turns, _LIMITS)
             for group in dict.fromkeys(groups.values()):
                 names = [name for name, of in groups.items() if of is group]
                 group.call("close", _OPEN_SECONDS, names=names)
@@ -84,12 +89,8 @@ def measure(
             pair.call("open_cache", _OPEN_SECONDS, name=_OURS, **shape)
             pair.call("open_pipeline", _OPEN_SECONDS, name=_CACHE, kind="cache()", **shape)
             groups = {_OURS: pair, _CACHE: pair}
-            rates = _turns(groups, repeats)
-            case = f"two ranks, {nbytes / 1000:g} KB"
-            _tell_rates(tell, case, rates)
-            findings.rows.append({"case": case, "nbytes": nbytes, "rates": rates})
-            ratio = median_ratio(rates[_OURS], rates[_CACHE])
-            findings.figures.append(Figure(case, "one DataCache / two of cache()", ratio, 0.95))
+            turns = _turns(groups, repeats)
+            _note(findings, tell, f"two ranks, {nbytes / 1000:g} KB", nbytes, turns, _PAIR_LIMITS)
             pair.call("close", _OPEN_SECONDS, names=list(groups))
 
 
@@ -120,16 +121,22 @@ def _open(group: Group, count: int, shape: dict[str, int]) -> None:
         group.call("open_pipeline", _OPEN_SECONDS, name=name, kind=kind, count=count, **shape)
 
 
-def _turns(groups: dict[str, Group], repeats: int) -> dict[str, list[float]]:
-    """Examples per second of all processes of a group, of each turn; the first fills caches."""
-    rates: dict[str, list[float]] = {name: [] for name in groups}
+def _turns(groups: dict[str, Group], repeats: int) -> tuple[_Rates, _Rates]:
+    """Examples per second, and per second of a processor, of all processes of a group, by turns.
+
+    A turn before them fills the caches.
+    """
+    rates: _Rates = {name: [] for name in groups}
+    of_cpu: _Rates = {name: [] for name in groups}
     for turn in range(repeats + 1):
         for name, group in groups.items():
             seconds = _TURN_SECONDS if turn else 0.0
             answers = group.call("epochs", _READ_SECONDS, name=name, seconds=seconds)
             if turn:
                 rates[name].append(sum(answer["rows"] / answer["seconds"] for answer in answers))
-    return rates
+                spent = sum(answer["cpu_seconds"] for answer in answers)
+                of_cpu[name].append(sum(answer["rows"] for answer in answers) / spent)
+    return rates, of_cpu
 
 
 def _note(
@@ -137,25 +144,24 @@ def _note(
     tell: Callable[[str], None],
     case: str,
     nbytes: int,
-    rates: dict[str, list[float]],
+    turns: tuple[_Rates, _Rates],
+    limits: Sequence[_Limit],
 ) -> None:
-    _tell_rates(tell, case, rates)
-    findings.rows.append({"case": case, "nbytes": nbytes, "rates": rates})
-    for ours, theirs, limit, also_large in _LIMITS:
-        if nbytes < _LARGE or also_large:
-            ratio = median_ratio(rates[ours], rates[theirs])
-            findings.figures.append(Figure(case, f"{ours} / {theirs}", ratio, limit))
-
-
-def _tell_rates(tell: Callable[[str], None], case: str, rates: dict[str, list[float]]) -> None:
-    first = rates[_CACHE]
+    rates, of_cpu = turns
+    findings.rows.append({"case": case, "nbytes": nbytes, "rates": rates, "cpu_rates": of_cpu})
     rows = [
         [
             (case, name),
             ("examples/s", f"{statistics.median(each):.0f}"),
             ("slowest", f"{min(each):.0f}"),
-            ("of cache().batch", f"{median_ratio(each, first):.2f}"),
+            ("of cache().batch", f"{median_ratio(each, rates[_CACHE]):.2f}"),
+            ("per CPU s", f"{statistics.median(of_cpu[name]):.0f}"),
+            ("of cache().batch", f"{median_ratio(of_cpu[name], of_cpu[_CACHE]):.2f}"),
         ]
         for name, each in rates.items()
     ]
     tell(table_of(rows))
+    for ours, theirs, limit, also_large in limits:
+        if nbytes < _LARGE or also_large:
+            ratio = median_ratio(rates[ours], rates[theirs])
+            findings.figures.append(Figure(case, f"{ours} / {theirs}", ratio, limit))

@@ -49,8 +49,12 @@ def close(names: list[str]) -> None:
 def epochs(name: str, seconds: float = 0.0) -> dict:
     """As of `with_pipelines`."""
     rows = 0
-    begin = time.monotonic()
+    begin, cpu = time.monotonic(), time.process_time()
     while not rows or time.monotonic() - begin < seconds:
         for batch in _pipelines[name].to_iter_dataset():
             rows += len(batch)
-    return {"rows": rows, "seconds": time.monotonic() - begin}
+    return {
+        "rows": rows,
+        "seconds": time.monotonic() - begin,
+        "cpu_seconds": time.process_time() - cpu,
+    }

@@ -170,8 +170,9 @@ def close(names: list[str]) -> None:
 def epochs(name: str, seconds: float = 0.0, step: float = 0.0, wait_for_all: bool = True) -> dict:
     """Reads whole epochs until so many seconds have passed, and sleeps in every step.
 
-    Returns the `rows` that came in so many `seconds`, those that came behind the first batch in how
-    many `steady_seconds`, how long the steps `waited` for them, and the steps.
+    Returns the `rows` that came in so many `seconds` and `cpu_seconds` of this process, those that
+    came behind the first batch in how many `steady_seconds`, how long the steps `waited` for them,
+    and the steps.
     """
     pipeline = _pipelines[name]
     if wait_for_all and _strategy:
@@ -179,7 +180,7 @@ def epochs(name: str, seconds: float = 0.0, step: float = 0.0, wait_for_all: boo
     rows = steps = first_rows = 0
     waited = 0.0
     first = None
-    begin = time.monotonic()
+    begin, cpu = time.monotonic(), time.process_time()
     while first is None or time.monotonic() - begin < seconds:
         iterator = iter(pipeline())
         while True:
@@ -202,6 +203,7 @@ def epochs(name: str, seconds: float = 0.0, step: float = 0.0, wait_for_all: boo
         "rows": rows,
         "steps": steps,
         "seconds": end - begin,
+        "cpu_seconds": time.process_time() - cpu,
         "waited": waited,
         "steady_rows": rows - first_rows,
         "steady_seconds": end - (first or begin),
