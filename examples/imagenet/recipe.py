@@ -253,7 +253,7 @@ def describe(
     lines.append(
         f"A node keeps, and at {images_per_second:g} images/s takes from the others and sends:"
         if squares
-        else "Files for training are kept as they are, and their sizes decide what a node keeps and "
+        else "Files for training are kept as they are; their sizes decide what a node keeps and "
         f"takes. Of the rest it keeps, and at {images_per_second:g} images/s sends:"
     )
     lines.append(
