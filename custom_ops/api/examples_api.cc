@@ -105,6 +105,10 @@ int tfdear_examples_await_filled(int64_t store, double seconds, int* filled, cha
   return tfdear::Report(status, error, error_size);
 }
 
+void tfdear_examples_stop_growing(int64_t store) {
+  if (const auto found = Registry<ExampleStore>::Get()->Find(store)) found->StopGrowing();
+}
+
 void tfdear_examples_close(int64_t store, const char* reason) {
   if (const auto found = Registry<ExampleStore>::Get()->Find(store)) {
     found->Close(tfdear::Status(tfdear::StatusCode::kAborted, reason));

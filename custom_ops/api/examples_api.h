@@ -32,6 +32,8 @@ TFDEAR_EXPORT void tfdear_examples_read_in_order(int64_t store);
 // ExampleStore::AwaitFilled.
 TFDEAR_EXPORT int tfdear_examples_await_filled(int64_t store, double seconds, int* filled,
                                                char* error, int error_size);
+// ExampleStore::StopGrowing.
+TFDEAR_EXPORT void tfdear_examples_stop_growing(int64_t store);
 // ExampleStore::Close, with a reason for those who wait.
 TFDEAR_EXPORT void tfdear_examples_close(int64_t store, const char* reason);
 // ExampleStore::Note: so many raw records have been read since then, by the steady clock.

@@ -22,6 +22,7 @@ from tfdear.data import (
 from tfdear.data.cached_batches import CachedBatches, as_own
 from tfdear.data.dataset_records import DatasetRecords
 from tfdear.data.disk_cache import DiskCache
+from tfdear.data.memory_bound import MemoryBound
 from tfdear.data.preparation import Preparation
 from tfdear.data.prepared_records import PreparedRecords
 from tfdear.data.read_statistics import ReadStatistics
@@ -29,10 +30,8 @@ from tfdear.data.record_source import RecordSource
 from tfdear.engine.example_store import ExampleReader
 from tfdear.job import job as job_module
 
-# How often `fill` looks for an interrupt.
-_LOOK_SECONDS = 0.2
-# Single examples are asked for as those of batches of so many are.
-_EXAMPLES_OF_BATCH = 64
+_LOOK_SECONDS = 0.2  # How often `fill` looks for an interrupt.
+_EXAMPLES_OF_BATCH = 64  # Single examples are asked for as those of such batches are.
 
 seams.install(fit_epochs.SEAMS)
 
@@ -175,6 +174,7 @@ class DataCache:
         self._store = shared_examples.open_store(
             len(source), memory_bytes, placement, max_rate or 0.0, verify, description, self._job
         )
+        self._bound = MemoryBound(self._store.number, local_size) if memory_bytes else None
         self._parted = placement == "sharded" and bool(self._store.parts)
         self._started = False
         of_node = shared_examples.examples_of_node(self._store, self._job) if self._parted else None
@@ -378,6 +378,7 @@ class DataCache:
             self._source,
             self._threads,
             skip=self._skip,
+            bound=self._bound,
             reads=self._reads if self._disk is None else None,
         )
         if self._job is None or self._job.rank == 0:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdear.data.memory_bound import MemoryBound
 from tfdear.data.read_statistics import ReadStatistics
 from tfdear.data.record_source import RecordSource
 from tfdear.engine import example_store, library
@@ -92,6 +93,7 @@ class Preparation:
         parallelism: int,
         *,
         skip: bool = False,
+        bound: MemoryBound | None = None,
         reads: ReadStatistics | None = None,
     ) -> None:
         """Starts to prepare what a store asks for, until it is closed.
@@ -101,6 +103,7 @@ class Preparation:
             source: Of raw records.
             parallelism: Calls at a time.
             skip: Whether examples that cannot be prepared, or are damaged, are left out.
+            bound: Ends the filling of the memory; None: there is none to fill.
             reads: Counts what is read, if `source` does not.
         """
         specs = tf.nest.flatten(self.element_spec)
@@ -116,14 +119,18 @@ class Preparation:
             threading.Thread(
                 # Of the store the number alone: it is closed when nobody else holds it.
                 target=_prepare_all,
-                args=(store, source, reads, arguments),
+                args=(store, source, bound, reads, arguments),
                 name="tfdear-prepare",
                 daemon=True,
             ).start()
 
 
 def _prepare_all(
-    store: int, source: RecordSource, reads: ReadStatistics | None, arguments: Mapping[str, Any]
+    store: int,
+    source: RecordSource,
+    bound: MemoryBound | None,
+    reads: ReadStatistics | None,
+    arguments: Mapping[str, Any],
 ) -> None:
     operations = library.load()
     in_order = max(_BLOCK, source.records_per_read)
@@ -141,6 +148,8 @@ def _prepare_all(
                     reads.add_source(len(numbers), raw)
                 names = [source.name(number) for number in numbers.tolist()]
                 operations.dear_prepare_examples(store, examples, names, errors, raw, **arguments)
+                if bound is not None:
+                    bound.look()
     except Exception as error:
         # Whoever waits for an example says so.
         example_store.end(store, f"DataCache: examples cannot be prepared any more: {error!r}")

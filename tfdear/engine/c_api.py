@@ -110,6 +110,7 @@ SIGNATURES: dict[str, tuple] = {
     "tfdear_examples_unpublish": (None, _INT64),
     "tfdear_examples_read_in_order": (None, _INT64),
     "tfdear_examples_await_filled": (_INT, _INT64, _DOUBLE, _INTS, *_ERROR),
+    "tfdear_examples_stop_growing": (None, _INT64),
     "tfdear_examples_close": (None, _INT64, _TEXT),
     "tfdear_examples_note_read": (None, _INT64, _INT64, _INT64),
     "tfdear_examples_remove": (None, _INT64),

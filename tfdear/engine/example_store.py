@@ -148,11 +148,21 @@ class ExampleStore:
 
     def progress(self) -> StoreProgress:
         """What has happened so far."""
-        fields = dataclasses.fields(StoreProgress)
-        numbers = (ctypes.c_int64 * len(fields))()
-        c_api.load().tfdear_examples_progress(self.number, numbers)
-        names = [field.name for field in fields]
-        return StoreProgress(**dict(zip(names, numbers, strict=True)))
+        return progress_of(self.number)
+
+
+def progress_of(number: int) -> StoreProgress:
+    """What has happened in the store of this number; nothing if there is none any more."""
+    fields = dataclasses.fields(StoreProgress)
+    numbers = (ctypes.c_int64 * len(fields))()
+    c_api.load().tfdear_examples_progress(number, numbers)
+    names = [field.name for field in fields]
+    return StoreProgress(**dict(zip(names, numbers, strict=True)))
+
+
+def stop_growing(number: int) -> None:
+    """Lets the store of this number keep no more than it has."""
+    c_api.load().tfdear_examples_stop_growing(number)
 
 
 def end(number: int, reason: str) -> None:

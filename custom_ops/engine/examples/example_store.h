@@ -130,6 +130,14 @@ class ExampleStore {
   // Nothing is prepared any more, and who waits gets this error. What is in memory can be taken.
   void Close(const Status& status) TFDEAR_EXCLUDES(mutex_);
 
+  // Keeps no more than it has.
+  void StopGrowing() TFDEAR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    own_->SetFull();
+    there_.notify_all();
+    own_->Announce();
+  }
+
   Progress progress() const TFDEAR_EXCLUDES(mutex_);
   // Something has been going on with so many examples, and ends now.
   void Note(EventKind kind, int64_t examples, int64_t begin_us) const;
