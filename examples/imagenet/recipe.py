@@ -253,8 +253,8 @@ def describe(
     lines.append(
         f"A node keeps, and at {images_per_second:g} images/s takes from the others and sends:"
         if squares
-        else "Files for training are kept as they are; their sizes decide what a node keeps and "
-        f"takes. Of the rest it keeps, and at {images_per_second:g} images/s sends:"
+        else "Files for training are kept, and their sizes decide what a node keeps and takes; "
+        f"besides, it keeps, and at {images_per_second:g} images/s sends:"
     )
     lines.append(
         f"{'size':>5} {'square':>7} {'training GB':>12} {'validation GB':>14} {'data Gbit/s':>12} "
