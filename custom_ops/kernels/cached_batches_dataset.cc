@@ -32,6 +32,8 @@ namespace data = tensorflow::data;
 constexpr char kBegun[] = "begun";
 constexpr char kEpoch[] = "epoch";
 constexpr char kStep[] = "step";
+// Examples are fetched into the processor's caches so many rows before they are copied.
+constexpr int64_t kRowsAhead = 2;
 
 // The format of examples which, or of which batches, have these types and shapes.
 ExampleFormat FormatOf(const tensorflow::DataTypeVector& types,
@@ -231,15 +233,15 @@ class CachedBatchesDatasetOp : public data::DatasetOpKernel {
           tensors->emplace_back(context->allocator({}), dataset()->types_[i],
                                 format.BatchShape(i, rows));
         }
+        if (!dataset()->batched_ && ahead_.size() >= kRowsAhead) {
+          for (int64_t example : ahead_[kRowsAhead - 1].examples) store_->Prefetch(example);
+        }
         // Places of rows that are there, which come one behind the other.
         std::vector<int64_t> places;
         tensorflow::CancellationManager* const manager = context->cancellation_manager();
-        const auto cancelled = [manager] { return manager != nullptr && manager->IsCancelled(); };
-        std::function<void()> deregister = [] {};
-        TF_RETURN_IF_ERROR(tensorflow::RegisterCancellationCallback(
-            manager, [store = store_] { store->Wake(); }, &deregister));
+        std::function<void()> deregister;
         absl::Status status;
-        const int64_t begin = EventRecord::NowMicros();
+        int64_t begin_us = 0;
         int64_t waited = 0;
         for (int64_t row = 0; row < rows; ++row) {
           const int64_t example = wanted.examples[row];
@@ -247,9 +249,20 @@ class CachedBatchesDatasetOp : public data::DatasetOpKernel {
             store_->GiveUp(example);
             continue;
           }
+          if (row + kRowsAhead < rows) store_->Prefetch(wanted.examples[row + kRowsAhead]);
           ExampleStore::Record record;
-          status = ToAbsl(store_->Take(example, cancelled, &record));
-          waited += record.waited ? 1 : 0;
+          if (!store_->TakeNow(example, &record)) {
+            if (begin_us == 0) {
+              begin_us = EventRecord::NowMicros();
+              status = tensorflow::RegisterCancellationCallback(
+                  manager, [store = store_] { store->Wake(); }, &deregister);
+            }
+            const auto cancelled = [manager] {
+              return manager != nullptr && manager->IsCancelled();
+            };
+            if (status.ok()) status = ToAbsl(store_->Take(example, cancelled, &record));
+            ++waited;
+          }
           if (!status.ok() || record.bytes == 0) continue;
           if (dataset()->batched_) {
             status = format.FillRow(record.data, record.bytes, places.size(), tensors);
@@ -259,8 +272,8 @@ class CachedBatchesDatasetOp : public data::DatasetOpKernel {
           }
           places.push_back(next_.epoch * store_->examples() + wanted.first + row);
         }
-        deregister();
-        if (waited > 0) store_->Note(EventKind::kDataWait, waited, begin);
+        if (deregister) deregister();
+        if (waited > 0) store_->Note(EventKind::kDataWait, waited, begin_us);
         if (!status.ok()) return status;
         const int64_t count = places.size();
         for (Tensor& tensor : *tensors) {

@@ -1,6 +1,7 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -16,6 +17,14 @@ namespace tfdear {
 
 // Where so many bytes of an example begin: large tensors can be used where they are.
 inline size_t AlignmentOfExample(size_t bytes) { return bytes < 4096 ? 8 : kSlotAlignment; }
+
+// Has the processor fetch a record. Examples lie anywhere in memory: the first bytes on each page
+// of one are fetched, and with them where the page is. Of what comes behind these it knows by
+// itself.
+inline void PrefetchRecord(const char* data, size_t bytes) {
+  constexpr size_t kMost = 65536, kPage = 4096;
+  for (size_t at = 0; at < std::min(bytes, kMost); at += kPage) __builtin_prefetch(data + at);
+}
 
 // The examples that one rank owns, [begin, end), in memory that the others of its node map
 // read-only.

@@ -305,10 +305,7 @@ Status ExampleStore::AwaitPeer(const Peer& peer, int64_t example,
 }
 
 Status ExampleStore::Take(int64_t example, const std::function<bool()>& cancelled, Record* record) {
-  if (Find(example, record)) {
-    hits_.fetch_add(1, std::memory_order_relaxed);
-    return Status();
-  }
+  if (TakeNow(example, record)) return Status();
   const auto begin = Clock::now();
   Status status;
   bool comes = false;
@@ -348,7 +345,6 @@ Status ExampleStore::Take(int64_t example, const std::function<bool()>& cancelle
     }
     progress_.waited_micros += MicrosSince(begin);
   }
-  record->waited = true;
   GiveUp(example);
   return status;
 }

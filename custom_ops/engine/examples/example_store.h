@@ -41,7 +41,6 @@ class ExampleStore {
     const char* data = nullptr;
     size_t bytes = 0;
     std::shared_ptr<const void> owner;
-    bool waited = false;  // It was not there when it was to be taken.
   };
 
   // What has happened so far.
@@ -114,10 +113,21 @@ class ExampleStore {
   // For readers, who want an example first, and then take it or give it up.
   void Want(int64_t example) TFDEAR_EXCLUDES(mutex_);
   void GiveUp(int64_t example) TFDEAR_EXCLUDES(mutex_);
+  // Takes an example if it is in memory.
+  bool TakeNow(int64_t example, Record* record) {
+    if (!Find(example, record)) return false;
+    hits_.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  }
   // Waits for an example that this reader wants. `cancelled`: asked after Wake() whether to wait
   // on.
   Status Take(int64_t example, const std::function<bool()>& cancelled, Record* record)
       TFDEAR_EXCLUDES(mutex_);
+  // Has the processor fetch an example that is read next, if it is in memory.
+  void Prefetch(int64_t example) const {
+    Record record;
+    if (Find(example, &record)) PrefetchRecord(record.data, record.bytes);
+  }
   void Wake() TFDEAR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     there_.notify_all();
