@@ -99,63 +99,71 @@ Status ExampleServer::Serve(ExampleSocket* socket) {
     return InvalidArgument("a connection without the job's token");
   }
   TFDEAR_RETURN_IF_ERROR(socket->Send(&greeting, sizeof(greeting), options_.timeout, stop_));
+  // What was asked for and has not been answered; since when there has been something, and the
+  // bytes that have been sent since.
+  std::vector<uint64_t> asked;
+  int64_t since_us = 0;
+  int64_t bytes = 0;
   while (true) {
-    // A client may have nothing to ask for as long as it likes.
+    // A client may have nothing to ask for as long as it likes, and ask for more while it waits.
     pollfd sockets[] = {{socket->fd(), POLLIN, 0}, {stop_, POLLIN, 0}};
-    if (poll(sockets, 2, -1) < 0) continue;
+    if (poll(sockets, 2, asked.empty() ? -1 : kLookMillis) < 0) continue;
     if (sockets[1].revents != 0) return Status();
-    ExampleRequest request;
-    TFDEAR_RETURN_IF_ERROR(socket->Receive(&request, sizeof(request), options_.timeout, stop_));
-    if (request.count == 0 || request.count > ExampleRequest::kMost) {
-      return InvalidArgument("a request for ", request.count, " examples");
+    if (sockets[0].revents != 0) {
+      if (asked.empty()) since_us = EventRecord::NowMicros();
+      TFDEAR_RETURN_IF_ERROR(ReceiveRequest(socket, &asked));
     }
-    std::vector<uint64_t> examples(request.count);
-    TFDEAR_RETURN_IF_ERROR(socket->Receive(examples.data(), examples.size() * sizeof(uint64_t),
-                                           options_.timeout, stop_));
-    for (uint64_t example : examples) {
-      if (example >= static_cast<uint64_t>(options_.examples)) {
-        return InvalidArgument("a request for example ", example, " of ", options_.examples);
-      }
+    TFDEAR_RETURN_IF_ERROR(Answer(socket, &asked, &bytes));
+    if (asked.empty() && options_.events != nullptr) {
+      options_.events->Add(
+          {EventKind::kDataServe, 0, 0, bytes, since_us, EventRecord::NowMicros()});
     }
-    TFDEAR_RETURN_IF_ERROR(Answer(socket, std::move(examples)));
+    if (asked.empty()) bytes = 0;
   }
 }
 
-Status ExampleServer::Answer(ExampleSocket* socket, std::vector<uint64_t> examples) {
-  const int64_t begin = EventRecord::NowMicros();
-  int64_t bytes = 0;
-  while (true) {
-    std::vector<uint64_t> coming;
-    for (uint64_t example : examples) {
-      const Look look = source_(static_cast<int64_t>(example));
-      if (look.state == Look::kComing) {
-        coming.push_back(example);
-        continue;
-      }
-      ExampleAnswer answer;
-      answer.example = example;
-      answer.state = look.state == Look::kHere ? ExampleState::kHere : ExampleState::kNotHeld;
-      if (look.state == Look::kHere) {
-        answer.bytes = look.bytes;
-        answer.crc = Crc32c(look.data, look.bytes);
-      }
-      TFDEAR_RETURN_IF_ERROR(socket->Send(&answer, sizeof(answer), options_.timeout, stop_));
-      TFDEAR_RETURN_IF_ERROR(socket->Send(look.data, answer.bytes, options_.timeout, stop_));
-      ++counts_.served;
-      counts_.served_bytes += answer.bytes;
-      bytes += answer.bytes;
-    }
-    if (coming.empty()) {
-      if (options_.events != nullptr) {
-        options_.events->Add({EventKind::kDataServe, 0, 0, bytes, begin, EventRecord::NowMicros()});
-      }
-      return Status();
-    }
-    examples = std::move(coming);
-    pollfd ended = {stop_, POLLIN, 0};
-    if (poll(&ended, 1, kLookMillis) > 0) return Status();
-    if (socket->Closed()) return Unavailable("the client has closed the connection");
+Status ExampleServer::ReceiveRequest(ExampleSocket* socket, std::vector<uint64_t>* asked) {
+  ExampleRequest request;
+  TFDEAR_RETURN_IF_ERROR(socket->Receive(&request, sizeof(request), options_.timeout, stop_));
+  const size_t before = asked->size();
+  if (request.count == 0 || request.count > ExampleRequest::kMost - before) {
+    return InvalidArgument("a request for ", request.count, " examples, after ", before,
+                           " that have no answer yet");
   }
+  asked->resize(before + request.count);
+  TFDEAR_RETURN_IF_ERROR(socket->Receive(asked->data() + before, request.count * sizeof(uint64_t),
+                                         options_.timeout, stop_));
+  for (size_t i = before; i < asked->size(); ++i) {
+    if ((*asked)[i] >= static_cast<uint64_t>(options_.examples)) {
+      return InvalidArgument("a request for example ", (*asked)[i], " of ", options_.examples);
+    }
+  }
+  return Status();
+}
+
+Status ExampleServer::Answer(ExampleSocket* socket, std::vector<uint64_t>* asked, int64_t* bytes) {
+  size_t coming = 0;
+  for (uint64_t example : *asked) {
+    const Look look = source_(static_cast<int64_t>(example));
+    if (look.state == Look::kComing) {
+      (*asked)[coming++] = example;
+      continue;
+    }
+    ExampleAnswer answer;
+    answer.example = example;
+    answer.state = look.state == Look::kHere ? ExampleState::kHere : ExampleState::kNotHeld;
+    if (look.state == Look::kHere) {
+      answer.bytes = look.bytes;
+      answer.crc = Crc32c(look.data, look.bytes);
+    }
+    TFDEAR_RETURN_IF_ERROR(socket->Send(&answer, sizeof(answer), options_.timeout, stop_));
+    TFDEAR_RETURN_IF_ERROR(socket->Send(look.data, answer.bytes, options_.timeout, stop_));
+    ++counts_.served;
+    counts_.served_bytes += answer.bytes;
+    *bytes += answer.bytes;
+  }
+  asked->resize(coming);
+  return Status();
 }
 
 }  // namespace tfdear

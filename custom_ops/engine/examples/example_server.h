@@ -69,7 +69,10 @@ class ExampleServer {
   void CollectEndedLocked() TFDEAR_REQUIRES(mutex_);
   // Serves a connection until it ends; why it did.
   Status Serve(ExampleSocket* socket);
-  Status Answer(ExampleSocket* socket, std::vector<uint64_t> examples);
+  // Adds the numbers of a request to those that were asked for.
+  Status ReceiveRequest(ExampleSocket* socket, std::vector<uint64_t>* asked);
+  // Answers what can be answered now, and leaves what comes later.
+  Status Answer(ExampleSocket* socket, std::vector<uint64_t>* asked, int64_t* bytes);
 
   const Options options_;
   const Source source_;

@@ -30,7 +30,7 @@ struct ExampleGreeting {
 
 // Before the numbers of a request.
 struct ExampleRequest {
-  static constexpr uint64_t kMost = 4096;
+  static constexpr uint64_t kMost = 4096;  // Of all requests that are not answered yet.
   uint64_t count = 0;
 };
 

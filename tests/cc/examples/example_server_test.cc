@@ -145,10 +145,13 @@ TEST(ExampleServer, WhatIsThereDoesNotWaitForWhatComes) {
   Received received;
   const auto client = StartClient(served.server->address(), &received);
   for (int64_t example : {8, 1, 18, 2}) client->Ask(example);
-  const auto answers = received.Await(2);
+  auto answers = received.Await(2);
   EXPECT_EQ(answers.count(1) + answers.count(2), 2u);
+  // Nor does what is asked for later.
+  client->Ask(3);
+  EXPECT_EQ(received.Await(3).count(3), 1u);
   served.Release();
-  received.Await(4);
+  received.Await(5);
 }
 
 TEST(ExampleClient, KeepsToItsRate) {
