@@ -59,6 +59,8 @@ class _Epochs(keras.callbacks.Callback):
         for callback in self._others:
             if not isinstance(callback, keras.callbacks.BackupAndRestore):
                 continue
+            if self.model._initial_epoch is None:
+                continue  # It has not restored anything.
             position = None if callback.save_freq == "epoch" else _position(callback)
             if position is None:
                 continue
@@ -134,6 +136,7 @@ def _fit(original: seams.Original, model: Any, *args: Any, **kwargs: Any) -> obj
     whole_list = callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else None
     others = tf.nest.flatten(callbacks or []) if whole_list is None else whole_list.callbacks
     epochs = _Epochs(given["x"], given.get("steps_per_epoch"), list(others))
+    model._initial_epoch = None  # Of an earlier `fit` that was resumed, which Keras keeps.
     caches = list({id(source.owner): source.owner for source in sources}.values())
     for callback in others:
         # Those of `tfdear.callbacks` that want to know.

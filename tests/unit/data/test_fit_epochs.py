@@ -116,6 +116,41 @@ def test_one_iterator_for_all_epochs(tmp_path):
         np.testing.assert_array_equal(value, expected_value)
 
 
+class Once(keras.callbacks.BackupAndRestore):
+    """Restores for the first `fit` alone."""
+
+    begun = 0
+
+    def on_train_begin(self, logs=None):
+        self.begun += 1
+        if self.begun == 1:
+            super().on_train_begin(logs)
+
+
+def test_trainings_that_follow_a_resumed_one(tmp_path, expected):
+    def train(interrupt_at):
+        model, steps = model_of(), Steps(interrupt_at)
+        backup = Once(str(tmp_path / "backup"), save_freq=3, delete_checkpoint=False)
+        metadata = tmp_path / "backup" / "training_metadata.json"
+        first = json.loads(metadata.read_text())["epoch"] if metadata.exists() else 0
+        for epoch in range(first, 3):
+            model.fit(
+                data_of(),
+                epochs=epoch + 1,
+                initial_epoch=epoch,
+                verbose=0,
+                callbacks=[backup, steps],
+            )
+        return model, steps
+
+    with pytest.raises(Interrupted):
+        train(11)
+    model, steps = train(None)
+    assert steps.done == [divmod(step, STEPS) for step in range(9, 3 * STEPS)]
+    for found, wanted in zip(weights_of(model), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_a_start_by_hand(expected):
     model, steps = model_of(), Steps()
     model.fit(data_of(), epochs=1, verbose=0)
