@@ -288,10 +288,14 @@ def test_packed_images_are_made_smaller(made, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.newest_only
-@pytest.mark.parametrize("ema", [(), ("--ema", "0.9")], ids=["weights", "averages"])
-def test_an_interrupted_training_goes_on_to_the_same_weights(made, tmp_path, ema):
+@pytest.mark.parametrize(
+    "more",
+    [(), ("--ema", "0.9"), ("--save-every", "3")],
+    ids=["weights", "averages", "within_epochs"],
+)
+def test_an_interrupted_training_goes_on_to_the_same_weights(made, tmp_path, more):
     """Killed in the second phase, of which it has seen an epoch."""
-    options = ("--data", str(made), "--phases", "1:32:8", "4:48:8", "1:64:8", *ema)
+    options = ("--data", str(made), "--phases", "1:32:8", "4:48:8", "1:64:8", *more)
     train(2, *options, "--save", str(tmp_path / "whole.keras"))
     arguments = (*options, "--backup", str(tmp_path / "backup"))
     with ranks.Ranks(2, TRAIN, VARIABLES, arguments) as job:
