@@ -130,6 +130,7 @@ class CachedBatchesDatasetOp : public data::DatasetOpKernel {
     struct Ahead {
       int64_t first = 0;  // Position within the epoch of its first row.
       std::vector<int64_t> examples;
+      std::vector<bool> wanted;  // Which of them were not in memory.
     };
 
     class Iterator : public data::DatasetIterator<Dataset> {
@@ -211,7 +212,7 @@ class CachedBatchesDatasetOp : public data::DatasetOpKernel {
           batch.first = first;
           for (int64_t position = first; position < last; ++position) {
             batch.examples.push_back(order_->At(position));
-            store_->Want(batch.examples.back());
+            batch.wanted.push_back(store_->Want(batch.examples.back()));
           }
         }
       }
@@ -262,6 +263,8 @@ class CachedBatchesDatasetOp : public data::DatasetOpKernel {
             };
             if (status.ok()) status = ToAbsl(store_->Take(example, cancelled, &record));
             ++waited;
+          } else if (wanted.wanted[row]) {
+            store_->GiveUp(example);
           }
           if (!status.ok() || record.bytes == 0) continue;
           if (dataset()->batched_) {

@@ -22,6 +22,12 @@ int64_t MicrosSince(Clock::time_point begin) {
 
 int64_t SecondsSince(Clock::time_point begin) { return MicrosSince(begin) / 1000000; }
 
+Status StandsStill(const std::string& what, Clock::time_point since) {
+  return Status(StatusCode::kDeadlineExceeded,
+                TextOf(what, " has not come, nor any other one, for ", SecondsSince(since),
+                       " s: the source or `prepare` hangs on this rank"));
+}
+
 }  // namespace
 
 Status ExampleStore::Create(const Options& options, std::shared_ptr<ExampleStore>* result) {
@@ -120,6 +126,7 @@ void ExampleStore::ReadFrom(const ReadingOrder& order, int64_t epoch, int64_t po
   MutexLock lock(mutex_);
   if (course_.begun() || options_.examples == 0) return;
   course_.Begin(order, epoch, position);
+  active_ = Clock::now();
   own_->Start();
   to_prepare_.notify_all();
 }
@@ -186,6 +193,7 @@ void ExampleStore::Put(int64_t example, size_t bytes, const std::function<void(c
     if (own_->Has(example) && !Find(example, &record)) {
       place = own_->Allocate(bytes);
       if (place == nullptr) there_.notify_all();
+      writing_ += place == nullptr ? 0 : 1;
     }
   }
   if (place == nullptr) {
@@ -197,6 +205,7 @@ void ExampleStore::Put(int64_t example, size_t bytes, const std::function<void(c
     write(place);
     MutexLock lock(mutex_);
     own_->Publish(example, place, bytes);
+    --writing_;
     preparing_.erase(example);
     wanted_.erase(example);  // Whoever wants it finds it.
     failed_.erase(example);
@@ -256,14 +265,15 @@ void ExampleStore::Receive(const ExampleClient::Answer& answer) {
   }
 }
 
-void ExampleStore::Want(int64_t example) {
+bool ExampleStore::Want(int64_t example) {
   Record record;
-  if (Find(example, &record)) return;
+  if (Find(example, &record)) return false;
   MutexLock lock(mutex_);
-  if (Find(example, &record)) return;
+  if (Find(example, &record)) return false;
   ++wanted_[example];
   const Peer* const peer = PeerOf(example);
   if (peer == nullptr || peer->examples->full()) FetchLocked(example);
+  return true;
 }
 
 void ExampleStore::GiveUp(int64_t example) {
@@ -335,10 +345,7 @@ Status ExampleStore::Take(int64_t example, const std::function<bool()>& cancelle
       } else if (asked_.count(example) > 0) {
         lock.Wait(&there_);  // The client has a deadline, and says whom it asked.
       } else if (Clock::now() > std::max(begin, active_) + options_.timeout) {
-        status = Status(StatusCode::kDeadlineExceeded,
-                        TextOf("example ", example, " has not come, nor any other one, for ",
-                               SecondsSince(std::max(begin, active_)),
-                               " s: the source or `prepare` hangs on this rank"));
+        status = StandsStill(TextOf("example ", example), std::max(begin, active_));
       } else {
         lock.WaitUntil(&there_, std::max(begin, active_) + options_.timeout + kLook);
       }
@@ -354,19 +361,13 @@ Status ExampleStore::AwaitFilled(std::chrono::milliseconds time, bool* filled) {
   MutexLock lock(mutex_);
   while (true) {
     const int64_t done = own_->held() + static_cast<int64_t>(failed_.size());
-    *filled = own_->full() || done == own_->end() - own_->begin();
-    if (*filled && !failed_.empty()) return first_failure_;
-    if (*filled || Clock::now() >= deadline) return Status();
+    *filled = (own_->full() && writing_ == 0) || done == own_->end() - own_->begin();
+    if (*filled) return failed_.empty() ? Status() : first_failure_;
     if (!closed_.ok()) return closed_;
+    if (Clock::now() > active_ + options_.timeout) return StandsStill("an example", active_);
+    if (Clock::now() >= deadline) return Status();
     lock.WaitUntil(&there_, deadline);
   }
-}
-
-void ExampleStore::Close(const Status& status) {
-  MutexLock lock(mutex_);
-  if (closed_.ok()) closed_ = status;
-  to_prepare_.notify_all();
-  there_.notify_all();
 }
 
 void ExampleStore::Note(EventKind kind, int64_t examples, int64_t begin_us) const {

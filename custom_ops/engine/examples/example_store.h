@@ -111,7 +111,8 @@ class ExampleStore {
   bool Skip(int64_t example) TFDEAR_EXCLUDES(mutex_);
 
   // For readers, who want an example first, and then take it or give it up.
-  void Want(int64_t example) TFDEAR_EXCLUDES(mutex_);
+  // Whether it was not in memory: then whoever takes it with TakeNow() gives it up.
+  bool Want(int64_t example) TFDEAR_EXCLUDES(mutex_);
   void GiveUp(int64_t example) TFDEAR_EXCLUDES(mutex_);
   // Takes an example if it is in memory.
   bool TakeNow(int64_t example, Record* record) {
@@ -134,11 +135,17 @@ class ExampleStore {
   }
 
   // Waits for so long until all examples that this rank owns are there, do not fit, or failed.
-  // `filled`: whether that is so. An error: that of the first which failed, or of Close().
+  // `filled`: whether that is so. An error: that of the first which failed, or of Close(), or that
+  // none has come for the timeout.
   Status AwaitFilled(std::chrono::milliseconds time, bool* filled) TFDEAR_EXCLUDES(mutex_);
 
   // Nothing is prepared any more, and who waits gets this error. What is in memory can be taken.
-  void Close(const Status& status) TFDEAR_EXCLUDES(mutex_);
+  void Close(const Status& status) TFDEAR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (closed_.ok()) closed_ = status;
+    to_prepare_.notify_all();
+    there_.notify_all();
+  }
 
   // Keeps no more than it has.
   void StopGrowing() TFDEAR_EXCLUDES(mutex_) {
@@ -207,11 +214,13 @@ class ExampleStore {
 
   mutable Mutex mutex_;
   // When an example was last prepared, received, or given to be prepared.
-  std::chrono::steady_clock::time_point active_ TFDEAR_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point active_ TFDEAR_GUARDED_BY(mutex_) =
+      std::chrono::steady_clock::now();
   std::condition_variable to_prepare_;
   std::condition_variable there_;
   Status closed_ TFDEAR_GUARDED_BY(mutex_);
   std::unordered_set<int64_t> preparing_ TFDEAR_GUARDED_BY(mutex_);
+  int writing_ TFDEAR_GUARDED_BY(mutex_) = 0;  // Examples that have a place and are not there yet.
   std::unordered_set<int64_t> asked_ TFDEAR_GUARDED_BY(mutex_);  // Of other nodes.
   // How many readers want an example that was not in memory.
   std::unordered_map<int64_t, int> wanted_ TFDEAR_GUARDED_BY(mutex_);

@@ -189,6 +189,19 @@ TEST(ExampleStore, IsFilledWhenAllIsThereOrFailedOrDoesNotFit) {
   EXPECT_TRUE(filled);
 }
 
+TEST(ExampleStore, AFillingThatStandsStillIsAnError) {
+  const auto store = MakeStore(10, size_t{1} << 20);
+  store->ReadFrom({false, 0, nullptr}, 0, 0);
+  store->Next(2, 2);  // They never come.
+  bool filled = true;
+  Status status;
+  for (int look = 0; look < 100 && status.ok(); ++look) {
+    status = store->AwaitFilled(std::chrono::milliseconds(100), &filled);
+    EXPECT_FALSE(filled);
+  }
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+}
+
 // Two stores of one process stand for two ranks: each maps the other's segment, as processes do.
 class TwoRanks {
  public:
