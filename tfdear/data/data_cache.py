@@ -153,7 +153,7 @@ class DataCache:
         if directory is not None:
             if disk_holds == "prepared":
                 self._preparation.check(source)
-                prepared = PreparedRecords(source, self._preparation, self._threads)
+                prepared = PreparedRecords(source, self._preparation, self._threads, version)
                 self._preparation = Preparation.trace(prepared.parse, prepared.element_spec)
                 self._source = prepared
             self._disk = self._source = shared_examples.open_disk(

@@ -18,9 +18,19 @@ class PreparedRecords:
         source: Of raw records.
         preparation: What makes examples of them.
         threads: Calls of it at a time.
+        version: Text that tells apart what the graph does not.
+
+    Raises:
+        ValueError: There is no version, and the graph does not say all that examples depend on.
     """
 
-    def __init__(self, source: RecordSource, preparation: Preparation, threads: int):
+    def __init__(self, source: RecordSource, preparation: Preparation, threads: int, version: str):
+        if not version and (preparation.calls_python or _other_resources(preparation.function)):
+            raise ValueError(
+                '`disk_holds="prepared"` cannot tell whether what `prepare` calls in Python, or '
+                "looks up in a table, is what it was when the examples were written. Give the "
+                'cache a `version`, and another one when that changes, or take `disk_holds="raw"`.'
+            )
         self._source = source
         self._preparation = preparation
         specs = tf.nest.flatten(source.element_spec)
@@ -102,7 +112,6 @@ class PreparedRecords:
         values = []
         for tensor in self._preparation.function.captured_inputs:
             if tensor.dtype == tf.resource:
-                # A variable or a table: by its contents, as far as they can be read.
                 known = [v for v in self._preparation.function.variables if v.handle is tensor]
                 values += [tf.io.serialize_tensor(v.read_value()).numpy() for v in known]
             elif tensor.dtype != tf.variant:
@@ -116,6 +125,15 @@ class PreparedRecords:
     def name(self, number: int) -> str:
         """What the source calls a record."""
         return self._source.name(number)
+
+
+def _other_resources(function: Any) -> bool:
+    """Whether a function captures what has contents that cannot be read, such as a table."""
+    known = {id(variable.handle) for variable in function.variables}
+    return any(
+        tensor.dtype in (tf.resource, tf.variant) and id(tensor) not in known
+        for tensor in function.captured_inputs
+    )
 
 
 def _text_of(function: Any) -> str:

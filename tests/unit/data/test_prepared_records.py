@@ -70,6 +70,28 @@ def test_another_preparation_has_another_folder(records, tmp_path):
     assert len(with_records) == 2
 
 
+def test_what_the_graph_does_not_say_needs_a_version(records, tmp_path):
+    words = [str(number) for number in range(150)]
+
+    def looked_up_in(values):
+        table = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(words, tf.constant(values, tf.int64)), -1
+        )
+        return lambda record: table.lookup(record)
+
+    def in_python(record):
+        return tf.ensure_shape(
+            tf.numpy_function(lambda text: np.int64(text), [record], tf.int64), []
+        )
+
+    for prepare in (looked_up_in(range(150)), in_python):
+        with pytest.raises(ValueError, match="Give the cache a `version`"):
+            run(records, tmp_path / "disk", prepare)
+    for values, version in ((range(150), "a"), (range(150, 300), "b"), (range(150), "a")):
+        batches, _ = run(records, tmp_path / "disk", looked_up_in(values), version=version)
+        assert np.concatenate(batches).tolist() == list(values)
+
+
 def fails_for_some(record):
     number = tf.strings.to_number(record, tf.int64)
     with tf.control_dependencies([tf.debugging.assert_none_equal(number % 50, np.int64(7))]):
