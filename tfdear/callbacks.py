@@ -1,6 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Keras callbacks."""
 
+import abc
 import collections
 import os
 import pathlib
@@ -71,7 +72,60 @@ class CompressionSchedule(keras.callbacks.Callback):
             self.model.distribute_strategy.set_density(self._densities[max(started)])
 
 
-class StepStatistics(keras.callbacks.Callback):
+class _Scalars(keras.callbacks.Callback):
+    """Writes scalars for TensorBoard, of every so many batches and at the end of epochs."""
+
+    def __init__(
+        self, log_dir: str | os.PathLike, *, every: int = 100, all_ranks: bool = False
+    ) -> None:
+        super().__init__()
+        if every < 1:
+            raise ValueError(
+                f"`every` must be a positive number of batches. Received: every={every!r}"
+            )
+        self._log_dir = pathlib.Path(log_dir)
+        self._every = every
+        self._all_ranks = all_ranks
+        self._batches = 0
+        self._last_batch = -1
+        self._next_point = every
+        self._writer: tf.summary.SummaryWriter | None = None
+
+    def _open_writer(self, rank: int) -> None:
+        if self._writer is None and (self._all_ranks or rank == 0):
+            directory = self._log_dir / f"rank_{rank}" if self._all_ranks else self._log_dir
+            self._writer = tf.summary.create_file_writer(str(directory))
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        self._last_batch = -1
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
+        # Several at once, with `steps_per_execution`.
+        self._batches += batch - self._last_batch
+        self._last_batch = batch
+        if self._batches >= self._next_point:
+            self._write_point()
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        self._write_point()
+
+    def _write_point(self) -> None:
+        self._next_point = self._batches + self._every
+        scalars = {} if self._writer is None else self._take_scalars()
+        if self._writer is None or not scalars:
+            return
+        with self._writer.as_default():
+            for name, value in scalars.items():
+                if value is not None:
+                    _write_scalar(name, value, self._batches)
+        self._writer.flush()
+
+    @abc.abstractmethod
+    def _take_scalars(self) -> Mapping[str, float | None]:
+        """By name, those since the last ones; none where there is nothing to write."""
+
+
+class StepStatistics(_Scalars):
     """Writes where the time of training steps goes, for TensorBoard.
 
     Use it to watch over a training whether communication stays hidden. The scalars are means over
@@ -100,19 +154,8 @@ class StepStatistics(keras.callbacks.Callback):
     def __init__(
         self, log_dir: str | os.PathLike, *, every: int = 100, all_ranks: bool = False
     ) -> None:
-        super().__init__()
-        if every < 1:
-            raise ValueError(
-                f"`every` must be a positive number of batches. Received: every={every!r}"
-            )
-        self._log_dir = pathlib.Path(log_dir)
-        self._every = every
-        self._all_ranks = all_ranks
-        self._batches = 0
-        self._last_batch = -1
-        self._next_point = every
+        super().__init__(log_dir, every=every, all_ranks=all_ranks)
         self._source: report.StrategyStatistics | None = None
-        self._writer: tf.summary.SummaryWriter | None = None
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
@@ -127,52 +170,32 @@ class StepStatistics(keras.callbacks.Callback):
             return
         if self._source is None:
             self._source = report.StrategyStatistics(job)
-            directory = self._log_dir / f"rank_{job.rank}" if self._all_ranks else self._log_dir
-            self._writer = tf.summary.create_file_writer(str(directory))
+            self._open_writer(job.rank)
 
     def on_train_begin(self, logs: Mapping[str, float] | None = None) -> None:
         # Earlier steps are no part of this training.
         if self._source is not None:
             self._source.take()
 
-    def on_epoch_begin(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
-        self._last_batch = -1
-
-    def on_train_batch_end(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
-        # Several at once, with `steps_per_execution`.
-        self._batches += batch - self._last_batch
-        self._last_batch = batch
-        if self._batches >= self._next_point:
-            self._write()
-
-    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
-        self._write()
-
-    def _write(self) -> None:
-        self._next_point = self._batches + self._every
-        if self._source is None or self._writer is None:
-            return
+    def _take_scalars(self) -> Mapping[str, float | None]:
+        if self._source is None:
+            return {}
         summary = self._source.take()
         average = summary["average"]
         if average is None:
-            return
+            return {}
         scalars = {f"step_seconds/{name}": average[name] for name in _TIMES}
         for phase in steps.PHASES:
             if average[phase] > 0:
                 scalars[f"communication_seconds/{phase}"] = average[phase]
         scalars |= {f"busbw/{phase}": rate * 1e-9 for phase, rate in summary["busbw"].items()}
-        scalars |= {
+        return scalars | {
             "overlap": average["overlap"],
             "fraction_of_bound": summary["fraction_of_bound"],
         }
-        with self._writer.as_default():
-            for name, value in scalars.items():
-                if value is not None:
-                    _write_scalar(name, value, self._batches)
-        self._writer.flush()
 
 
-class DataCacheStatistics(keras.callbacks.Callback):
+class DataCacheStatistics(_Scalars):
     """Writes what the caches of a training do, for TensorBoard.
 
     Use it to see whether training waits for its data, and where they come from. Of the caches that
@@ -202,17 +225,8 @@ class DataCacheStatistics(keras.callbacks.Callback):
     def __init__(
         self, log_dir: str | os.PathLike, *, every: int = 100, all_ranks: bool = False
     ) -> None:
-        super().__init__()
-        if every < 1:
-            raise ValueError(
-                f"`every` must be a positive number of batches. Received: every={every!r}"
-            )
-        self._log_dir = pathlib.Path(log_dir)
-        self._every = every
-        self._all_ranks = all_ranks
+        super().__init__(log_dir, every=every, all_ranks=all_ranks)
         self._caches: Sequence[data.DataCache] = ()
-        self._batches = 0
-        self._writer: tf.summary.SummaryWriter | None = None
         self._last: dict[str, float] = {}
 
     def set_data_caches(self, caches: Sequence["data.DataCache"]) -> None:
@@ -221,21 +235,10 @@ class DataCacheStatistics(keras.callbacks.Callback):
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
-        rank = getattr(model.distribute_strategy, "rank", 0)
-        if self._writer is None and (self._all_ranks or rank == 0):
-            directory = self._log_dir / f"rank_{rank}" if self._all_ranks else self._log_dir
-            self._writer = tf.summary.create_file_writer(str(directory))
+        self._open_writer(getattr(model.distribute_strategy, "rank", 0))
 
     def on_train_begin(self, logs: Mapping[str, float] | None = None) -> None:
         self._last = self._numbers()
-
-    def on_train_batch_end(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
-        before, self._batches = self._batches, self._batches + self.model.steps_per_execution
-        if self._batches // self._every > before // self._every:
-            self._write()
-
-    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
-        self._write()
 
     def _numbers(self) -> dict[str, float]:
         numbers: collections.Counter[str] = collections.Counter()
@@ -243,9 +246,9 @@ class DataCacheStatistics(keras.callbacks.Callback):
             numbers.update(cache.statistics())
         return {**numbers, "time": time.monotonic()}
 
-    def _write(self) -> None:
-        if self._writer is None or not self._caches:
-            return
+    def _take_scalars(self) -> Mapping[str, float | None]:
+        if not self._caches:
+            return {}
         now, last = self._numbers(), self._last
         self._last = now
         since = {name: value - last[name] for name, value in now.items()}
@@ -259,10 +262,7 @@ class DataCacheStatistics(keras.callbacks.Callback):
         }
         for name in ("source", "disk", "fetched", "served"):
             scalars[f"data_bytes/{name}"] = since[f"{name}_bytes"] / seconds
-        with self._writer.as_default():
-            for name, value in scalars.items():
-                _write_scalar(name, value, self._batches)
-        self._writer.flush()
+        return scalars
 
 
 def _write_scalar(name: str, value: float, step: int) -> None:
