@@ -8,7 +8,8 @@ pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.ti
 
 # Rank 1 holds its rows back until a sum of all ranks has come, for which rank 0 holds its number
 # back until its own rows are on the line. The exchange was called first, so were both in one lane
-# they would wait for each other until the deadline.
+# they would wait for each other until the deadline. Every exchange here needs what rank 1 holds back
+# to end on rank 0: a root that broadcasts to it could be done before.
 _HELD_OPEN = """
     import threading
     import time
@@ -27,7 +28,7 @@ _HELD_OPEN = """
         "all_to_all": lambda rows: strategy.all_to_all(rows, [tf.shape(rows)[0] // size] * size)[0],
         "all_gather": strategy.all_gather,
         "reduce_scatter": strategy.reduce_scatter,
-        "broadcast": lambda rows: strategy.broadcast(rows, 0),
+        "broadcast": lambda rows: strategy.broadcast(rows, 1),
         "all_reduce": strategy.all_reduce,
     }
 
