@@ -69,7 +69,8 @@ int tfdear_examples_serve(int64_t store, const char* host, const char* token, ch
 }
 
 int tfdear_examples_add_node(int64_t store, int rank, const char* address, const char* token,
-                             const int64_t* ranges, int count, char* error, int error_size) {
+                             const int64_t* ranges, int count, int connections, char* error,
+                             int error_size) {
   const auto found = Registry<ExampleStore>::Get()->Find(store);
   tfdear::ExampleClient::Options options;
   options.rank = rank;
@@ -78,7 +79,7 @@ int tfdear_examples_add_node(int64_t store, int rank, const char* address, const
   for (int i = 0; i < count; ++i) pairs.emplace_back(ranges[2 * i], ranges[2 * i + 1]);
   return tfdear::Report(found == nullptr || !tfdear::ParseToken(token, &options.token)
                             ? tfdear::Internal("no such store, or no token")
-                            : found->AddNode(options, pairs),
+                            : found->AddNode(options, pairs, connections),
                         error, error_size);
 }
 

@@ -26,7 +26,7 @@ TFDEAR_EXPORT int tfdear_examples_serve(int64_t store, const char* host, const c
 // ExampleStore::AddNode; `ranges`: `count` pairs.
 TFDEAR_EXPORT int tfdear_examples_add_node(int64_t store, int rank, const char* address,
                                            const char* token, const int64_t* ranges, int count,
-                                           char* error, int error_size);
+                                           int connections, char* error, int error_size);
 // ExampleStore::ReadFrom, in the order of the source.
 TFDEAR_EXPORT void tfdear_examples_read_in_order(int64_t store);
 // ExampleStore::AwaitFilled.

@@ -31,7 +31,7 @@ def reports(request, tmp_path_factory):
     results = run_ranks(
         len(nodes),
         _JOB,
-        lambda rank: {"TFDEAR_NODE_RANK": str(nodes[rank])},
+        lambda rank: {"TFDEAR_NODE_RANK": str(nodes[rank]), "TFDEAR_CONNECTIONS": "2"},
         timeout=120,
         arguments=(str(directory),),
     )

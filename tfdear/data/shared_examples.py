@@ -133,7 +133,7 @@ def open_store(
 
     def ask(rank: int, owners: list[int]) -> None:
         ranges = [tuple(ranks[owner]["own"]) for owner in owners]
-        store.add_node(rank, addresses[rank], token, ranges)
+        store.add_node(rank, addresses[rank], token, ranges, job.options.connections)
 
     for rank in unmapped:
         ask(rank, [rank])

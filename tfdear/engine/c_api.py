@@ -104,7 +104,7 @@ SIGNATURES: dict[str, tuple] = {
     "tfdear_examples_serve": (_INT, _INT64, _TEXT, _TEXT, _TEXT, _INT, *_ERROR),
     "tfdear_examples_add_node": (
         _INT,
-        *(_INT64, _INT, _TEXT, _TEXT, _INT64S, _INT),
+        *(_INT64, _INT, _TEXT, _TEXT, _INT64S, _INT, _INT),
         *_ERROR,
     ),
     "tfdear_examples_unpublish": (None, _INT64),

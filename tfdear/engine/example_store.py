@@ -99,6 +99,7 @@ class ExampleStore:
         address: str,
         token: str,
         ranges: Sequence[tuple[int, int]],
+        connections: int = 1,
     ) -> None:
         """Asks a rank of another node for examples.
 
@@ -107,6 +108,7 @@ class ExampleStore:
             address: What its `serve` returned.
             token: What all ranks share.
             ranges: First examples of its node, and those behind the last.
+            connections: Over which it is asked in turns.
         """
         flat = [number for pair in ranges for number in pair]
         c_api.call(
@@ -117,6 +119,7 @@ class ExampleStore:
             token.encode(),
             (ctypes.c_int64 * len(flat))(*flat),
             len(ranges),
+            connections,
         )
 
     def unpublish(self) -> None:

@@ -83,9 +83,10 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             file or a `tf.train.Checkpoint` is waited for. Defaults to 60.
         shared_memory: Whether ranks of one node exchange data through shared memory, where all of
             them can; else by Gloo. Sums are the same bit for bit. Defaults to True.
-        connections: TCP connections to each peer, over which the data of gradients are spread; for
-            networks that give one connection less than the link has, such as those of clouds and
-            bundles of links. Equal on all ranks. Sums are the same bit for bit. Defaults to 1.
+        connections: TCP connections to each peer, over which the data of gradients are spread, and
+            what a `DataCache` reads of other nodes; for networks that give one connection less than
+            the link has, such as those of clouds and bundles of links. Equal on all ranks. Sums are
+            the same bit for bit. Defaults to 1.
         shared_seeds: Whether all ranks draw the same dropout masks. Defaults to False.
         log_per_rank: Whether `TensorBoard` and `CSVLogger` write on every rank, each into a folder
             `rank_0`, `rank_1`, ... beside where they would write. Defaults to False: rank 0 alone.

@@ -64,18 +64,23 @@ Status ExampleStore::Serve(const std::string& host, const ExampleToken& token,
 }
 
 Status ExampleStore::AddNode(ExampleClient::Options options,
-                             const std::vector<std::pair<int64_t, int64_t>>& ranges) {
+                             const std::vector<std::pair<int64_t, int64_t>>& ranges,
+                             int connections) {
   options.timeout = options_.timeout;
   options.limit = limit_;
   options.verify = options_.verify;
   options.events = options_.events;
-  std::unique_ptr<ExampleClient> client;
-  TFDEAR_RETURN_IF_ERROR(ExampleClient::Start(
-      options, [this](const ExampleClient::Answer& answer) { Receive(answer); }, &client));
-  for (const auto& [begin, end] : ranges) remotes_.push_back({begin, end, client.get()});
+  std::vector<ExampleClient*> clients;
+  for (int connection = 0; connection < connections; ++connection) {
+    std::unique_ptr<ExampleClient> client;
+    TFDEAR_RETURN_IF_ERROR(ExampleClient::Start(
+        options, [this](const ExampleClient::Answer& answer) { Receive(answer); }, &client));
+    clients.push_back(client.get());
+    clients_.push_back(std::move(client));
+  }
+  for (const auto& [begin, end] : ranges) remotes_.push_back({begin, end, clients});
   std::sort(remotes_.begin(), remotes_.end(),
             [](const Remote& one, const Remote& other) { return one.begin < other.begin; });
-  clients_.push_back(std::move(client));
   return Status();
 }
 
@@ -85,7 +90,7 @@ ExampleClient* ExampleStore::ClientOf(int64_t example) const {
                        [](int64_t number, const Remote& remote) { return number < remote.begin; });
   if (next == remotes_.begin()) return nullptr;
   const Remote& remote = *std::prev(next);
-  return example < remote.end ? remote.client : nullptr;
+  return example < remote.end ? remote.clients[example % remote.clients.size()] : nullptr;
 }
 
 ExampleServer::Look ExampleStore::LookFor(int64_t example) const {

@@ -86,10 +86,10 @@ class ExampleStore {
   Status Map(int rank, const std::string& address);
   // Gives those of this node to other nodes; `*address`: for AddNode().
   Status Serve(const std::string& host, const ExampleToken& token, std::string* address);
-  // Asks a rank of another node for its examples, which are in these ranges. The limit of the rate
-  // and the timeout are the store's.
+  // Asks a rank of another node for its examples, which are in these ranges, over so many
+  // connections, at least one. The limit of the rate and the timeout are the store's.
   Status AddNode(ExampleClient::Options options,
-                 const std::vector<std::pair<int64_t, int64_t>>& ranges);
+                 const std::vector<std::pair<int64_t, int64_t>>& ranges, int connections = 1);
   // All have mapped what they need.
   void Unpublish() { own_->Unpublish(); }
 
@@ -174,7 +174,8 @@ class ExampleStore {
   struct Remote {
     int64_t begin = 0;
     int64_t end = 0;
-    ExampleClient* client = nullptr;
+    // One for each connection, which examples take in turns.
+    std::vector<ExampleClient*> clients;
   };
 
   explicit ExampleStore(const Options& options)

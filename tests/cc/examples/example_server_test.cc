@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -55,9 +56,18 @@ class Served {
   }
 
   void Release() { released_ = true; }
+  // How many threads have answered: one for each connection that was asked.
+  int threads() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return static_cast<int>(threads_.size());
+  }
 
  private:
-  ExampleServer::Look LookFor(int64_t example) const {
+  ExampleServer::Look LookFor(int64_t example) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      threads_.insert(std::this_thread::get_id());
+    }
     if (example % 10 == 9) return {};
     if (example % 10 == 8 && !released_) return {ExampleServer::Look::kComing, nullptr, 0};
     const std::string& content = contents_[example];
@@ -66,6 +76,8 @@ class Served {
 
   std::vector<std::string> contents_;
   std::atomic<bool> released_{false};
+  std::mutex mutex_;
+  std::set<std::thread::id> threads_;
 
  public:
   std::unique_ptr<ExampleServer> server;  // Its threads use what is above.
@@ -394,6 +406,28 @@ TEST(ExampleStore, NodesGiveEachOtherTheirExamples) {
   EXPECT_EQ(first.fetched_bytes, second.served_bytes);
   for (const auto& store : stores) store->Close(Status(StatusCode::kAborted, "the end"));
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST(ExampleStore, ConnectionsTakeTurns) {
+  constexpr int kConnections = 3;
+  Served served;
+  ExampleStore::Options options;
+  options.examples = kExamples;
+  options.timeout = kTime;
+  std::shared_ptr<ExampleStore> store;
+  TFDEAR_EXPECT_OK(ExampleStore::Create(options, &store));
+  ExampleClient::Options client;
+  client.address = served.server->address();
+  client.token = TokenOf(7);
+  TFDEAR_EXPECT_OK(store->AddNode(client, {{0, kExamples}}, kConnections));
+  for (int64_t example = 0; example < 5; ++example) {
+    ExampleStore::Record record;
+    store->Want(example);
+    TFDEAR_EXPECT_OK(store->Take(
+        example, [] { return false; }, &record));
+    EXPECT_EQ(std::string(record.data, record.bytes), ContentOf(example));
+  }
+  EXPECT_EQ(served.threads(), kConnections);
 }
 
 }  // namespace
