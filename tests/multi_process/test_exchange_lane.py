@@ -8,8 +8,8 @@ pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.ti
 
 # Rank 1 holds its rows back until a sum of all ranks has come, for which rank 0 holds its number
 # back until its own rows are on the line. The exchange was called first, so were both in one lane
-# they would wait for each other until the deadline. Every exchange here needs what rank 1 holds back
-# to end on rank 0: a root that broadcasts to it could be done before.
+# they would wait for each other until the deadline. On rank 0 every exchange here needs what rank 1
+# holds back: a root that broadcasts to it could be done before.
 _HELD_OPEN = """
     import threading
     import time
