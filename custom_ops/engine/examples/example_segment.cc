@@ -16,8 +16,9 @@
 namespace tfdear {
 namespace {
 
-// Memory is taken by parts of so many bytes: few calls, and little that lies idle.
-constexpr size_t kLeastGrowth = size_t{1} << 20;
+// Memory is taken by parts of so many bytes, whole large pages: few calls, and little that lies
+// idle.
+constexpr size_t kLeastGrowth = SharedMemorySegment::kLargePageBytes;
 constexpr size_t kMostGrowth = size_t{64} << 20;
 constexpr size_t kPage = 4096;
 
@@ -100,9 +101,9 @@ char* ExampleSegment::Allocate(size_t bytes) {
   const size_t end = begin + bytes;
   bool fits = bytes <= limit_ && begin <= limit_ - bytes;
   if (fits && end > populated_) {
-    const size_t growth = std::clamp(used_ / 32, kLeastGrowth, kMostGrowth);
+    const size_t growth = std::clamp(used_ / 64, size_t{1}, kMostGrowth);
     const size_t wanted =
-        std::min(RoundUp(std::max(end, populated_ + growth), kPage), memory_->bytes());
+        std::min(RoundUp(std::max(end, populated_ + growth), kLeastGrowth), memory_->bytes());
     fits = memory_->Populate(populated_, wanted - populated_);
     if (fits) populated_ = wanted;
   }

@@ -20,8 +20,10 @@ namespace tfdear {
 namespace {
 
 constexpr size_t kTokenBytes = 32;
-// MADV_POPULATE_WRITE, for which older headers have no name.
+// MADV_POPULATE_WRITE and MADV_COLLAPSE, for which older headers have no names.
 constexpr int kPopulateWrite = 23;
+constexpr int kCollapse = 25;
+constexpr size_t kPageBytes = 4096;
 
 using Token = std::array<unsigned char, kTokenBytes>;
 
@@ -61,6 +63,24 @@ std::string ToHex(const Token& token) {
   return text;
 }
 
+// Maps a file where its large pages can be the processor's. Null: that failed.
+void* MapAligned(int fd, size_t bytes, int protection) {
+  constexpr size_t kUnit = SharedMemorySegment::kLargePageBytes;
+  void* const reserved =
+      mmap(nullptr, bytes + kUnit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return nullptr;
+  char* const begin = static_cast<char*>(reserved);
+  char* const memory = begin + (kUnit - reinterpret_cast<uintptr_t>(begin) % kUnit) % kUnit;
+  void* const mapped = mmap(memory, bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0);
+  const int failure = errno;
+  if (memory > begin) munmap(begin, memory - begin);
+  // What was reserved behind the last page.
+  char* const end = memory + (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  if (end < begin + bytes + kUnit) munmap(end, begin + bytes + kUnit - end);
+  errno = failure;
+  return mapped == MAP_FAILED ? nullptr : mapped;
+}
+
 // For poll(): readable once the process has ended, even before its parent has collected it.
 int OpenProcess(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
 
@@ -95,8 +115,8 @@ Status SharedMemorySegment::Create(size_t bytes, Pages pages,
   if (fchmod(fd, 0600) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
     return SystemError("cannot protect shared memory");
   }
-  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (memory == MAP_FAILED) return SystemError("cannot map shared memory");
+  void* const memory = MapAligned(fd, bytes, PROT_READ | PROT_WRITE);
+  if (memory == nullptr) return SystemError("cannot map shared memory");
   segment->data_ = static_cast<char*>(memory);
   segment->bytes_ = bytes;
   if (pages == Pages::kSparse) madvise(memory, bytes, MADV_DONTDUMP);
@@ -142,9 +162,8 @@ Status SharedMemorySegment::Map(const std::string& address, size_t bytes, Access
   if (static_cast<size_t>(info.st_size) != bytes || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return Unavailable(path, " is not the expected shared memory of ", bytes, " bytes");
   }
-  void* const memory =
-      mmap(nullptr, bytes, PROT_READ | (writes ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
-  if (memory == MAP_FAILED) return SystemError("cannot map ", path);
+  void* const memory = MapAligned(fd, bytes, PROT_READ | (writes ? PROT_WRITE : 0));
+  if (memory == nullptr) return SystemError("cannot map ", path);
   segment->data_ = static_cast<char*>(memory);
   segment->bytes_ = bytes;
   segment->Unpublish();
@@ -171,6 +190,14 @@ void SharedMemorySegment::Unpublish() {
 }
 
 bool SharedMemorySegment::Populate(size_t offset, size_t bytes) {
+  const size_t first = (offset + kLargePageBytes - 1) / kLargePageBytes * kLargePageBytes;
+  for (size_t page = first; page + kLargePageBytes <= offset + bytes; page += kLargePageBytes) {
+    // One that has a small page already is made large; where that fails, it is filled up below.
+    if (madvise(data_ + page, kPageBytes, kPopulateWrite) != 0 ||
+        madvise(data_ + page, kLargePageBytes, kCollapse) != 0) {
+      break;
+    }
+  }
   int result;
   do {
     result = madvise(data_ + offset, bytes, kPopulateWrite);

@@ -23,6 +23,10 @@ class SharedMemorySegment {
   // Bytes at the start of data() that belong to this class.
   static constexpr size_t kReservedBytes = 64;
 
+  // Where the system has them, so many bytes are one page, and one entry of the processor's list of
+  // pages: what lies there is read faster in random order, and is there sooner.
+  static constexpr size_t kLargePageBytes = size_t{2} << 20;
+
   // What its pages are before they are used: memory, or only addresses.
   enum class Pages { kAllocated, kSparse };
   // What a process may do with the segment of another one.
@@ -49,8 +53,8 @@ class SharedMemorySegment {
   char* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 
-  // Of a sparse segment: gets memory for a range of whole pages, and returns it to the system.
-  // False where there is none left.
+  // Of a sparse segment: gets memory for a range of whole pages, by large ones where they are all
+  // in it, and returns it to the system. False where there is none left.
   bool Populate(size_t offset, size_t bytes);
   void Release(size_t offset, size_t bytes);
 
