@@ -48,6 +48,16 @@ def test_single_examples_are_dealt_out(reports):
     assert sorted(sum((report["examples"] for report in ranks), [])) == list(range(_EXAMPLES))
 
 
+def test_many_epochs_take_no_more(reports):
+    ranks, _ = reports
+    for report in ranks:
+        memory, threads, descriptors = np.diff(report["taken"], axis=0)[0]
+        assert memory < 4 << 20
+        # One of each epoch would be fifty.
+        assert threads <= 3
+        assert descriptors <= 3
+
+
 def test_an_order_within_nodes_crosses_the_network_with_the_rest_alone(reports):
     ranks, _ = reports
     for epoch in range(3):

@@ -1,7 +1,9 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Uses a cache over several nodes in several ways, and stores what this rank saw."""
 
+import gc
 import json
+import os
 import pathlib
 import sys
 import time
@@ -35,10 +37,25 @@ def epoch_of(dataset):
     return [rows.tolist() for rows in dataset.as_numpy_iterator()]
 
 
+def taken():
+    """What this process has: bytes of memory, threads, and descriptors."""
+    gc.collect()
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    counts = [len(os.listdir(f"/proc/self/{name}")) for name in ("task", "fd")]
+    return [pages * os.sysconf("SC_PAGE_SIZE"), *counts]
+
+
 report = {}
 cache = cache_of()
 report["examples"] = epoch_of(cache.examples(seed=2))
 report["batches"] = sum(epoch_of(cache.batches(strategy.world_size, seed=2)), [])
+again = cache.batches(100, seed=2)
+report["taken"] = []
+for epochs in (10, 50):
+    for _ in range(epochs):
+        epoch_of(again)
+    report["taken"].append(taken())
+strategy.barrier()
 
 within = cache_of()
 within.fill()
