@@ -3,11 +3,12 @@
 
 import case_reports
 import pytest
+from world_sizes import THREE, TWO
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module", params=(pytest.param(2, marks=pytest.mark.long), 3))
+@pytest.fixture(scope="module", params=(TWO, THREE))
 def reports(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(f"ranks_{request.param}")
     env = {"TFDEAR_CHECK_EVERY": "2"}

@@ -6,6 +6,7 @@ import functools
 import case_reports
 import numpy as np
 import pytest
+from world_sizes import THREE, TWO
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 
@@ -36,8 +37,7 @@ CASES = (
     "loop_in_scope",
     "eager_loop",
 )
-# Three ranks divide no batch evenly.
-SEVERAL = (pytest.param(2, marks=pytest.mark.long), 3)
+SEVERAL = (TWO, THREE)
 WORLD_SIZES = (pytest.param(1, marks=pytest.mark.long), *SEVERAL)
 # A step that scales by itself logs its share of the loss, as under TensorFlow's strategies.
 LOGS_ITS_SHARE = ("self_scaled", "average_loss", "on_batch")

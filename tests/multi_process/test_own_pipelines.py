@@ -7,6 +7,7 @@ import case_reports
 import numpy as np
 import pytest
 from ranks import Ranks, run_ranks
+from world_sizes import THREE, TWO
 
 sys.path.insert(0, str(case_reports._JOBS))
 import recorded_steps as job  # noqa: E402
@@ -20,8 +21,8 @@ FILES = np.arange(1, 134)
     scope="module",
     params=(
         pytest.param(1, marks=pytest.mark.long),
-        pytest.param(2, marks=pytest.mark.long),
-        3,
+        TWO,
+        THREE,
         pytest.param(4, marks=pytest.mark.long),
     ),
 )

@@ -6,6 +6,7 @@ import importlib.metadata
 
 import case_reports
 import pytest
+from world_sizes import THREE, TWO
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 
@@ -59,16 +60,16 @@ def train(tmp_path_factory):
     return train_once
 
 
-# Three ranks divide no batch evenly; with one there is little to go wrong.
+# With one rank there is little to go wrong.
 @pytest.mark.parametrize(
     ("world_size", "case", "names"),
     [
         pytest.param(size, case, names, marks=marks, id=f"{size}-{case}")
         for size, names, marks in (
             (1, WHOLE, ()),
-            (3, CASES, ()),
+            (3, CASES, THREE.marks),
             (1, OPTIMIZERS, pytest.mark.long),
-            (2, CASES, pytest.mark.long),
+            (2, CASES, TWO.marks),
             (4, CASES, (pytest.mark.long, pytest.mark.newest_only)),
         )
         for case in names

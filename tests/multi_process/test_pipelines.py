@@ -4,11 +4,12 @@
 import case_reports
 import numpy as np
 import pytest
+from world_sizes import THREE, TWO
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module", params=(pytest.param(2, marks=pytest.mark.long), 3))
+@pytest.fixture(scope="module", params=(TWO, THREE))
 def reports(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(f"ranks_{request.param}")
     return case_reports.run_job("pipeline_job.py", request.param, directory, timeout=240)

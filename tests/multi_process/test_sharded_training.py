@@ -6,6 +6,7 @@ import functools
 import case_reports
 import pytest
 import sharded_edges_job as job
+from world_sizes import THREE, TWO
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 
@@ -40,7 +41,8 @@ def train(tmp_path_factory):
     [
         pytest.param(size, case, names, marks=marks, id=f"{size}-{case}")
         for size, names, marks in (
-            (3, CASES, ()),
+            (3, CASES, THREE.marks),
+            (2, CASES, TWO.marks),
             (1, FEW, pytest.mark.long),
             (1, tuple(case for case in CASES if case not in FEW), pytest.mark.long),
             (4, FEW, (pytest.mark.long, pytest.mark.newest_only)),
