@@ -24,7 +24,7 @@ class TfdearError(RuntimeError):
 
 
 class StoreUnavailableError(TfdearError):
-    """The coordination service, which rank 0 hosts, did not answer.
+    """Rank 0's service, through which the ranks meet, did not answer.
 
     Args:
         message: What was asked and what came back.

@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 
 from fork_server import ForkedProcess, ForkServer
 
-from tfdear.rendezvous import rank_environment
+from tfdear.rendezvous import rank_environment, secret
 
+_SECRET = secret.new()  # Of all jobs here: some meet a process that is not of their own.
 _REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -152,6 +153,7 @@ def _plain_environment() -> dict[str, str]:
     path = os.pathsep.join(filter(None, (str(_REPOSITORY), variables.get("PYTHONPATH"))))
     variables.update(
         PYTHONPATH=path,
+        TFDEAR_SECRET=_SECRET,
         CUDA_VISIBLE_DEVICES="",
         OMP_NUM_THREADS="1",
         TF_NUM_INTRAOP_THREADS="1",

@@ -14,8 +14,8 @@ _WORLD_SIZE = 3
 _HEARTBEAT = 5
 # As in `test_training_failures`.
 _WORDS = {
-    "SIGKILL": r"(, which hosts the coordination service, | )was lost: it was killed or crashed",
-    "SIGSTOP": r"(, which hosts the coordination service, has not answered for"
+    "SIGKILL": r"(, through which the ranks meet, | )was lost: it was killed or crashed",
+    "SIGSTOP": r"(, through which the ranks meet, has not answered for"
     "| has not given a sign of life for)",
 }
 _PARTS = ("ids", "vectors", "rows", "save")

@@ -12,9 +12,9 @@ _JOB = pathlib.Path(__file__).parent / "jobs" / "failing_training.py"
 _WORLD_SIZE = 3
 _HEARTBEAT = 5
 
-# What the survivors' error says after the victim's name, by the way the victim fails. Rank 0 hosts
-# the coordination service, which stops with it.
-_SERVICE = ", which hosts the coordination service, "
+# What the survivors' error says after the victim's name, by the way the victim fails. Through
+# rank 0 the ranks meet, which stops with it.
+_SERVICE = ", through which the ranks meet, "
 _WORDS = {
     "kill": f"({_SERVICE}| )was lost: it was killed or crashed",
     "stop": f"({_SERVICE}has not answered for| has not given a sign of life for)",

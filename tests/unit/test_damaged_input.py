@@ -21,7 +21,7 @@ from tfdear.measure import clock, timeline
 from tfdear.measure import drawing as timeline_drawing
 from tfdear.monitor import diagnosis
 from tfdear.planning.trace import Trace
-from tfdear.rendezvous import coordination, liveness, mismatch, nodes, rank_names, store_records
+from tfdear.rendezvous import mismatch, nodes, rank_names, store_records
 
 _SECONDS_LONG = 600.0
 _ODD_VALUES = (
@@ -241,7 +241,7 @@ class StoreRecords:
             failure_seconds=0.0,
             failed=reports if kind == "failed" else {},
             left=reports if kind == "left" else {},
-            dead={},
+            lost={},
             stalls=reports if kind == "stall" else {},
             timeout=300.0,
             heartbeat=10.0,
@@ -381,26 +381,10 @@ def test_a_picture_of_a_damaged_timeline(tmp_path):
     assert drawn > 0
 
 
-class Store:
-    """A store as far as ranks look into it."""
-
-    def __init__(self, entries):
-        self._entries = entries
-
-    def directory(self, prefix, *, timeout):
-        return self._entries
-
-
 @pytest.mark.parametrize("rank", ["", "-1", "1_0", "x", "1" * 5000, "٣"])
 def test_keys_that_name_no_rank_are_refused(rank):
     description = json.dumps(StoreRecords.description)
     with pytest.raises(errors.RendezvousError, match="'start/rank/"):
         store_records.descriptions({rank: description})
     with pytest.raises(errors.RendezvousError, match="ends in no rank"):
-        liveness.Liveness(Store({rank: "1"}), 0, 10.0).silent_ranks(1.0)
-
-
-def test_what_is_no_text_does_not_end_the_reader():
-    pair = coordination._message_classes()["KeyValue"](key="k", value=b"\xff\xfe")
-    with pytest.raises(errors.RendezvousError, match="not JSON"):
-        store_records.cause(coordination._text(pair))
+        store_records.lost({rank: json.dumps({"silent": 0.0})})

@@ -9,9 +9,6 @@ TensorFlow.
 # isort: off
 # ruff: noqa: F401, I001
 
-# Starts TensorFlow's server with the coordination service, which has no public entry point.
-from tensorflow.python import pywrap_tfe
-
 # Base class of the strategy's iterators, which Keras and `tf.function` take for tf.data's own.
 from tensorflow.python.data.ops import iterator_ops
 
@@ -24,7 +21,7 @@ from tensorflow.python.distribute import distribute_lib
 # The reduction that `all_reduce` is asked for (SUM or MEAN).
 from tensorflow.python.distribute import reduce_util
 
-# TensorFlow's state in this process: whether it runs already, and the seed of the program.
+# TensorFlow's state in this process: the seed of the program.
 from tensorflow.python.eager import context
 
 # Tells whether a gradient is being recorded.
@@ -32,9 +29,6 @@ from tensorflow.python.eager import record
 
 # Tells the function of a `tf.function` from a branch or a loop in it.
 from tensorflow.python.framework import func_graph
-
-# Turns a status code of TensorFlow's C API into the exception that Python would have raised.
-from tensorflow.python.framework import errors_impl
 
 # The graph that ops are added to while a function is traced.
 from tensorflow.python.framework import ops
@@ -86,15 +80,6 @@ GRADIENT = REGISTRY.name(
     "unconnected_gradients=<UnconnectedGradients.NONE: 'none'>)",
 )
 
-# Replaced, while it runs once, by one that frees the interpreter.
-REGISTRY.name("tensorflow.python.pywrap_tfe", "TFE_EnableCollectiveOps")
-
-# Tells that TensorFlow runs already, so that its devices can no longer join a cluster.
-REGISTRY.name(_CONTEXT, "Context.__init__", sets="_context_handle")
-
-# The start of TensorFlow's server.
-REGISTRY.name(_CONTEXT, "Context.enable_collective_ops", "(self, server_def)")
-REGISTRY.name(_CONTEXT, "Context.ensure_initialized", "(self)")
 REGISTRY.name(_CONTEXT, "context", "()")
 
 # Batches with the next one: what an iterator gives out, and how a `tf.function` gets it.

@@ -123,8 +123,6 @@ SIGNATURES: dict[str, tuple] = {
     "tfdear_reader_steps": (_INT64, _INT64),
     "tfdear_reader_set_next": (None, _INT64, _INT64, _INT64),
     "tfdear_reader_remove": (None, _INT64),
-    # loopback_bind.h
-    "tfdear_bind_to_loopback": (_INT, _INT),
 }
 
 

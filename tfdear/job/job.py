@@ -28,6 +28,7 @@ from tfdear.monitor.monitor import Monitor
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.table_choice import TableChoice
 from tfdear.rendezvous import rendezvous
+from tfdear.rendezvous.certificates import Certificate
 from tfdear.rendezvous.cluster import discover
 from tfdear.rendezvous.cluster_resolver import make as make_cluster_resolver
 from tfdear.rendezvous.nodes import Node
@@ -167,6 +168,11 @@ class Job:
     def exchange_integers(self, value: int) -> list[int]:
         """As `exchange`, for integers."""
         return [int(text) for text in self.exchange(str(value))]
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """By which other ranks know this one; None: they ask nobody."""
+        return self._rendezvous.certificate
 
     @property
     def listen_address(self) -> str:

@@ -3,17 +3,14 @@
 
 import atexit
 import contextlib
-import time
 
 from tfdear import errors
 from tfdear.monitor.monitor import Monitor
-from tfdear.rendezvous import coordination
 from tfdear.rendezvous.rendezvous import Rendezvous
+from tfdear.rendezvous.store import CALL_SECONDS
 
 _ENDED, _ALL_ENDED = "job/ended", "job/all_ended"
 _PAUSE_SECONDS = 0.1
-# All ranks ask the store: no more than so many at a time.
-_RANKS_PER_PAUSE = 100
 
 
 class LastEnd:
@@ -34,16 +31,11 @@ class LastEnd:
 
     def _wait(self) -> None:
         store, ranks = self._rendezvous.store, self._rendezvous.world_size
-        pause = _PAUSE_SECONDS * max(1, ranks // _RANKS_PER_PAUSE)
-        seconds = coordination.CALL_SECONDS
         with contextlib.suppress(errors.StoreUnavailableError):
             if self._monitor.healthy:
-                store.insert(f"{_ENDED}/{self._rank}", "", timeout=seconds)
+                store.insert(f"{_ENDED}/{self._rank}", "", timeout=CALL_SECONDS)
             while self._monitor.healthy:
-                if self._rank > 0:
-                    if store.try_get(_ALL_ENDED, timeout=seconds) is not None:
-                        return
-                elif len(store.directory(_ENDED, timeout=seconds)) == ranks:
-                    store.insert(_ALL_ENDED, "", timeout=seconds)
+                if store.wait_for(_ALL_ENDED, timeout=_PAUSE_SECONDS) is not None:
                     return
-                time.sleep(pause)
+                if self._rank == 0 and len(store.told(_ENDED)) == ranks:
+                    store.insert(_ALL_ENDED, "", timeout=CALL_SECONDS)

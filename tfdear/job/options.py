@@ -25,8 +25,7 @@ _CHOICES = {
     "embeddings": names.EMBEDDINGS,
     "embedding_schedule": names.EMBEDDING_SCHEDULES,
 }
-# Options in seconds: the least and the most. TensorFlow's coordination service counts a heartbeat
-# in milliseconds, and several signs of life must fit into one.
+# Options in seconds: the least and the most. Several signs of life must fit into a heartbeat.
 _SECONDS = {
     "timeout": (0.1, 7 * 86400.0),
     "init_timeout": (0.1, 7 * 86400.0),

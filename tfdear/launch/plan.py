@@ -14,7 +14,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 
-from tfdear.rendezvous import rank_environment
+from tfdear.rendezvous import rank_environment, secret
 
 # Above Linux's usual range of ephemeral ports (32768 to 60999), so that no outgoing connection
 # takes the port between the time it is chosen and the time rank 0 listens there.
@@ -46,6 +46,9 @@ class LaunchPlan:
     # Seconds that the others have, after the first failure, to end with an error of their own.
     grace: float = 15.0
     kill_after: float = 5.0  # Seconds between the signal that asks a rank to end, and SIGKILL.
+    # By which the ranks know each other, where the user has not given one: no two jobs have the
+    # same.
+    job_secret: str = dataclasses.field(default_factory=secret.new, repr=False)
 
     def __post_init__(self) -> None:
         if self.num_ranks < 1:
@@ -88,17 +91,14 @@ class LaunchPlan:
         """
         result = dict(environ)
         result.pop("TF_CONFIG", None)
+        if not any(result.get(name) for name in secret.VARIABLES):
+            result[secret.TEXT_VARIABLE] = self.job_secret
         # Rank 0's warnings stand for those of all.
         result.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if rank == 0 else "2")
         if self.num_ranks > 1:
             # Otherwise every rank starts a thread per core, and all of them compete for the cores.
             for name, least in _THREAD_VARIABLES.items():
                 result.setdefault(name, str(max(least, cores // self.num_ranks)))
-        if any(result.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
-            # The coordination service uses gRPC, which asks a proxy even for loopback, and waits.
-            # Only gRPC reads this variable, instead of no_proxy.
-            direct = [result.get("no_grpc_proxy") or result.get("no_proxy"), "127.0.0.1,localhost"]
-            result["no_grpc_proxy"] = ",".join(filter(None, direct))
         node_of_rank = [self.node_of(each) for each in range(self.num_ranks)]
         return result | rank_environment.variables(rank, node_of_rank, coordinator)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tfdear.rendezvous import rank_names, store_records
@@ -61,10 +61,11 @@ class Snapshot:
     # Transport error of this rank's engine ("message", "peer", "kind"), and for how long.
     failure: Mapping[str, Any] | None = None
     failure_seconds: float = 0.0
-    # Ranks that raised, whose script ended, whose heartbeats stopped, and that wait in collectives.
+    # Ranks that raised, whose script ended, that are gone without a word (by the seconds of silence
+    # before, 0 where their connection was closed), and that wait in collectives.
     failed: Mapping[int, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     left: Mapping[int, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    dead: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    lost: Mapping[int, float] = dataclasses.field(default_factory=dict)
     stalls: Mapping[int, list[dict[str, Any]]] = dataclasses.field(default_factory=dict)
     # Seconds a collective may take, a rank may be silent, and a rank waits before it reports that.
     timeout: float = 300.0
@@ -74,25 +75,25 @@ class Snapshot:
 
 def find_cause(snapshot: Snapshot) -> Cause | None:
     """The reason why the job must end, None while there is none. The root cause comes first."""
-    for find in (_failed, _different, _apart, _left, _dead, _lost, _overdue, _stuck):
+    for find in (_failed, _different, _apart, _left, _lost, _disconnected, _overdue, _stuck):
         cause = find(snapshot)
         if cause is not None:
             return cause
     return None
 
 
-def lost_coordinator(snapshot: Snapshot, refused: bool, seconds: float) -> Cause:
+def lost_rank_0(snapshot: Snapshot, refused: bool) -> Cause:
     """The cause when rank 0, and with it the store, does not answer any more."""
     if refused:
         what = "was lost: it was killed or crashed (its connections closed without a word)"
     else:
         what = (
-            f"has not answered for {seconds:.0f} s (heartbeat {snapshot.heartbeat:g} s): it is "
-            "stopped, or its machine or network is gone"
+            f"has not answered for {snapshot.heartbeat:g} s (TFDEAR_HEARTBEAT): it is stopped, or "
+            "its machine or network is gone"
         )
     return Cause(
         "unavailable",
-        f"{snapshot.describe(0)}, which hosts the coordination service, {what}."
+        f"{snapshot.describe(0)}, through which the ranks meet, {what}."
         + _activity(snapshot)
         + " See rank 0's log.",
     )
@@ -278,12 +279,15 @@ def _left(snapshot: Snapshot) -> Cause | None:
     return None
 
 
-def _dead(snapshot: Snapshot) -> Cause | None:
-    dead = [r for r in snapshot.dead if r not in snapshot.left and r not in snapshot.failed]
-    if not dead:
+def _lost(snapshot: Snapshot) -> Cause | None:
+    lost = [r for r in snapshot.lost if r not in snapshot.left and r not in snapshot.failed]
+    closed = [rank for rank in lost if not snapshot.lost[rank]]
+    if closed:
+        return _killed(snapshot, closed)
+    if not lost:
         return None
-    names = ", ".join(snapshot.describe(rank) for rank in sorted(dead))
-    verb = "has" if len(dead) == 1 else "have"
+    names = ", ".join(snapshot.describe(rank) for rank in sorted(lost))
+    verb = "has" if len(lost) == 1 else "have"
     return Cause(
         "unavailable",
         f"{names} {verb} not given a sign of life for {snapshot.heartbeat:g} s (TFDEAR_HEARTBEAT): "
@@ -291,7 +295,18 @@ def _dead(snapshot: Snapshot) -> Cause | None:
     )
 
 
-def _lost(snapshot: Snapshot) -> Cause | None:
+def _killed(snapshot: Snapshot, ranks: Sequence[int]) -> Cause:
+    names = ", ".join(snapshot.describe(rank) for rank in sorted(ranks))
+    it, was = ("it", "was") if len(ranks) == 1 else ("they", "were")
+    return Cause(
+        "unavailable",
+        f"{names} {was} lost: {it} {was} killed or crashed (connections closed without a word)."
+        f"{_activity(snapshot)} See the log of {rank_names.ranks(ranks)}; the kernel's log tells "
+        "whether memory ran out.",
+    )
+
+
+def _disconnected(snapshot: Snapshot) -> Cause | None:
     failure = snapshot.failure
     if failure is None or _is_deadline(failure):
         return None
@@ -301,18 +316,13 @@ def _lost(snapshot: Snapshot) -> Cause | None:
     if peer in snapshot.left:
         return None  # A rank whose script has ended closes its connections.
     if peer is None:
-        # Usually the heartbeats show which rank it was; this is for when they do not.
+        # Usually its stream shows which rank it was; this is for when it does not.
         if snapshot.failure_seconds < snapshot.heartbeat + 2.0:
             return None
         return Cause("unavailable", f"{failure['message']}.{_activity(snapshot)}")
     if snapshot.failure_seconds < SECONDS_FOR_REPORT:
         return None
-    return Cause(
-        "unavailable",
-        f"{snapshot.describe(peer)} was lost: it was killed or crashed (its connections closed "
-        f"without a word).{_activity(snapshot)} See rank {peer}'s log; the kernel's log tells "
-        "whether it ran out of memory.",
-    )
+    return _killed(snapshot, [peer])
 
 
 def _overdue(snapshot: Snapshot) -> Cause | None:

@@ -30,7 +30,6 @@ from tfdear.rendezvous.rendezvous import Rendezvous
 _CALL_SECONDS = 1.5  # One request to the store.
 _POLL_ON_ONE_MACHINE_SECONDS = 0.2
 _POLL_SECONDS = 1.0
-_HEALTH_SECONDS = 1.0  # Between two requests for dead ranks.
 _WARN_SECONDS = 30.0
 _REPORT_SECONDS = 10.0  # Rank 0 keeps the store open for reports this long after its own end.
 
@@ -103,14 +102,10 @@ class Monitor:
         self._reported = False
         self._failure_since: float | None = None
         self._script_failure: dict[str, Any] | None = None
-        self._unreachable_since: float | None = None
-        self._refused_since: float | None = None
         self._reports: dict[str, str] = {}
-        self._reached = time.monotonic()
         self._rank0_left = False
         self._store_gone = False
-        self._health_checked = 0.0
-        self._dead: dict[int, str] = {}
+        self._lost: dict[int, float] = {}
         self._published_stall = "[]"
         self._warned: set[tuple[str, int]] = set()
         rendezvous.check_alive = self.check_alive
@@ -184,13 +179,14 @@ class Monitor:
             process_exit.leave_without_teardown(1)
         elif self._thread.is_alive():
             self._thread.join(_CALL_SECONDS + self._poll_seconds)
+        self._rendezvous.close()
 
     def _wait_for_others(self) -> None:
         end = time.monotonic() + _REPORT_SECONDS
         while time.monotonic() < end:
             try:
-                entries = self._store.directory("monitor/left", timeout=_CALL_SECONDS)
-                gone = {int(rank) for rank in entries} | set(self._rendezvous.dead_tasks())
+                entries = self._store.told("monitor/left")
+                gone = {int(rank) for rank in entries} | set(self._rendezvous.lost_ranks())
             except errors.StoreUnavailableError:
                 return
             if self._cause is not None:
@@ -230,9 +226,8 @@ class Monitor:
         failure = self._engine.failure() or self._script_failure
         now = time.monotonic()
         self._failure_since = None if failure is None else self._failure_since or now
-        if not self._store_gone:
-            self._read_reports()
-        if self._unreachable_since is None:
+        unreachable = None if self._store_gone else self._read_reports()
+        if unreachable is None:
             self._publish_stall(in_flight)
         reports = self._reports
         if "cause" in reports:
@@ -251,17 +246,17 @@ class Monitor:
             failure_seconds=now - (self._failure_since or now),
             failed=store_records.reports(reports, "failed"),
             left={rank: r for rank, r in left.items() if not r["aborted"] and not r["failed"]},
-            dead=self._dead,
+            lost=self._lost,
             stalls=store_records.reports(reports, "stall"),
             timeout=self._timeout,
             heartbeat=self._heartbeat,
             stall_seconds=self._stall_seconds,
         )
-        if self._unreachable_since is not None:
-            self._check_unreachable_store(snapshot, now)
-            return
         if 0 in left and self._rank != 0:
             self._rank0_left = True
+        if unreachable is not None:
+            self._check_unreachable_store(snapshot, unreachable)
+            return
         if self._reported:
             return  # The others, which waited for this rank, say what became of them.
         cause = diagnosis.find_cause(snapshot)
@@ -270,44 +265,22 @@ class Monitor:
             return
         self._warn_of_stalls(snapshot)
 
-    def _read_reports(self) -> None:
-        now = time.monotonic()
+    def _read_reports(self) -> errors.StoreUnavailableError | None:
+        """Reads what the service has told; an error where it tells nothing any more."""
         try:
-            reports = self._store.directory("monitor", timeout=_CALL_SECONDS)
-            if now - self._health_checked > _HEALTH_SECONDS:
-                self._health_checked = now
-                self._dead = self._store.unhealthy_tasks(
-                    self._rendezvous.world_size, timeout=_CALL_SECONDS
-                )
+            self._reports = self._store.told("monitor")
+            self._lost = self._rendezvous.lost_ranks()
         except errors.StoreUnavailableError as error:
-            self._unreachable_since = self._unreachable_since or self._reached
-            self._refused_since = (self._refused_since or now) if error.refused else None
-            return
-        self._reports = reports
-        self._reached = now
-        self._unreachable_since = self._refused_since = None
+            return error
+        return None
 
-    def _check_unreachable_store(self, snapshot: diagnosis.Snapshot, now: float) -> None:
+    def _check_unreachable_store(
+        self, snapshot: diagnosis.Snapshot, error: errors.StoreUnavailableError
+    ) -> None:
         """Without the store every rank decides for itself, with the same result."""
-        if self._rank0_left:
-            self._store_gone = True
-            self._unreachable_since = None
-            return
-        silent = now - (self._unreachable_since or now)
-        refused = now - self._refused_since if self._refused_since is not None else 0.0
-        hosts = self._rendezvous.host_names
-        same_node = hosts[0] == hosts[self._rank]
-        peer = (snapshot.failure or {}).get("peer", -1)
-        # A refused connection to a process on this machine, or one that comes with a closed data
-        # connection, is no hiccup of the network.
-        if (same_node or peer == 0) and refused > diagnosis.SECONDS_FOR_REPORT:
-            cause = diagnosis.lost_coordinator(snapshot, True, silent)
-        elif silent > self._heartbeat:
-            cause = diagnosis.lost_coordinator(snapshot, False, silent)
-        else:
-            return
         self._store_gone = True  # A report there would only cost time.
-        self._abort(cause)
+        if not self._rank0_left:
+            self._abort(diagnosis.lost_rank_0(snapshot, error.refused))
 
     def _publish_stall(self, in_flight: list[dict[str, Any]]) -> None:
         stalled = [

@@ -11,6 +11,32 @@ def meets_on_loopback(cluster: Cluster) -> bool:
     return is_loopback(split_address(cluster.coordinator, "address")[0])
 
 
+def to_listen_on(coordinator: str) -> str:
+    """The address on which rank 0 listens for the others, which reach it at "host:port".
+
+    It is that host's where it is an address of this machine; a name may also stand for one of a
+    machine in front of this one, and then every interface will do.
+    """
+    host, _ = split_address(coordinator, "coordinator")
+    if is_loopback(host):
+        return host
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        found = []
+    for family, _, _, _, address in found:
+        # Debian maps a machine's own name to 127.0.1.1.
+        if is_loopback(str(address[0])):
+            continue
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind(address)
+            except OSError:
+                continue
+            return str(address[0])
+    return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+
+
 def address_towards(host: str) -> str | None:
     """This machine's address on the way to `host`; None when there is no way."""
     try:

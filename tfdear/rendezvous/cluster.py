@@ -32,11 +32,11 @@ _TF_CONFIG = "TF_CONFIG"
 class Cluster:
     """This process and the others of its job; what the environment does not tell is None."""
 
-    rank: int  # Rank 0 is the chief and hosts the coordination service.
+    rank: int  # Rank 0 is the chief; through it the ranks meet.
     world_size: int
     addresses: tuple[str, ...] | None = None  # "host:port" of every rank.
     chiefs: int = 0  # How many of these addresses, from the first, belong to the job "chief".
-    coordinator: str = ""  # "host:port" of the coordination service; "" for one process.
+    coordinator: str = ""  # "host:port" where the ranks meet; "" for one process.
     local_rank: int | None = None  # Number of this rank among those of its node.
     local_size: int | None = None  # Number of ranks on the node.
     node_rank: int | None = None

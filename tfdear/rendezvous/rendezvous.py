@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import socket
@@ -12,20 +13,23 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from tfdear import errors
+from tfdear.base.deadline import Deadline
 from tfdear.measure import clock
 from tfdear.rendezvous import (
     addresses,
-    coordination,
+    certificates,
     nodes,
-    process_exit,
     rank_names,
     start,
     store_records,
-    tf_server,
+    store_service,
 )
 from tfdear.rendezvous.cluster import Cluster, is_loopback, split_address
+from tfdear.rendezvous.store import CALL_SECONDS, Store
 
 _Answer = TypeVar("_Answer")
+
+_LOOK_SECONDS = 0.1  # Between two looks whether the job still lives.
 
 
 class Rendezvous:
@@ -37,7 +41,9 @@ class Rendezvous:
     def __init__(
         self,
         cluster: Cluster,
-        store: coordination.CoordinationClient,
+        store: Store,
+        service: store_service.StoreService | None,
+        certificate: certificates.Certificate | None,
         descriptions: list[dict[str, Any]],
         heartbeat: float,
     ):
@@ -45,6 +51,9 @@ class Rendezvous:
         self.world_size = cluster.world_size
         self.cluster = cluster
         self.store = store
+        self._service = service
+        # By which other ranks know this one; None: they ask nobody (TFDEAR_INSECURE=1).
+        self.certificate = certificate
         self.descriptions = descriptions
         self.heartbeat = heartbeat
         # The node of every rank.
@@ -93,26 +102,28 @@ class Rendezvous:
         """
         self._exchanges[name] = self._exchanges.get(name, 0) + 1
         path = f"exchange/{name}/{self._exchanges[name]}"
-        deadline = coordination.Deadline(timeout)
+        collected = f"exchanged/{name}/{self._exchanges[name]}"
+        deadline = Deadline(timeout)
         self._ask(self.store.insert, f"{path}/{self.rank}", value, deadline=deadline)
-        # Rank 0 collects the values and publishes them together: P ranks read one key, not P keys.
+        # Rank 0 collects the values, and all are told of them together.
         while True:
+            text = self._ask(self.store.told_value, collected, deadline=deadline)
+            if text is not None:
+                self.store.forget(f"{path}/")
+                self.store.forget(collected)
+                return store_records.values_of_ranks(collected, text, self.world_size)
             if self.rank == 0:
-                came = self._ask(self.store.directory, path, deadline=deadline)
+                came = self._ask(self.store.told, path, deadline=deadline)
                 if came.keys() >= {str(rank) for rank in range(self.world_size)}:
                     values = [came[str(rank)] for rank in range(self.world_size)]
                     text = json.dumps(values)
-                    self._ask(self.store.insert, f"{path}-all", text, deadline=deadline)
-                    return values
-            else:
-                published = self._ask(self.store.try_get, f"{path}-all", deadline=deadline)
-                if published is not None:
-                    return store_records.values_of_ranks(f"{path}-all", published, self.world_size)
+                    self._ask(self.store.insert, collected, text, deadline=deadline)
+                    continue
             self.check_alive()
             if deadline.expired():
                 break
-            deadline.pause()
-        came = self.store.directory(path, timeout=coordination.CALL_SECONDS)
+            self.store.wait_for_news(min(_LOOK_SECONDS, deadline.remaining()))
+        came = self.store.directory(path, timeout=CALL_SECONDS)
         raise errors.RendezvousTimeoutError(
             f"the exchange of {name!r} was not complete after {timeout:g} s. "
             + rank_names.came(
@@ -121,22 +132,29 @@ class Rendezvous:
             + " See the logs of those missing."
         )
 
-    def _ask(
-        self, call: Callable[..., _Answer], *arguments: str, deadline: coordination.Deadline
-    ) -> _Answer:
+    def _ask(self, call: Callable[..., _Answer], *arguments: str, deadline: Deadline) -> _Answer:
         """The store's answer. Retries until the deadline: one hiccup is not the end of a job."""
         while True:
             try:
-                return call(*arguments, timeout=coordination.CALL_SECONDS)
+                return call(*arguments, timeout=CALL_SECONDS)
             except errors.StoreUnavailableError:
                 self.check_alive()
                 if deadline.expired():
                     raise
                 deadline.pause()
 
-    def dead_tasks(self) -> dict[int, str]:
-        """Ranks whose heartbeats stopped, each with the coordination service's reason."""
-        return self.store.unhealthy_tasks(self.world_size, timeout=coordination.CALL_SECONDS)
+    def lost_ranks(self) -> dict[int, float]:
+        """Ranks that are gone without a word, each with the seconds of silence before.
+
+        0: its connection was closed, as the kernel does for a process that was killed.
+        """
+        return store_records.lost(self.store.told("lost"))
+
+    def close(self) -> None:
+        """Ends this rank's part; rank 0's service ends with it."""
+        self.store.leave()
+        if self._service is not None:
+            self._service.stop()
 
 
 def connect(
@@ -146,7 +164,7 @@ def connect(
     heartbeat: float = 10.0,
     common: Mapping[str, str],
 ) -> Rendezvous:
-    """Brings all ranks together; call it once, before TensorFlow does anything.
+    """Brings all ranks together.
 
     It waits `timeout` seconds for the last rank, and gives up a rank after `heartbeat` seconds
     without a sign of life. What must be the same on every rank is in `common`, by name: "tfdear"
@@ -154,10 +172,11 @@ def connect(
     any case.
 
     Raises:
-        RuntimeError: TensorFlow is in use already.
+        ValueError: The job's secret is missing or open to others.
         RendezvousTimeoutError: Not all ranks came; the text lists those that did not.
         MismatchError: The ranks differ in `common` or in the world size; the text says how.
-        RendezvousError: The port is taken, two processes claim one rank, or TensorFlow failed.
+        RendezvousError: The port is taken, two processes claim one rank, a rank died, or the ranks
+            have different secrets.
     """
     own: dict[str, Any] = {
         "common": {"world size": cluster.world_size, **common, "TensorFlow": tf.__version__},
@@ -167,16 +186,15 @@ def connect(
         "node": cluster.node_rank,
         "address": addresses.address_towards(split_address(cluster.coordinator, "coordinator")[0]),
     }
-    tf_server.require_fresh_context()
-    if cluster.rank == 0:
-        tf_server.require_free_port(cluster.coordinator)
     meeting = start.Meeting(cluster, timeout, heartbeat)
     try:
         descriptions = meeting.run(own)
     except errors.RendezvousError as error:
-        # TensorFlow may still be connecting in its thread, which cannot be cancelled.
-        process_exit.leave_without_teardown(1)
-        meeting.refuse(str(error))
+        meeting.refuse(error)
         raise
-    tf_server.restore_signal_handlers()
-    return Rendezvous(cluster, meeting.store, descriptions, heartbeat)
+    met = Rendezvous(
+        cluster, meeting.store, meeting.service, meeting.certificate, descriptions, heartbeat
+    )
+    # Whoever uses it alone need not close it.
+    atexit.register(met.close)
+    return met

@@ -38,11 +38,23 @@ _REPORTS = {
     "stall": [_IN_FLIGHT],
 }
 _CAUSE = {"kind": str, "message": str}
+_VERDICT = {"go": bool, "mismatch": bool, "message": str}
+_LOST = {"silent": (int, float)}
 
 
 def descriptions(entries: Mapping[str, str]) -> dict[int, dict[str, Any]]:
     """What each rank that came told about itself, from its text by its number as text."""
     return _of_ranks("start/rank", entries, _DESCRIPTION)
+
+
+def verdict(text: str) -> dict[str, Any]:
+    """Whether all ranks start ("go"), and if not, why ("message")."""
+    return _read("start/verdict", text, _VERDICT)
+
+
+def lost(entries: Mapping[str, str]) -> dict[int, float]:
+    """For how many seconds each rank that is lost was silent; 0: its connection was closed."""
+    return {rank: one["silent"] for rank, one in _of_ranks("lost", entries, _LOST).items()}
 
 
 def reports(records: Mapping[str, str], kind: str) -> dict[int, Any]:

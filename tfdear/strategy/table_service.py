@@ -11,10 +11,7 @@ script has ended serves until the scripts of all have; rank 0 waits for them, up
 
 import atexit
 import concurrent.futures
-import hmac
-import json
 import queue
-import secrets
 import struct
 import threading
 import time
@@ -29,9 +26,9 @@ from tfdear import errors
 from tfdear.gradients.placement import Placement
 from tfdear.gradients.sharded_variable import ShardedVariable
 from tfdear.job import job as job_module
+from tfdear.rendezvous import connections
 
 _SERVICE = "tfdear.Tables"
-_TOKEN = "tfdear-token"
 # The variable's number, the changes it must have, and the rows of the server's part.
 _REQUEST = struct.Struct("<4q")
 _RANK = struct.Struct("<q")
@@ -39,7 +36,6 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),
-    ("grpc.enable_http_proxy", 0),
 )
 _PAUSE_SECONDS = 0.002
 _LOOK_SECONDS = 0.2  # Between two looks at what became of the job, in a wait for an answer.
@@ -55,7 +51,6 @@ class TableService:
             weakref.WeakValueDictionary()
         )
         self._count = 0
-        self._token = secrets.token_hex(32)
         self._chief_is_done = threading.Event()
         self._ended: set[int] = set()  # The ranks that have told rank 0 so.
         self._server = grpc.server(_Daemon(), options=_OPTIONS)
@@ -64,19 +59,18 @@ class TableService:
                 grpc.method_handlers_generic_handler(
                     _SERVICE,
                     {
-                        "Read": grpc.unary_unary_rpc_method_handler(self._guarded(self._serve)),
-                        "Farewell": grpc.unary_unary_rpc_method_handler(
-                            self._guarded(self._note_farewell)
-                        ),
+                        "Read": grpc.unary_unary_rpc_method_handler(self._serve),
+                        "Farewell": grpc.unary_unary_rpc_method_handler(self._note_farewell),
                     },
                 )
             ]
         )
         address = job.listen_address
-        port = self._server.add_insecure_port(f"{address}:0")
+        host = f"[{address}]" if ":" in address else address
+        port = connections.listen(self._server, f"{host}:0", job.certificate)
         self._server.start()
-        published = job.exchange(json.dumps([f"{address}:{port}", self._token]))
-        self._peers = [_Peer(*json.loads(text)) for text in published]
+        published = job.exchange(f"{host}:{port}")
+        self._peers = [_Peer(text, rank, job) for rank, text in enumerate(published)]
         atexit.register(self._close)
 
     def add(self, variable: ShardedVariable) -> int:
@@ -140,17 +134,6 @@ class TableService:
         # Who has died closes its connections; who is stopped does not.
         lost = error.code() == grpc.StatusCode.UNAVAILABLE
         return monitor.cause_of(failure, "could not read a table", rank if lost else -1)
-
-    def _guarded(
-        self, method: Callable[[bytes, grpc.ServicerContext], bytes]
-    ) -> Callable[[bytes, grpc.ServicerContext], bytes]:
-        def call(request: bytes, context: grpc.ServicerContext) -> bytes:
-            given = dict(context.invocation_metadata()).get(_TOKEN, "")
-            if not hmac.compare_digest(str(given), self._token):
-                context.abort(grpc.StatusCode.UNAUTHENTICATED, "not a rank of this job")
-            return method(request, context)
-
-        return call
 
     def _serve(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         number, changes, begin, end = _REQUEST.unpack(request)
@@ -222,9 +205,10 @@ class TableService:
 class _Peer:
     """Another rank's service."""
 
-    def __init__(self, address: str, token: str):
+    def __init__(self, address: str, rank: int, job: job_module.Job):
         self._address = address
-        self._token = token
+        self._rank = rank
+        self._job = job
         self._channel: grpc.Channel | None = None
 
     def close(self) -> None:
@@ -233,9 +217,10 @@ class _Peer:
 
     def call(self, method: str, request: bytes, timeout: float) -> Any:
         if self._channel is None:
-            self._channel = grpc.insecure_channel(self._address, options=_OPTIONS)
+            certificate = self._job.certificate
+            self._channel = connections.channel(self._address, self._rank, certificate, _OPTIONS)
         return self._channel.unary_unary(f"/{_SERVICE}/{method}").future(
-            request, timeout=timeout, metadata=[(_TOKEN, self._token)], wait_for_ready=True
+            request, timeout=timeout, wait_for_ready=True
         )
 
 

@@ -9,15 +9,15 @@ import time
 import tfdear
 from tfdear.engine import engine
 from tfdear.job import link_costs, seeds
-from tfdear.rendezvous import start, tf_server
+from tfdear.rendezvous import start
 
 PHASE, VICTIM = sys.argv[1], int(sys.argv[2])
 # The call in which the victim dies.
 PLACES = {
     # It has announced itself; the meeting goes on.
     "announced": (start.Meeting, "_agree"),
-    # All ranks have agreed to start, and TensorFlow connects them.
-    "joining": (tf_server.ServerStart, "start"),
+    # All ranks have agreed to start, and look who came.
+    "agreed": (start.Meeting, "_read_who_came"),
     # The others have this rank's addresses, and connect to it.
     "groups": (engine.Engine, "connect_group"),
     "memory": (engine.Engine, "probe_group"),
@@ -30,7 +30,7 @@ def die(*arguments, **_):
     if PHASE == "announced" and VICTIM == 0:
         # Nobody can tell a rank 0 that was not reached yet from one that is late.
         store = arguments[0].store
-        while len(store.directory("start/rank", timeout=5)) < 3:
+        while len(store.told("start/rank")) < 3:
             time.sleep(0.01)
     print("dies now", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)

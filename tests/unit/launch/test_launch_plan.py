@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tfdear.launch.plan import LaunchError, LaunchPlan, available_cores, free_port, make_command
-from tfdear.rendezvous import cluster
+from tfdear.rendezvous import cluster, secret
 
 COORDINATOR = "127.0.0.1:61500"
 
@@ -61,14 +61,14 @@ def test_what_the_user_set_is_kept_and_what_would_contradict_is_not():
     assert given["TF_CONFIG"] == "{}"
 
 
-def test_ranks_talk_past_a_proxy():
-    assert "no_grpc_proxy" not in environment(0, num_ranks=2)
-    proxy = {"http_proxy": "http://proxy:3128"}
-    variables = environment(0, environ=proxy, num_ranks=2)
-    assert variables["no_grpc_proxy"] == "127.0.0.1,localhost"
-    variables = environment(0, environ=proxy | {"no_proxy": "example.org"}, num_ranks=2)
-    assert variables["no_grpc_proxy"] == "example.org,127.0.0.1,localhost"
-    assert variables["no_proxy"] == "example.org"
+def test_each_job_has_a_secret_of_its_own_unless_one_is_given():
+    plan, other = (LaunchPlan(command=["x"], num_ranks=2) for _ in range(2))
+    ranks = [plan.environment({}, rank, COORDINATOR, 2)["TFDEAR_SECRET"] for rank in range(2)]
+    assert ranks[0] == ranks[1] != other.environment({}, 0, COORDINATOR, 2)["TFDEAR_SECRET"]
+    assert ranks[0] not in repr(plan)
+    for name in ("TFDEAR_SECRET", "TFDEAR_SECRET_FILE", "TFDEAR_INSECURE"):
+        variables = environment(0, environ={name: "given"}, num_ranks=2)
+        assert {n: v for n, v in variables.items() if n in secret.VARIABLES} == {name: "given"}
 
 
 @pytest.mark.parametrize(

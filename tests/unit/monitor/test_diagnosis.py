@@ -42,7 +42,7 @@ def test_exception_wins_over_its_consequences():
         failed={1: {"error": "ValueError: no data", "time": 5.0}},
         failure=CLOSED,
         failure_seconds=9.0,
-        dead={1: "no heartbeat"},
+        lost={1: 0.0},
     )
     assert found.kind == "aborted"
     assert "rank 1 (host h1, pid 101) failed: ValueError: no data." in found.message
@@ -61,10 +61,10 @@ def test_closed_connection_waits_for_last_words():
     assert "rank 1 (host h1, pid 101) was lost: it was killed or crashed" in found.message
 
 
-def test_closed_connection_of_an_unknown_peer_waits_for_the_heartbeats():
+def test_closed_connection_of_an_unknown_peer_waits_for_its_stream():
     failure = {"message": "some connection was closed", "peer": -1, "kind": "unavailable"}
     assert cause(failure=failure, failure_seconds=11.0) is None
-    assert "rank 2 (host h2" in cause(failure=failure, dead={2: "x"}).message
+    assert "rank 2 (host h2" in cause(failure=failure, lost={2: 7.0}).message
     assert "some connection was closed" in cause(failure=failure, failure_seconds=12.5).message
 
 
@@ -102,10 +102,18 @@ def test_rank_that_left_closes_its_connections():
     assert "left the job" in found.message
 
 
-def test_dead_rank():
-    assert cause(dead={2: "x"}, left={2: LEFT}) is None
-    found = cause(dead={2: "x"}, heartbeat=7.0)
+def test_silent_rank():
+    assert cause(lost={2: 7.0}, left={2: LEFT}) is None
+    found = cause(lost={2: 7.0}, heartbeat=7.0)
     assert "rank 2 (host h2, pid 102) has not given a sign of life for 7 s" in found.message
+
+
+def test_killed_rank():
+    assert cause(lost={2: 0.0}, failed={2: {"error": "told before"}}).kind == "aborted"
+    found = cause(lost={2: 0.0, 1: 7.0})
+    assert "rank 2 (host h2, pid 102) was lost: it was killed or crashed" in found.message
+    found = cause(lost={2: 0.0, 1: 0.0})
+    assert "rank 2 (host h2, pid 102) were lost: they were killed" in found.message
 
 
 def test_different_collectives_wait_for_every_rank():
@@ -210,7 +218,7 @@ def test_deadline_that_the_engine_noticed():
 
 
 def test_cause_travels_as_text():
-    found = cause(dead={2: "x"})
+    found = cause(lost={2: 7.0})
     assert diagnosis.Cause.from_json(found.to_json()) == found
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import tfdear
 from tfdear.commands.doctor import facts
-from tfdear.rendezvous import cluster
+from tfdear.rendezvous import cluster, secret
 
 _LOADING_SECONDS = 120.0
 # Exit code of a process that did not end in time.
@@ -52,6 +52,7 @@ def run(self_test: bool = True, timeout: float = 120.0) -> int:
         ("Build", facts.describe_build),
         ("Machine", facts.describe_machine),
         ("Network interfaces", facts.describe_interfaces),
+        ("Security", facts.describe_secret),
         ("Environment", facts.describe_environment),
     ):
         print(f"{title}\n{textwrap.indent(_described(describe), '    ')}\n", flush=True)
@@ -134,16 +135,12 @@ def check_environment(environ: Mapping[str, str] = os.environ) -> Check:
         remedy = "Correct the variable, or unset it to run one process."
         return Check("environment", False, str(error), remedy)
     text = f"here a script would be rank {found.rank} of {found.world_size} ({found.source})"
-    # The coordination service uses gRPC, which asks a proxy even for loopback: ranks then wait for
-    # each other until the deadline. `tfdear run` sets what is needed.
-    proxies = [name for name in facts.PROXIES if environ.get(name)]
-    direct = next((environ[n] for n in facts.NO_PROXIES if environ.get(n)), "")
-    if found.world_size > 1 and proxies and not direct:
-        remedy = (
-            f"{' and '.join(proxies)} would send traffic between ranks through a proxy. Set "
-            "no_grpc_proxy to the addresses of all nodes, separated by commas, or unset the proxy."
-        )
-        return Check("environment", False, f"{text}, behind a proxy", remedy)
+    if found.world_size > 1:
+        try:
+            secret.find(environ)
+        except ValueError as error:
+            remedy = "Give all ranks the same secret, in TFDEAR_SECRET or TFDEAR_SECRET_FILE."
+            return Check("environment", False, f"{text}, but {error}", remedy)
     return Check("environment", True, text)
 
 

@@ -18,11 +18,9 @@ from tfdear.base import extras
 from tfdear.benchmarks.table import table
 from tfdear.engine import build_check
 from tfdear.launch.plan import available_cores
+from tfdear.rendezvous import secret
 
 PACKAGES = ("tensorflow", "keras", "numpy", "scikit-optimize")
-# Those that gRPC reads; it ignores them in capital letters.
-PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
-NO_PROXIES = ("no_grpc_proxy", "no_proxy")
 _OPTIONAL_PACKAGES = ("matplotlib", "psutil", "tf-keras", "tensorflow-text", "tf-models-official")
 # All backends of the project; BACKENDS lists those of a build.
 _BACKENDS = ("gloo", "nccl", "mpi")
@@ -83,14 +81,29 @@ def describe_interfaces() -> str:
     return table(rows, num_left=2) or "none"
 
 
+def describe_secret(environ: Mapping[str, str] = os.environ) -> str:
+    """By which secret ranks that start here know each other, and whom they meet how."""
+    try:
+        found = secret.find(environ)
+    except ValueError as error:
+        return f"none: {error}"
+    if found is None:
+        return "none (TFDEAR_INSECURE=1): whoever reaches rank 0's port can take part in a job"
+    rows = [
+        ("secret", f"{found}"),
+        ("under tfdear run", "another one for each job, unless a variable names one"),
+        ("where ranks meet", "mutual TLS"),
+        ("data", "not encrypted"),
+    ]
+    return table(rows, num_left=2)
+
+
 def describe_environment(environ: Mapping[str, str] = os.environ) -> str:
     """Variables that decide which job a process belongs to, or how fast it is."""
     rows = [
-        (name, _without_password(value))
+        (name, "set" if name == secret.TEXT_VARIABLE else value)
         for name, value in sorted(environ.items())
-        if name in _VARIABLES
-        or name.startswith(_VARIABLE_PREFIXES)
-        or name.lower() in (*PROXIES, *NO_PROXIES)
+        if name in _VARIABLES or name.startswith(_VARIABLE_PREFIXES)
     ]
     return table(rows, num_left=2) or "none of the variables that matter is set"
 
@@ -115,9 +128,3 @@ def backends(info: Mapping[str, object]) -> dict[str, str]:
     names = [str(name) for name in built] if isinstance(built, (list, tuple)) else []
     known = [*_BACKENDS, *(name for name in names if name not in _BACKENDS)]
     return {name: "built in" if name in names else "not in this build" for name in known}
-
-
-def _without_password(value: str) -> str:
-    """A proxy's address may hold one: http://user:password@host."""
-    scheme, separator, rest = value.partition("://")
-    return f"{scheme}://***@{rest.rpartition('@')[2]}" if separator and "@" in rest else value

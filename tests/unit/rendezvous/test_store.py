@@ -1,0 +1,233 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""The store in which ranks meet: values, news, who is there, who gets in. Real sockets."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tfdear import errors
+from tfdear.rendezvous import certificates, secret_check
+from tfdear.rendezvous.store import Store
+from tfdear.rendezvous.store_service import StoreService
+
+SECRET, OTHER = b"s" * 32, b"o" * 32
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def description(pid=1):
+    return json.dumps({"host": "h", "pid": pid})
+
+
+@contextlib.contextmanager
+def service(job_secret=SECRET, world_size=3, heartbeat=2.0):
+    address = f"127.0.0.1:{free_port()}"
+    certificate = certificates.of_rank(job_secret, 0) if job_secret else None
+    served = StoreService(address, "127.0.0.1", world_size, heartbeat, certificate)
+    served.start()
+    try:
+        yield served, address
+    finally:
+        served.stop()
+
+
+@contextlib.contextmanager
+def client(address, rank, job_secret=SECRET, heartbeat=2.0):
+    certificate = certificates.of_rank(job_secret, rank) if job_secret else None
+    store = Store(address, heartbeat, certificate)
+    try:
+        yield store
+    finally:
+        store.leave()
+
+
+def until(condition, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("job_secret", [SECRET, None])
+def test_values(job_secret):
+    with service(job_secret) as (_, address), client(address, 1, job_secret) as store:
+        assert store.insert("a/b", "ä", timeout=5)
+        assert not store.insert("a/b", "other", timeout=5)
+        assert store.insert("a/c", "1", timeout=5)
+        assert store.insert("a/c", "2", timeout=5, overwrite=True)
+        assert store.insert("ab", "no part of a", timeout=5)
+        assert store.try_get("a/b", timeout=5) == "ä"
+        assert store.try_get("a", timeout=5) is None
+        assert store.directory("a", timeout=5) == {"b": "ä", "c": "2"}
+        assert store.insert("large", "x" * (40 << 20), timeout=20)
+        with pytest.raises(errors.StoreUnavailableError, match="RESOURCE_EXHAUSTED"):
+            store.insert("too large", "x" * (65 << 20), timeout=20)
+
+
+def test_news_reach_those_whom_they_concern():
+    with service() as (_, address), client(address, 0) as zero, client(address, 1) as one:
+        one.insert("monitor/early", "before they came", timeout=5)
+        assert zero.join(0, description(), timeout=5) is None
+        assert one.join(1, description(), timeout=5) is None
+        for store in (zero, one):
+            assert store.wait_for("monitor/early", timeout=5) == "before they came"
+        one.insert("exchange/x/1/1", "mine", timeout=5)
+        one.insert("start/verdict", "go", timeout=5)
+        assert zero.wait_for("exchange/x/1/1", timeout=5) == "mine"
+        assert one.wait_for("start/verdict", timeout=5) == "go"
+        assert one.told("exchange") == {}
+        assert set(zero.told("start/rank")) == {"0", "1"} and not one.told("start/rank")
+        assert one.wait_for("monitor/never", timeout=0.05) is None
+
+
+def test_a_rank_is_one_process():
+    with service() as (served, address), client(address, 1) as first, client(address, 1) as second:
+        assert first.join(1, description(10), timeout=5) is None
+        assert json.loads(second.join(1, description(11), timeout=5))["pid"] == 10
+        assert served.present() == {1}
+        first.leave()
+        until(lambda: not served.present())
+        assert json.loads(second.join(1, description(11), timeout=5))["pid"] == 10
+
+
+def test_who_leaves_is_not_lost():
+    with service() as (served, address), client(address, 0) as zero, client(address, 1) as one:
+        assert zero.join(0, description(), timeout=5) is None
+        assert one.join(1, description(), timeout=5) is None
+        one.leave()
+        until(lambda: served.present() == {0})
+        assert zero.told("lost") == {}
+
+
+RANK_1 = """
+import json, sys, time
+from tfdear.rendezvous import certificates
+from tfdear.rendezvous.store import Store
+store = Store(sys.argv[1], 2.0, certificates.of_rank(b"s" * 32, 1))
+print(store.join(1, json.dumps({"host": "h", "pid": 5}), timeout=20), flush=True)
+{then}
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped", "held"])
+def test_a_rank_that_is_gone_is_known_to_all(how):
+    # A script that holds the interpreter, as some C extensions do, is not gone.
+    hold = "import ctypes; ctypes.PyDLL(None).usleep(6_000_000); store.leave(); print('left')"
+    script = RANK_1.replace("{then}", hold if how == "held" else "")
+    with service() as (_, address), client(address, 0) as zero:
+        assert zero.join(0, description(), timeout=5) is None
+        child = subprocess.Popen(
+            [sys.executable, "-c", script, address], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert child.stdout.readline() == "None\n"
+            if how == "held":
+                assert child.stdout.readline() == "left\n"
+                assert zero.told("lost") == {}
+                return
+            os.kill(child.pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+            lost = json.loads(zero.wait_for("lost/1", timeout=6.0))
+            assert (lost["silent"] > 1.0) == (how == "stopped")
+        finally:
+            child.kill()
+            child.wait()
+
+
+def test_the_end_of_rank_0_is_known_to_the_others():
+    with service() as (served, address), client(address, 1) as one:
+        assert one.join(1, description(), timeout=5) is None
+        assert one.told("monitor") == {}
+        served.stop()
+        with pytest.raises(errors.StoreUnavailableError) as caught:
+            until(lambda: one.told("monitor") is None)
+        assert caught.value.refused
+
+
+@pytest.mark.parametrize(
+    "own, of_rank_0, found",
+    [
+        (SECRET, SECRET, None),
+        (OTHER, SECRET, "another secret"),
+        (SECRET, None, r"no secret \(TFDEAR_INSECURE=1\)"),
+        (None, SECRET, "a secret"),
+    ],
+)
+def test_who_does_not_know_the_secret_stays_outside(own, of_rank_0, found):
+    with service(of_rank_0) as (served, address), client(address, 1, own) as stranger:
+        if found is None:
+            assert stranger.join(1, description(), timeout=5) is None
+        else:
+            with pytest.raises(errors.StoreUnavailableError):
+                stranger.join(1, description(), timeout=5)
+            with pytest.raises(errors.StoreUnavailableError):
+                stranger.try_get("start/verdict", timeout=5)
+            assert served.present() == set()
+        certificate = certificates.of_rank(own, 1) if own else None
+        difference = secret_check.difference(address, certificate)
+        assert difference == found or found.startswith(difference[:9])
+
+
+def test_a_certificate_is_asked_of_both_sides():
+    with service() as (_, address):
+        host, port = address.split(":")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(cadata=certificates.of_rank(SECRET, 1).authority.decode())
+        context.set_alpn_protocols(["h2"])
+        # It trusts rank 0, but shows nothing itself: it gets no answer.
+        with socket.create_connection((host, int(port)), timeout=5) as plain:
+            with context.wrap_socket(plain, server_hostname=certificates.name_of(0)) as guarded:
+                with contextlib.suppress(ssl.SSLError, ConnectionError):
+                    assert guarded.recv(1) == b""
+
+
+def test_ranks_do_not_pass_for_rank_0():
+    address = f"127.0.0.1:{free_port()}"
+    other = StoreService(address, "127.0.0.1", 3, 2.0, certificates.of_rank(SECRET, 2))
+    other.start()
+    try:
+        with client(address, 1) as store, pytest.raises(errors.StoreUnavailableError):
+            store.try_get("start/verdict", timeout=5)
+    finally:
+        other.stop()
+
+
+def test_a_port_that_is_taken():
+    with service() as (_, address):
+        second = StoreService(address, "127.0.0.1", 3, 2.0, certificates.of_rank(SECRET, 0))
+        with pytest.raises(errors.RendezvousError, match=f"cannot listen on {address}"):
+            second.start()
+
+
+def test_strangers_fill_no_place_of_a_rank_for_long():
+    with service(world_size=1) as (_, address), client(address, 0) as store:
+        assert store.join(0, description(), timeout=5) is None
+        host, port = address.split(":")
+        with contextlib.ExitStack() as held:
+            for _ in range(300):
+                with contextlib.suppress(OSError):
+                    connection = socket.create_connection((host, int(port)), timeout=1)
+                    held.enter_context(connection)
+            store.insert("monitor/x", "1", timeout=1)
+            assert store.wait_for("monitor/x", timeout=1) == "1"
+            # A rank that comes meanwhile gets its place when theirs are taken from them.
+            with client(address, 1) as late:
+                end = time.monotonic() + 25
+                while True:
+                    with contextlib.suppress(errors.StoreUnavailableError):
+                        assert late.join(1, description(), timeout=20) is None
+                        break
+                    assert time.monotonic() < end
+                    time.sleep(0.1)

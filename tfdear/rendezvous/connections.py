@@ -1,0 +1,51 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""gRPC between ranks that know each other by the job's secret, over mutual TLS."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+# gRPC's fork handlers print a notice at every fork of a process that has an open channel; a child
+# never uses the channel here, so they have nothing to do. gRPC reads this when it is imported.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# A stranger that is turned away is no news.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import grpc  # noqa: E402
+
+from tfdear.rendezvous import certificates  # noqa: E402
+
+Options = Sequence[tuple[str, int]]
+
+
+def listen(server: Any, address: str, certificate: certificates.Certificate | None) -> int:
+    """Lets a server listen at "host:port", for ranks of the job alone; returns the port.
+
+    Without a certificate it listens for whoever comes (TFDEAR_INSECURE=1). Raises a RuntimeError
+    when the address cannot be had.
+    """
+    if certificate is None:
+        return server.add_insecure_port(address)
+    credentials = grpc.ssl_server_credentials(
+        [(certificate.key, certificate.chain)],
+        root_certificates=certificate.authority,
+        require_client_auth=True,
+    )
+    return server.add_secure_port(address, credentials)
+
+
+def channel(
+    address: str, rank: int, certificate: certificates.Certificate | None, options: Options
+) -> grpc.Channel:
+    """A channel to the server of a rank, which has to be that rank."""
+    # A web proxy must not stand between the ranks of a job.
+    every = [*options, ("grpc.enable_http_proxy", 0)]
+    if certificate is None:
+        return grpc.insecure_channel(address, options=every)
+    credentials = grpc.ssl_channel_credentials(
+        certificate.authority, certificate.key, certificate.chain
+    )
+    name = ("grpc.ssl_target_name_override", certificates.name_of(rank))
+    return grpc.secure_channel(address, credentials, options=[*every, name])

@@ -1,0 +1,216 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""A rank's side of the store in which the ranks of a job meet; rank 0 serves it."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+
+from tfdear import errors
+from tfdear.rendezvous import certificates, connections, store_protocol
+
+# One request to the store; callers retry until their own deadline.
+CALL_SECONDS = 10.0
+# First and longest pause between two attempts to connect. gRPC's defaults are one second, which is
+# long where the first attempt comes too early because all ranks start together, and two minutes.
+_RECONNECT_MILLISECONDS = (50, 1000)
+_LEAVE_SECONDS = 1.0
+
+
+class Store:
+    """Talks to rank 0's service. Any thread may use it.
+
+    Args:
+        address: "host:port" of the service.
+        heartbeat: Seconds without a sign of life after which rank 0 is given up.
+        certificate: This rank's; None: without encryption.
+    """
+
+    def __init__(
+        self, address: str, heartbeat: float, certificate: certificates.Certificate | None = None
+    ):
+        self.address = address
+        self._heartbeat = heartbeat
+        first, longest = _RECONNECT_MILLISECONDS
+        options = [
+            *store_protocol.options(heartbeat),
+            ("grpc.initial_reconnect_backoff_ms", first),
+            ("grpc.min_reconnect_backoff_ms", longest),
+            ("grpc.max_reconnect_backoff_ms", longest),
+            # A strategy that is made again in this process has a connection of its own.
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        self._channel = connections.channel(address, 0, certificate, options)
+        self._changed = threading.Condition()
+        # What the service has told of its own accord, by key.
+        self._told: dict[str, str] = {}
+        self._joined = False
+        self._stream: Any = None
+        self._to_send: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        # Why the stream ended, if it did.
+        self._broken: grpc.RpcError | None = None
+
+    def insert(self, key: str, value: str, *, timeout: float, overwrite: bool = False) -> bool:
+        """Stores a value; False when the key exists and may not be overwritten."""
+        request = {"key": key, "value": value, "overwrite": overwrite}
+        return bool(self._call("Insert", request, timeout)["inserted"])
+
+    def try_get(self, key: str, *, timeout: float) -> str | None:
+        """The value of a key, None when it is not there."""
+        return self._call("Get", {"key": key}, timeout)["value"]
+
+    def directory(self, prefix: str, *, timeout: float) -> dict[str, str]:
+        """All keys below `prefix` + "/", without the prefix, and their values."""
+        entries = self._call("Directory", {"prefix": prefix}, timeout)["entries"]
+        return {key[len(prefix) + 1 :]: value for key, value in entries.items()}
+
+    def join(self, rank: int, description: str, *, timeout: float) -> str | None:
+        """Becomes a rank of the job, until `leave` or the end of this process.
+
+        Returns:
+            None; else how another process described itself that is this rank already.
+        """
+        stream = self._channel.stream_stream(
+            f"/{store_protocol.SERVICE}/Join", store_protocol.encode, store_protocol.decode
+        )
+        self._to_send = queue.Queue()
+        self._to_send.put({"rank": rank, "description": description})
+        answers: queue.Queue[dict[str, Any] | grpc.RpcError] = queue.Queue()
+        self._stream = stream(iter(self._to_send.get, None))
+        threading.Thread(
+            target=self._read, args=(self._stream, answers), name="tfdear-told", daemon=True
+        ).start()
+        try:
+            answer = answers.get(timeout=max(timeout, 0.001))
+        except queue.Empty:
+            self._stream.cancel()
+            raise self._unavailable("Join", "no answer", refused=False) from None
+        if isinstance(answer, grpc.RpcError):
+            raise self._unavailable_by(answer, "Join")
+        if "other" in answer:
+            return str(answer["other"])
+        threading.Thread(target=self._pulse, name="tfdear-pulse", daemon=True).start()
+        return None
+
+    @property
+    def was_joined(self) -> bool:
+        """Whether this process has become a rank of the job, and not left it itself."""
+        return self._joined or self._broken is not None
+
+    def told(self, prefix: str, *, timeout: float = CALL_SECONDS) -> dict[str, str]:
+        """What the service has told below `prefix` + "/", without the prefix.
+
+        Raises a StoreUnavailableError when rank 0 tells nothing any more.
+        """
+        self.check()
+        start = prefix + "/"
+        with self._changed:
+            return {k[len(start) :]: v for k, v in self._told.items() if k.startswith(start)}
+
+    def told_value(self, key: str, *, timeout: float) -> str | None:
+        """What the service has told of a key; None: nothing yet."""
+        with self._changed:
+            if key in self._told:
+                return self._told[key]
+        self.check()
+        return None
+
+    def wait_for_news(self, timeout: float) -> None:
+        """Waits until the service tells anything, or its time is over."""
+        with self._changed:
+            self._changed.wait(timeout)
+
+    def wait_for(self, key: str, *, timeout: float) -> str | None:
+        """A value that the service tells of; None when it does not within `timeout` seconds."""
+        end = time.monotonic() + timeout
+        with self._changed:
+            while key not in self._told:
+                if self._broken is not None:
+                    break
+                if not self._changed.wait(max(0.0, end - time.monotonic())):
+                    return None
+            else:
+                return self._told[key]
+        self.check()
+        return None
+
+    def forget(self, prefix: str) -> None:
+        """Drops what was told below `prefix`; nobody will ask for it again."""
+        with self._changed:
+            for key in [key for key in self._told if key.startswith(prefix)]:
+                del self._told[key]
+
+    def check(self) -> None:
+        """Raises a StoreUnavailableError when rank 0 is not there any more."""
+        with self._changed:
+            broken = self._broken
+        if broken is not None:
+            # A closed port says that the process has ended.
+            self._call("Get", {"key": "start/verdict"}, _LEAVE_SECONDS)
+            raise self._unavailable_by(broken, "Join")
+
+    def leave(self) -> None:
+        """Ends this rank's part in the job, so that nobody takes it for lost."""
+        if self._joined and self._broken is None:
+            self._to_send.put({"leaves": True})
+            with self._changed:
+                self._changed.wait_for(lambda: not self._joined, _LEAVE_SECONDS)
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._to_send.put(None)
+        self._channel.close()
+
+    def _read(self, stream: Iterator[dict[str, Any]], answers: queue.Queue) -> None:
+        error: grpc.RpcError | None = None
+        try:
+            answer = next(stream, {})
+            with self._changed:
+                self._joined = "joined" in answer
+            answers.put(answer)
+            for event in stream:
+                with self._changed:
+                    self._told[event["key"]] = event["value"]
+                    self._changed.notify_all()
+        except grpc.RpcError as ended:
+            error = ended
+        answers.put(error or grpc.RpcError("the stream has ended"))
+        with self._changed:
+            if self._joined:
+                self._broken = error
+            self._joined = False
+            self._changed.notify_all()
+
+    def _pulse(self) -> None:
+        while self._joined:
+            time.sleep(store_protocol.pulse_seconds(self._heartbeat))
+            self._to_send.put({})
+
+    def _call(self, method: str, request: dict[str, Any], timeout: float) -> dict[str, Any]:
+        call = self._channel.unary_unary(
+            f"/{store_protocol.SERVICE}/{method}", store_protocol.encode, store_protocol.decode
+        )
+        try:
+            return call(request, timeout=max(timeout, 0.001))
+        except grpc.RpcError as error:
+            raise self._unavailable_by(error, method) from None
+        except ValueError as error:  # The channel was closed by another thread.
+            raise errors.StoreUnavailableError(f"{method}: {error}") from None
+
+    def _unavailable_by(self, error: Any, method: str) -> errors.StoreUnavailableError:
+        details = str(error)
+        with contextlib.suppress(AttributeError):
+            details = f"{error.code().name}: {error.details()}"
+        return self._unavailable(method, details, "Connection refused" in details)
+
+    def _unavailable(self, method: str, reason: str, refused: bool) -> errors.StoreUnavailableError:
+        return errors.StoreUnavailableError(
+            f"rank 0's service at {self.address} did not do {method}: {reason}", refused=refused
+        )

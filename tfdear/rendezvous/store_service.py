@@ -1,0 +1,232 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""The service in rank 0 through which the ranks of a job meet: a store, and who is there.
+
+Every rank holds one stream open for as long as it is part of the job. The end of a stream that was
+not announced is the end of its rank, and what others must know comes through it at once: nobody
+polls. gRPC answers signs of life without Python, so a rank whose script holds the interpreter for
+long is not taken for dead.
+
+[Note: signs of life]
+Both ends of a stream send a ping after half a heartbeat without a byte and wait half a heartbeat
+for its answer. The kernel closes the connections of a process that was killed, so that its stream
+ends at once; that of a stopped process, or one behind a broken line, ends with the heartbeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import grpc
+
+from tfdear import errors
+from tfdear.rendezvous import certificates, connections, store_protocol
+from tfdear.rendezvous.cluster import split_address
+
+_START_SECONDS = 30.0
+_HANDSHAKE_MILLISECONDS = 10_000
+# Connections beyond those of the ranks: a rank that starts again, and strangers.
+_SPARE_CONNECTIONS = 64
+_MOST_STREAMS = 64  # Of one connection.
+
+
+class StoreService:
+    """Serves the ranks of one job, in a thread of its own, from `start` to `stop`.
+
+    Args:
+        address: "host:port" under which the ranks ask for it.
+        listen: The address on which it listens, without a port.
+        world_size: Number of ranks.
+        heartbeat: Seconds without a sign of life after which a rank is given up.
+        certificate: Rank 0's; None: without encryption, for whoever comes.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        listen: str,
+        world_size: int,
+        heartbeat: float,
+        certificate: certificates.Certificate | None,
+    ):
+        port = split_address(address, "coordinator")[1]
+        self._listen = f"[{listen}]:{port}" if ":" in listen else f"{listen}:{port}"
+        self._world_size = world_size
+        self._heartbeat = heartbeat
+        self._certificate = certificate
+        self._entries: dict[str, str] = {}
+        # By rank: the events that it has yet to be told, and when it gave a sign last.
+        self._present: dict[int, asyncio.Queue[dict[str, Any]]] = {}
+        self._last_sign: dict[int, float] = {}
+        self._thread = threading.Thread(target=self._run, name="tfdear-store", daemon=True)
+        self._seen: set[int] = set()
+        self._listens = threading.Event()
+        self._error: Exception | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: asyncio.Event | None = None
+
+    def start(self) -> None:
+        """Begins to listen. Raises a RendezvousError when the address cannot be had."""
+        self._thread.start()
+        if not self._listens.wait(_START_SECONDS):
+            raise errors.RendezvousError(
+                f"rank 0's service did not start within {_START_SECONDS:g} s."
+            )
+        if self._error is not None:
+            raise errors.RendezvousError(
+                f"rank 0 cannot listen on {self._listen}, where the ranks meet: {self._why_not()}"
+            )
+
+    def stop(self) -> None:
+        """Closes every connection; the ranks that are still there notice."""
+        if self._loop is not None and self._end is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._end.set)
+            self._thread.join(_START_SECONDS)
+
+    def present(self) -> set[int]:
+        """The ranks that are there now."""
+        return set(self._present)
+
+    def has_seen_all(self) -> bool:
+        """Whether each rank came, be it still there or not."""
+        return len(self._seen) >= self._world_size
+
+    def _why_not(self) -> str:
+        """Why this address cannot be had: gRPC tells it on its own log alone."""
+        host, port = split_address(self._listen, "address")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    return f"{error.strerror}. Choose another address."
+                return (
+                    f"{error.strerror}. Another job, or an earlier run of this one, may still hold "
+                    f"it: `ss -ltnp 'sport = :{port}'` shows which. Stop it or choose another port."
+                )
+        return str(self._error)
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        server = grpc.aio.server(options=self._options())
+        server.add_generic_rpc_handlers((self._handlers(),))
+        try:
+            connections.listen(server, self._listen, self._certificate)
+            await server.start()
+        except RuntimeError as error:
+            self._error = error
+            return
+        finally:
+            self._listens.set()
+        await self._end.wait()
+        await server.stop(grace=0.0)
+
+    def _options(self) -> list[tuple[str, int]]:
+        return [
+            *store_protocol.options(self._heartbeat),
+            # A second server on this port is an error, not half of the connections.
+            ("grpc.so_reuseport", 0),
+            ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MILLISECONDS),
+            ("grpc.max_allowed_incoming_connections", 2 * self._world_size + _SPARE_CONNECTIONS),
+            ("grpc.max_concurrent_streams", _MOST_STREAMS),
+            # Pings without other traffic are what this service wants.
+            ("grpc.http2.max_ping_strikes", 0),
+        ]
+
+    def _handlers(self) -> grpc.GenericRpcHandler:
+        read, write = store_protocol.decode, store_protocol.encode
+        unary = {"Insert": self._insert, "Get": self._get, "Directory": self._directory}
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(method, read, write)
+            for name, method in unary.items()
+        }
+        handlers["Join"] = grpc.stream_stream_rpc_method_handler(self._join, read, write)
+        return grpc.method_handlers_generic_handler(store_protocol.SERVICE, handlers)
+
+    async def _insert(self, request: Mapping[str, Any], context: Any) -> dict[str, Any]:
+        key, value = str(request["key"]), str(request["value"])
+        if key in self._entries and not request.get("overwrite"):
+            return {"inserted": False}
+        self._put(key, value)
+        return {"inserted": True}
+
+    async def _get(self, request: Mapping[str, Any], context: Any) -> dict[str, Any]:
+        return {"value": self._entries.get(str(request["key"]))}
+
+    async def _directory(self, request: Mapping[str, Any], context: Any) -> dict[str, Any]:
+        start = str(request["prefix"]) + "/"
+        found = {key: value for key, value in self._entries.items() if key.startswith(start)}
+        return {"entries": found}
+
+    async def _join(
+        self, requests: AsyncIterator[Mapping[str, Any]], context: Any
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The life of one rank in the job. Its first message says who it is."""
+        request = await anext(requests)
+        rank, description = int(request["rank"]), str(request["description"])
+        other = self._entries.get(f"start/rank/{rank}")
+        if rank in self._present or (other is not None and not _same_process(other, description)):
+            yield {"other": other}
+            return
+        events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._present[rank] = events
+        self._seen.add(rank)
+        self._put(f"start/rank/{rank}", description)
+        yield {"joined": True}
+        for key, value in list(self._entries.items()):
+            if store_protocol.is_pushed(key, rank):
+                yield {"key": key, "value": value}
+        listener = asyncio.ensure_future(self._listen_to(rank, requests, events))
+        leaves = False
+        try:
+            while True:
+                event = await events.get()
+                if "leaves" in event:
+                    leaves = True
+                    return
+                yield event
+        finally:
+            listener.cancel()
+            del self._present[rank]
+            if not leaves:
+                self._lose(rank)
+
+    async def _listen_to(
+        self,
+        rank: int,
+        requests: AsyncIterator[Mapping[str, Any]],
+        events: asyncio.Queue[dict[str, Any]],
+    ) -> None:
+        self._last_sign[rank] = time.monotonic()
+        async for request in requests:
+            self._last_sign[rank] = time.monotonic()
+            if request.get("leaves"):
+                events.put_nowait({"leaves": True})
+
+    def _lose(self, rank: int) -> None:
+        """Tells the others that a rank is gone; its last sign says which way."""
+        silent = time.monotonic() - self._last_sign.get(rank, 0.0)
+        was_silent = silent > max(2 * store_protocol.pulse_seconds(self._heartbeat), 1.0)
+        self._put(f"lost/{rank}", json.dumps({"silent": silent if was_silent else 0.0}))
+
+    def _put(self, key: str, value: str) -> None:
+        self._entries[key] = value
+        for rank, events in self._present.items():
+            if store_protocol.is_pushed(key, rank):
+                events.put_nowait({"key": key, "value": value})
+
+
+def _same_process(first: str, second: str) -> bool:
+    one, other = json.loads(first), json.loads(second)
+    return (one["host"], one["pid"]) == (other["host"], other["pid"])
