@@ -3,6 +3,7 @@
 
 import pathlib
 
+import numpy as np
 import pytest
 import ranks
 
@@ -10,17 +11,23 @@ pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.ti
 _JOB = pathlib.Path(__file__).parent / "jobs" / "cache_lost_job.py"
 
 
+LONG = pytest.mark.long
+# From before the first example is prepared to long after the last one is.
+MOMENTS = np.random.default_rng(16).uniform(0.0, 8.0, 20).round(2)
+
+
 @pytest.mark.parametrize(
-    ("signal", "nodes"),
+    ("signal", "nodes", "after"),
     [
-        ("SIGSTOP", 2),
-        pytest.param("SIGSTOP", 1, marks=pytest.mark.long),
-        pytest.param("SIGKILL", 2, marks=pytest.mark.long),
-        ("SIGKILL", 1),
+        ("SIGSTOP", 2, 2.0),
+        pytest.param("SIGSTOP", 1, 2.0, marks=LONG),
+        pytest.param("SIGKILL", 2, 2.0, marks=LONG),
+        ("SIGKILL", 1, 2.0),
+        *(pytest.param("SIGSTOP", 2, after, marks=LONG) for after in MOMENTS),
     ],
 )
-def test_a_lost_rank_is_named(signal, nodes):
-    env = {"CASE_SIGNAL": signal, "TFDEAR_HEARTBEAT": "3"}
+def test_a_lost_rank_is_named(signal, nodes, after):
+    env = {"CASE_SIGNAL": signal, "CASE_AFTER": str(after), "TFDEAR_HEARTBEAT": "3"}
     with ranks.Ranks(
         2, _JOB, lambda rank: {**env, "TFDEAR_NODE_RANK": str(rank * (nodes - 1))}
     ) as job:
@@ -28,3 +35,5 @@ def test_a_lost_rank_is_named(signal, nodes):
         output = job.output(0)
     assert codes[0] != 0
     assert "rank 1 (host" in output
+    # All of it is longer than the latest moment.
+    assert "through" not in output

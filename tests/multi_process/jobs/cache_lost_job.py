@@ -26,6 +26,8 @@ cache = tfdear.data.DataCache(
 )
 if strategy.rank == 1:
     end = getattr(signal, os.environ["CASE_SIGNAL"])
-    threading.Timer(2.0, os.kill, (os.getpid(), end)).start()
-for _ in cache.batches(16):
+    after = float(os.environ["CASE_AFTER"])
+    threading.Timer(after, os.kill, (os.getpid(), end)).start()
+for _ in cache.batches(16):  # Takes twenty seconds.
     pass
+print("through")
