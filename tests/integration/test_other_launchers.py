@@ -17,7 +17,7 @@ import pytest
 
 import tfdear
 
-pytestmark = [pytest.mark.integration, pytest.mark.multi_process]
+pytestmark = [pytest.mark.integration, pytest.mark.multi_process, pytest.mark.newest_only]
 
 ROOT = pathlib.Path(tfdear.__file__).resolve().parents[1]
 # Only ends a job that hangs.

@@ -6,7 +6,7 @@ import pytest
 from tfdear.commands import main as cli
 from tfdear.planning.trace import Trace
 
-pytestmark = [pytest.mark.integration, pytest.mark.multi_process]
+pytestmark = [pytest.mark.integration, pytest.mark.multi_process, pytest.mark.newest_only]
 
 TRAINING = """
 import keras

@@ -214,6 +214,7 @@ def test_parallel_norms_are_of_the_compressed_sum(tmp_path, optimizer):
 
 
 # With momentum there is one residual more to keep.
+@pytest.mark.newest_only
 @pytest.mark.parametrize(
     "options", [pytest.param("", marks=LONG), ", momentum=0.9, warm_up_steps=15"]
 )
@@ -226,6 +227,7 @@ def test_crash_and_resume_is_the_uninterrupted_run(tmp_path, options, uninterrup
     assert not (tmp_path / "job" / "backup").exists()
 
 
+@pytest.mark.newest_only
 def test_weights_in_files_and_a_missing_residual(tmp_path, uninterrupted):
     run(tmp_path, "save")
     reports = run(tmp_path, "load")
@@ -242,6 +244,7 @@ def test_weights_in_files_and_a_missing_residual(tmp_path, uninterrupted):
         assert "rank 2: there is no file" in report["warnings"][0]
 
 
+@pytest.mark.newest_only
 def test_custom_loop_with_a_checkpoint(tmp_path):
     reference = run(tmp_path, "loop")
     run(tmp_path, "checkpoint")

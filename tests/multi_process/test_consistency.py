@@ -5,7 +5,7 @@ import case_reports
 import pytest
 from world_sizes import THREE, TWO
 
-pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module", params=(TWO, THREE))

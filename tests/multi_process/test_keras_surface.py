@@ -1,9 +1,12 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Features of `fit`, `evaluate` and `predict` on 3 ranks, against plain Keras."""
+"""Features of `fit`, `evaluate` and `predict` on several ranks, against plain Keras."""
+
+import itertools
 
 import case_reports
 import numpy as np
 import pytest
+from world_sizes import THREE, TWO
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 
@@ -36,14 +39,20 @@ def reference(tmp_path_factory):
     return case_reports.run_job("surface_job.py", None, tmp_path_factory.mktemp("plain"))[0]
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    return tmp_path_factory.mktemp("ranks")
+@pytest.fixture(scope="module", params=[TWO, THREE])
+def directory_and_reports(request, tmp_path_factory):
+    directory = tmp_path_factory.mktemp(f"ranks_{request.param}")
+    return directory, case_reports.run_job("surface_job.py", request.param, directory, timeout=400)
 
 
 @pytest.fixture(scope="module")
-def reports(directory):
-    return case_reports.run_job("surface_job.py", 3, directory, timeout=400)
+def directory(directory_and_reports):
+    return directory_and_reports[0]
+
+
+@pytest.fixture(scope="module")
+def reports(directory_and_reports):
+    return directory_and_reports[1]
 
 
 @pytest.mark.parametrize("case", TOLERANCES)
@@ -77,7 +86,7 @@ def test_a_generator_goes_on_where_it_was(reports):
 
 def test_dropout_masks_differ(reports):
     masks = [report["dropout"]["mask"] for report in reports]
-    assert not (masks[0] == masks[1]).all() and not (masks[1] == masks[2]).all()
+    assert not any((one == next_one).all() for one, next_one in itertools.pairwise(masks))
 
 
 def test_callbacks_stopped_early(reports):
@@ -92,7 +101,7 @@ def test_logs_are_written_by_rank_0_alone(reports, directory):
     events = [path.parent.name for path in files if "tfevents" in path.name]
     assert sorted(events) == ["train", "validation"]
     names = sorted(path.name for path in files if path.suffix == ".csv")
-    assert names == ["log.csv", "own0.csv", "own1.csv", "own2.csv"]
+    assert names == ["log.csv", *(f"own{rank}.csv" for rank in range(len(reports)))]
     assert len((directory / "logs" / "log.csv").read_text().splitlines()) == 3
 
 

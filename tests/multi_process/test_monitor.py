@@ -7,7 +7,7 @@ import signal
 import pytest
 from ranks import Ranks, run_ranks
 
-pytestmark = pytest.mark.multi_process
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only]
 
 JOB = pathlib.Path(__file__).parents[1] / "helpers/watched_job.py"
 HEARTBEAT = 4
@@ -74,7 +74,6 @@ def test_different_collectives_are_shown_to_every_rank():
         assert "ranks 0, 2: all_reduce float32[10]; rank 1: all_gather float32[10] (#" in output
 
 
-@pytest.mark.newest_only
 def test_rank_that_does_not_come():
     codes, outputs, _ = fail(1, "busy", variables={"JOB_TIMEOUT": "6"})
     for rank in (0, 2):
@@ -83,7 +82,6 @@ def test_rank_that_does_not_come():
         assert "Rank 1 did not come: rank 1 is alive but waits in no collective" in outputs[rank]
 
 
-@pytest.mark.newest_only
 def test_rank_that_cannot_be_reached_by_an_abort_ends_itself():
     # The busy rank sleeps in one call, as a rank does that hangs in a driver or a file system.
     variables = {"JOB_TIMEOUT": "4", "JOB_CLEANUP_TIMEOUT": "3"}
@@ -93,7 +91,6 @@ def test_rank_that_cannot_be_reached_by_an_abort_ends_itself():
         assert "cleanup_timeout 3 s" in ranks.output(1)
 
 
-@pytest.mark.newest_only
 def test_rank_that_writes_a_checkpoint_may_finish_it(tmp_path):
     variables = {
         "JOB_TIMEOUT": "4",

@@ -14,6 +14,7 @@ def run(kind):
 
 
 @pytest.mark.multi_process
+@pytest.mark.newest_only
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("kind", "words"),
@@ -35,6 +36,7 @@ def test_another_order_is_an_error(kind, words):
 
 
 @pytest.mark.multi_process
+@pytest.mark.newest_only
 @pytest.mark.timeout(120)
 def test_differences_without_harm_are_let_through():
     for code, output in run("alike"):

@@ -10,7 +10,7 @@ import pytest
 import ranks
 from world_sizes import THREE, TWO
 
-pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 HAS_REVERSIBLE = hasattr(keras.layers, "ReversibleEmbedding")
 SEVERAL = [THREE, TWO, pytest.param(4, marks=pytest.mark.long)]
@@ -151,7 +151,6 @@ DISAGREEING = """
 """
 
 
-@pytest.mark.newest_only
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(
     "exchange", ["all_to_all", pytest.param("all_gather", marks=pytest.mark.long)]
@@ -168,7 +167,6 @@ def test_ranks_that_disagree_on_candidates_say_so(exchange):
         del line
 
 
-@pytest.mark.newest_only
 @pytest.mark.timeout(150)
 def test_ranks_with_other_numbers_of_candidates_say_so():
     for code, output in ranks.run_ranks(2, DISAGREEING, arguments=("all_to_all", "samples")):

@@ -7,7 +7,7 @@ import layer_adaptive_reference as reference
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 LONG = pytest.mark.long
 STEPS = ("lars", "lamb", "lars_excluded", "lamb_excluded")
@@ -89,7 +89,6 @@ def test_steps_against_numpy(world_size, tmp_path):
             check_shared(reports, case)
 
 
-@pytest.mark.newest_only
 @pytest.mark.parametrize(
     "schedule",
     # The others travel as these do, or in parts of what a torus does.

@@ -14,7 +14,7 @@ import case_reports
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 PLANNERS = ("FixedSize(200)", "FixedSize", "NoFusion", "SingleBucket", "FixedCount(3)", "Planned")
 SCHEDULES = ("dear", "barrier", "wfbp", "sequential", "bytescheduler")

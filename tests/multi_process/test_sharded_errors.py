@@ -10,7 +10,7 @@ import ranks as ranks_module
 
 _JOB = pathlib.Path(__file__).parent / "jobs" / "sharded_errors_job.py"
 
-pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 
 def outputs_of(world_size, *arguments):
@@ -50,7 +50,6 @@ def test_an_id_that_is_no_row_of_one_rank(method, given):
         assert rank == culprit or f"rank {culprit} (host" in output, output[-3000:]
 
 
-@pytest.mark.newest_only
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [

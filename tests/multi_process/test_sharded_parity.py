@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 import sharded_parity_job as job
 
-pytestmark = [pytest.mark.multi_process, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.multi_process,
+    pytest.mark.newest_only,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+]
 
 _TOLERANCE = 1e-6  # Of the largest element.
 # Adadelta has squares of updates, each computed from those before, and schedule-free AdamW
@@ -107,7 +112,6 @@ def test_parity_of_plain_embeddings(train, world_size, tables, name, names):
 
 
 @pytest.mark.long
-@pytest.mark.newest_only
 @pytest.mark.parametrize("name", job.OPTIMIZERS)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_parity_of_all_widths_partitions_and_exchanges(train, world_size, name):

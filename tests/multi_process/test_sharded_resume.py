@@ -20,6 +20,7 @@ def run(directory, world_size, task):
 
 
 @pytest.mark.multi_process
+@pytest.mark.newest_only
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_crash_and_resume_is_the_uninterrupted_run(tmp_path):

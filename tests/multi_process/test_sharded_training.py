@@ -42,7 +42,7 @@ def train(tmp_path_factory):
         pytest.param(size, case, names, marks=marks, id=f"{size}-{case}")
         for size, names, marks in (
             (3, CASES, THREE.marks),
-            (2, CASES, TWO.marks),
+            (2, FEW, TWO.marks),
             (1, FEW, pytest.mark.long),
             (1, tuple(case for case in CASES if case not in FEW), pytest.mark.long),
             (4, FEW, (pytest.mark.long, pytest.mark.newest_only)),

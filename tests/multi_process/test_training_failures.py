@@ -24,6 +24,7 @@ _WORDS = {
 
 
 @pytest.mark.multi_process
+@pytest.mark.newest_only
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("kind", "victim"),
@@ -53,6 +54,7 @@ def test_survivors_end_with_the_victims_name(kind, victim):
 
 
 @pytest.mark.multi_process
+@pytest.mark.newest_only
 @pytest.mark.timeout(120)
 def test_ranks_that_call_different_collectives_all_hear_who_sent_what():
     results = ranks_module.run_ranks(
@@ -65,6 +67,7 @@ def test_ranks_that_call_different_collectives_all_hear_who_sent_what():
 
 
 @pytest.mark.multi_process
+@pytest.mark.newest_only
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("method", ["evaluate", pytest.param("predict", marks=pytest.mark.long)])
 def test_what_the_chief_does_alone_fails_with_the_rule(method):
