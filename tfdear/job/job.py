@@ -1,6 +1,8 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """This process and the others of its job: what is started, and in which order."""
 
+from typing import Any
+
 from absl import logging
 
 import tfdear
@@ -27,8 +29,7 @@ from tfdear.monitor import exit_handlers
 from tfdear.monitor.monitor import Monitor
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.table_choice import TableChoice
-from tfdear.rendezvous import rendezvous
-from tfdear.rendezvous.certificates import Certificate
+from tfdear.rendezvous import connections, rendezvous
 from tfdear.rendezvous.cluster import discover
 from tfdear.rendezvous.cluster_resolver import make as make_cluster_resolver
 from tfdear.rendezvous.nodes import Node
@@ -169,10 +170,16 @@ class Job:
         """As `exchange`, for integers."""
         return [int(text) for text in self.exchange(str(value))]
 
-    @property
-    def certificate(self) -> Certificate | None:
-        """By which other ranks know this one; None: they ask nobody."""
-        return self._rendezvous.certificate
+    def listen(self, server: Any) -> str:
+        """Lets a gRPC server listen for ranks of this job; returns its "host:port"."""
+        address = self._rendezvous.listen_address
+        host = f"[{address}]" if ":" in address else address
+        port = connections.listen(server, f"{host}:0", self._rendezvous.certificate)
+        return f"{host}:{port}"
+
+    def channel(self, rank: int, address: str, options: connections.Options) -> Any:
+        """A gRPC channel to such a server of a rank."""
+        return connections.channel(address, rank, self._rendezvous.certificate, options)
 
     @property
     def listen_address(self) -> str:

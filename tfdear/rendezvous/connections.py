@@ -3,19 +3,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
-# gRPC's fork handlers print a notice at every fork of a process that has an open channel; a child
-# never uses the channel here, so they have nothing to do. gRPC reads this when it is imported.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-# A stranger that is turned away is no news.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+import grpc
 
-import grpc  # noqa: E402
-
-from tfdear.rendezvous import certificates  # noqa: E402
+from tfdear.rendezvous import certificates
 
 Options = Sequence[tuple[str, int]]
 

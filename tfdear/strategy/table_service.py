@@ -26,7 +26,6 @@ from tfdear import errors
 from tfdear.gradients.placement import Placement
 from tfdear.gradients.sharded_variable import ShardedVariable
 from tfdear.job import job as job_module
-from tfdear.rendezvous import connections
 
 _SERVICE = "tfdear.Tables"
 # The variable's number, the changes it must have, and the rows of the server's part.
@@ -65,11 +64,9 @@ class TableService:
                 )
             ]
         )
-        address = job.listen_address
-        host = f"[{address}]" if ":" in address else address
-        port = connections.listen(self._server, f"{host}:0", job.certificate)
+        address = job.listen(self._server)
         self._server.start()
-        published = job.exchange(f"{host}:{port}")
+        published = job.exchange(address)
         self._peers = [_Peer(text, rank, job) for rank, text in enumerate(published)]
         atexit.register(self._close)
 
@@ -217,8 +214,7 @@ class _Peer:
 
     def call(self, method: str, request: bytes, timeout: float) -> Any:
         if self._channel is None:
-            certificate = self._job.certificate
-            self._channel = connections.channel(self._address, self._rank, certificate, _OPTIONS)
+            self._channel = self._job.channel(self._rank, self._address, _OPTIONS)
         return self._channel.unary_unary(f"/{_SERVICE}/{method}").future(
             request, timeout=timeout, wait_for_ready=True
         )
