@@ -117,6 +117,7 @@ def test_replay_beside_torch(tmp_path, trace_file):
     assert "torch DDP" in printed
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "schedules", [("dear",), pytest.param(("dear", "wfbp"), marks=pytest.mark.long)]
@@ -138,6 +139,7 @@ def test_fusion(tmp_path, trace_file, schedules):
         assert len({size for size, _ in search["trials"]}) == 3
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_search(tmp_path):
     random = "RandomSearch(trials=2, steps_per_trial=1, seed={seed})"
@@ -162,6 +164,7 @@ def test_search(tmp_path):
     assert {size for size, _ in first["trials"]}.isdisjoint(size for size, _ in second["trials"])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_overlap(tmp_path):
@@ -215,6 +218,7 @@ def test_wrong_arguments_are_refused_in_words(arguments, words, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "others", [(), pytest.param(("dense tree (TreeAR)",), marks=pytest.mark.long)]
@@ -277,6 +281,7 @@ def test_training_refuses_what_it_does_not_know(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_embeddings_sweep(tmp_path):
     methods = (

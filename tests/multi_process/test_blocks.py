@@ -142,6 +142,7 @@ def test_groups(train):
             assert dense[:1] in buckets
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "schedule", ["dear", pytest.param("bytescheduler", marks=pytest.mark.long)]
 )

@@ -61,6 +61,7 @@ def check(dense, compressed, forgetful, most, least_gain):
 
 
 # What is learned depends on sums, which are the same with every version.
+@pytest.mark.long
 @pytest.mark.newest_only
 @pytest.mark.timeout(900)
 def test_transformer_needs_error_feedback(tmp_path):

@@ -106,6 +106,7 @@ def test_trees_with_changing_plans(train):
     check_close(reports, reference)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "schedule", ["dear", pytest.param("bytescheduler", marks=pytest.mark.long)]
 )
@@ -119,6 +120,7 @@ def test_any_plan_gives_the_same_bits_in_two_levels(train, schedule):
             np.testing.assert_array_equal(value, expected)
 
 
+@pytest.mark.long
 def test_rings_between_nodes_with_changing_plans(train):
     # Two nodes of two ranks: sums go around a ring, in an order that depends on the bucket.
     reference = train(4, "fixed", nodes=2, optimizer="sgd")

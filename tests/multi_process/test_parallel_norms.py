@@ -123,8 +123,8 @@ def test_schedules(schedule, tmp_path):
     "world_size, optimizer, fits",
     [
         pytest.param(2, "lars", FITS, id="2-lars"),
-        pytest.param(3, "lamb", SOME_FITS, marks=pytest.mark.newest_only, id="3-lamb-some"),
-        pytest.param(3, "lamb", FITS, marks=(LONG, pytest.mark.newest_only), id="3-lamb"),
+        pytest.param(3, "lamb", SOME_FITS, marks=LONG, id="3-lamb-some"),
+        pytest.param(3, "lamb", FITS, marks=LONG, id="3-lamb"),
         pytest.param(2, "lamb", FITS, marks=LONG, id="2-lamb"),
     ],
 )

@@ -102,7 +102,7 @@ def reference(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "world_size, schedule, planner, numbers",
-    [pytest.param(*FEW[0], marks=pytest.mark.newest_only), FEW[1]],
+    [pytest.param(*FEW[0], marks=pytest.mark.long), FEW[1]],
 )
 def test_random_models_equal_one_process(
     reference, tmp_path, world_size, schedule, planner, numbers
