@@ -109,7 +109,7 @@ class Rendezvous:
         while True:
             text = self._ask(self.store.told_value, collected, deadline=deadline)
             if text is not None:
-                self.store.forget(f"{path}/")
+                self.store.forget(path)
                 self.store.forget(collected)
                 return store_records.values_of_ranks(collected, text, self.world_size)
             if self.rank == 0:

@@ -51,6 +51,7 @@ class Store:
         # What the service has told of its own accord, by key.
         self._told: dict[str, str] = {}
         self._joined = False
+        self._leaves = False
         self._stream: Any = None
         self._to_send: queue.Queue[dict[str, Any] | None] = queue.Queue()
         # Why the stream ended, if it did.
@@ -140,10 +141,10 @@ class Store:
         self.check()
         return None
 
-    def forget(self, prefix: str) -> None:
-        """Drops what was told below `prefix`; nobody will ask for it again."""
+    def forget(self, path: str) -> None:
+        """Drops what was told of a key and of those below it; nobody will ask for it again."""
         with self._changed:
-            for key in [key for key in self._told if key.startswith(prefix)]:
+            for key in [k for k in self._told if k == path or k.startswith(path + "/")]:
                 del self._told[key]
 
     def check(self) -> None:
@@ -157,6 +158,7 @@ class Store:
 
     def leave(self) -> None:
         """Ends this rank's part in the job, so that nobody takes it for lost."""
+        self._leaves = True
         if self._joined and self._broken is None:
             self._to_send.put({"leaves": True})
             with self._changed:
@@ -179,12 +181,14 @@ class Store:
                 with self._changed:
                     self._told[event["key"]] = event["value"]
                     self._changed.notify_all()
-        except grpc.RpcError as ended:
-            error = ended
-        answers.put(error or grpc.RpcError("the stream has ended"))
+        except grpc.RpcError as broken:
+            error = broken
+        # Rank 0 ends a stream in good order only where this rank leaves.
+        ended = error or grpc.RpcError("the stream has ended")
+        answers.put(ended)
         with self._changed:
-            if self._joined:
-                self._broken = error
+            if self._joined and not self._leaves:
+                self._broken = ended
             self._joined = False
             self._changed.notify_all()
 

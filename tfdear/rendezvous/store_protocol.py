@@ -26,7 +26,7 @@ def is_pushed(key: str, rank: int) -> bool:
 
     All hear of what ends a wait or the job. Rank 0 alone collects what each rank has to say.
     """
-    to_all = ("start/verdict", "start/failed", "monitor/", "lost/", "exchanged/", "job/all_ended")
+    to_all = ("start/verdict", "monitor/", "lost/", "exchanged/", "job/all_ended")
     to_rank_0 = ("start/", "exchange/", "job/ended/")
     return key.startswith(to_all) or (rank == 0 and key.startswith(to_rank_0))
 

@@ -180,16 +180,18 @@ class StoreService:
             yield {"other": other}
             return
         events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        for key, value in self._entries.items():
+            if store_protocol.is_pushed(key, rank):
+                events.put_nowait({"key": key, "value": value})
         self._present[rank] = events
         self._seen.add(rank)
+        self._last_sign[rank] = time.monotonic()
         self._put(f"start/rank/{rank}", description)
-        yield {"joined": True}
-        for key, value in list(self._entries.items()):
-            if store_protocol.is_pushed(key, rank):
-                yield {"key": key, "value": value}
         listener = asyncio.ensure_future(self._listen_to(rank, requests, events))
         leaves = False
+        # From here on it is told to the others when this rank is gone, whenever that is.
         try:
+            yield {"joined": True}
             while True:
                 event = await events.get()
                 if "leaves" in event:
@@ -208,7 +210,6 @@ class StoreService:
         requests: AsyncIterator[Mapping[str, Any]],
         events: asyncio.Queue[dict[str, Any]],
     ) -> None:
-        self._last_sign[rank] = time.monotonic()
         async for request in requests:
             self._last_sign[rank] = time.monotonic()
             if request.get("leaves"):
@@ -216,7 +217,7 @@ class StoreService:
 
     def _lose(self, rank: int) -> None:
         """Tells the others that a rank is gone; its last sign says which way."""
-        silent = time.monotonic() - self._last_sign.get(rank, 0.0)
+        silent = time.monotonic() - self._last_sign[rank]
         was_silent = silent > max(2 * store_protocol.pulse_seconds(self._heartbeat), 1.0)
         self._put(f"lost/{rank}", json.dumps({"silent": silent if was_silent else 0.0}))
 
