@@ -3,12 +3,11 @@
 
 import case_reports
 import pytest
-from world_sizes import THREE, TWO
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module", params=(TWO, THREE))
+@pytest.fixture(scope="module", params=(pytest.param(2, marks=pytest.mark.long), 3))
 def reports(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(f"ranks_{request.param}")
     env = {"TFDEAR_CHECK_EVERY": "2"}

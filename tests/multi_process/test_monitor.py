@@ -45,7 +45,7 @@ FAULTS = {
     "kind, victim",
     [
         *((kind, 1) for kind in ("kill", "exception")),
-        *(pytest.param(kind, 1, marks=pytest.mark.newest_only) for kind in ("stop", "exit")),
+        *((kind, 1) for kind in ("stop", "exit")),
         ("kill", 0),
         *(pytest.param(kind, 0, marks=pytest.mark.long) for kind in FAULTS if kind != "kill"),
     ],

@@ -8,12 +8,11 @@ import keras
 import numpy as np
 import pytest
 import ranks
-from world_sizes import THREE, TWO
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 HAS_REVERSIBLE = hasattr(keras.layers, "ReversibleEmbedding")
-SEVERAL = [THREE, TWO, pytest.param(4, marks=pytest.mark.long)]
+SEVERAL = [3, *(pytest.param(size, marks=pytest.mark.long) for size in (2, 4))]
 WORLD_SIZES = [1, *SEVERAL]  # One rank is the reference.
 
 

@@ -3,7 +3,6 @@
 
 import case_reports
 import pytest
-from world_sizes import THREE, TWO
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
@@ -25,7 +24,9 @@ def reference(tmp_path_factory):
     return case_reports.run_job("step_values_job.py", None, tmp_path_factory.mktemp("plain"))[0]
 
 
-@pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.long), TWO, THREE])
+@pytest.fixture(
+    scope="module", params=[*(pytest.param(size, marks=pytest.mark.long) for size in (1, 2)), 3]
+)
 def reports(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(f"ranks_{request.param}")
     return case_reports.run_job("step_values_job.py", request.param, directory)
