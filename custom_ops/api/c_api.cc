@@ -14,8 +14,8 @@
 
 #include "custom_ops/api/c_text.h"
 #include "custom_ops/api/names.h"
-#include "custom_ops/engine/collectives/gloo_backend.h"
 #include "custom_ops/engine/collectives/shared_memory_backend.h"
+#include "custom_ops/engine/collectives/tcp_backend.h"
 #include "custom_ops/engine/engine.h"
 #include "custom_ops/engine/examples/example_store.h"
 #include "custom_ops/engine/examples/registry.h"
@@ -25,7 +25,6 @@ namespace {
 using tfdear::CopyText;
 using tfdear::Engine;
 using tfdear::ExampleStore;
-using tfdear::GlooBackend;
 using tfdear::kNumLanes;
 using tfdear::LaneKind;
 using tfdear::ProcessGroup;
@@ -33,6 +32,7 @@ using tfdear::Registry;
 using tfdear::Report;
 using tfdear::SharedMemoryBackend;
 using tfdear::Status;
+using tfdear::TcpBackend;
 
 // Groups between their creation and the start of the engine, which takes them over. One thread
 // starts them; the mutex lets another one abort them meanwhile, also while Connect() waits for
@@ -91,12 +91,41 @@ int tfdear_group_create(int lane, const char* name, const int* ranks, int size, 
                                          gradients ? SharedMemoryBackend::kArenaBytes : 0);
     group.backend = std::move(backend);
   } else {
-    std::unique_ptr<GlooBackend> backend;
-    status = GlooBackend::Create(rank_in_group, size, bind_address, timeout, &backend, connections);
+    std::unique_ptr<TcpBackend> backend;
+    status = TcpBackend::CreateOverGloo(rank_in_group, size, bind_address, timeout, &backend,
+                                        connections);
     if (status.ok() && direct_ranks >= 0) backend->set_direct_ranks(direct_ranks);
     group.backend = std::move(backend);
   }
   if (status.ok()) group.backend->NameRanks(group.ranks);
+  return Report(status, error, error_size);
+}
+
+int tfdear_group_create_over_sockets(int lane, const char* name, const int* ranks, int size,
+                                     int rank_in_group, double timeout_seconds, int direct_ranks,
+                                     const int* sockets, int connections, char* error,
+                                     int error_size) {
+  tfdear::Sockets owned(size);
+  for (int member = 0; member < size; ++member) {
+    for (int i = 0; member != rank_in_group && i < connections; ++i) {
+      owned.Add(member, sockets[member * connections + i]);
+    }
+  }
+  std::lock_guard<std::mutex> lock(StartingMutex());
+  StartingGroup& group = StartingGroups()[lane];
+  group.name = name;
+  group.ranks.assign(ranks, ranks + size);
+  group.backend.reset();
+  const Status aborted = Engine::Get()->failure();
+  if (!aborted.ok()) return Report(aborted, error, error_size);
+  const std::chrono::milliseconds timeout(static_cast<int64_t>(timeout_seconds * 1000));
+  std::unique_ptr<TcpBackend> backend;
+  const Status status =
+      TcpBackend::Create(rank_in_group, size, timeout, std::move(owned), &backend);
+  if (!status.ok()) return Report(status, error, error_size);
+  if (direct_ranks >= 0) backend->set_direct_ranks(direct_ranks);
+  backend->NameRanks(group.ranks);
+  group.backend = std::move(backend);
   return Report(status, error, error_size);
 }
 

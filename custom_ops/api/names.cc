@@ -19,7 +19,7 @@ constexpr const char* kLaneNames[] = {"gradients",  "control",         "intra_no
                                       "embeddings", "embedding_rows",  "delayed_rows",
                                       "exchanges",  "lengths"};
 static_assert(sizeof(kLaneNames) / sizeof(*kLaneNames) == kNumLanes, "every lane has a name");
-constexpr const char* kTransportNames[] = {"gloo", "shared_memory"};
+constexpr const char* kTransportNames[] = {"gloo", "shared_memory", "tcp"};
 constexpr const char* kExchangeNames[] = {"all_gather", "reduce"};
 constexpr const char* kValueFormatNames[] = {"float32", "bfloat16"};
 

@@ -27,8 +27,8 @@ void RunEngineObjects(int size, const Engine::Options& options, const Body& body
     std::array<std::unique_ptr<ProcessGroup>, kNumLanes> groups;
     for (LaneKind kind : {LaneKind::kGradients, LaneKind::kControl}) {
       const int lane = static_cast<int>(kind);
-      std::unique_ptr<GlooBackend> backend;
-      TFDEAR_EXPECT_OK(GlooBackend::Create(rank, size, "127.0.0.1", kTestTimeout, &backend));
+      std::unique_ptr<TcpBackend> backend;
+      TFDEAR_EXPECT_OK(TcpBackend::CreateOverGloo(rank, size, "127.0.0.1", kTestTimeout, &backend));
       TFDEAR_EXPECT_OK(backend->Connect(exchanges[lane]->Meet(rank, backend->Listen())));
       groups[lane] = std::make_unique<ProcessGroup>("world", everyone, std::move(backend));
     }

@@ -24,8 +24,8 @@ const Status kLost(StatusCode::kUnavailable, "rank 1 was lost");
 std::array<std::unique_ptr<ProcessGroup>, kNumLanes> LonelyGroups() {
   std::array<std::unique_ptr<ProcessGroup>, kNumLanes> groups;
   for (LaneKind kind : {LaneKind::kGradients, LaneKind::kControl}) {
-    std::unique_ptr<GlooBackend> backend;
-    TFDEAR_EXPECT_OK(GlooBackend::Create(0, 1, "127.0.0.1", kTestTimeout, &backend));
+    std::unique_ptr<TcpBackend> backend;
+    TFDEAR_EXPECT_OK(TcpBackend::Create(0, 1, kTestTimeout, Sockets(1), &backend));
     groups[static_cast<int>(kind)] =
         std::make_unique<ProcessGroup>("alone", std::vector<int>{0}, std::move(backend));
   }

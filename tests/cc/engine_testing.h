@@ -71,7 +71,7 @@ class EngineRank {
 };
 
 inline void RunEngines(int size, const std::function<void(EngineRank*)>& body) {
-  RunRanks(size, [&](std::unique_ptr<GlooBackend> backend) {
+  RunRanks(size, [&](std::unique_ptr<TcpBackend> backend) {
     EngineRank rank(std::move(backend));
     body(&rank);
   });

@@ -4,6 +4,8 @@
 #define TFDEAR_TESTS_CC_TESTING_H_
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -19,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include "custom_ops/engine/collectives/gloo_backend.h"
 #include "custom_ops/engine/collectives/shared_memory_backend.h"
+#include "custom_ops/engine/collectives/tcp_backend.h"
 #include "custom_ops/engine/queue/process_group.h"
 
 namespace tfdear {
@@ -77,6 +79,41 @@ inline void RunThreads(int size, const std::function<void(int rank)>& body) {
 using BackendFactory = std::function<Status(int rank, int size, std::chrono::milliseconds timeout,
                                             std::unique_ptr<CollectiveBackend>*)>;
 
+// Connects two sockets over the loopback interface.
+inline std::pair<int, int> ConnectedSockets() {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  const int first = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(bind(listener, any, length), 0);
+  EXPECT_EQ(listen(listener, 1), 0);
+  EXPECT_EQ(getsockname(listener, any, &length), 0);
+  EXPECT_EQ(connect(first, any, length), 0);
+  const int second = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+  EXPECT_GE(second, 0);
+  close(listener);
+  return {first, second};
+}
+
+// The sockets of all ranks of a group, each connected to all others.
+inline std::vector<Sockets> ConnectAll(int size, int connections = 1) {
+  std::vector<Sockets> of_rank;
+  for (int rank = 0; rank < size; ++rank) of_rank.emplace_back(size);
+  for (int first = 0; first < size; ++first) {
+    for (int second = 0; second < first; ++second) {
+      for (int i = 0; i < connections; ++i) {
+        const auto [one, other] = ConnectedSockets();
+        of_rank[first].Add(second, one);
+        of_rank[second].Add(first, other);
+      }
+    }
+  }
+  return of_rank;
+}
+
 inline Status MakeSharedMemoryBackend(int rank, int size, std::chrono::milliseconds timeout,
                                       std::unique_ptr<CollectiveBackend>* result) {
   std::unique_ptr<SharedMemoryBackend> backend;
@@ -111,13 +148,15 @@ inline void RunRanksOver(const BackendFactory& make, int size,
   });
 }
 
-// The same over gloo on 127.0.0.1.
-inline void RunRanks(int size, const std::function<void(std::unique_ptr<GlooBackend>)>& body,
+// The same over TCP on the loopback interface.
+inline void RunRanks(int size, const std::function<void(std::unique_ptr<TcpBackend>)>& body,
                      std::chrono::milliseconds timeout = kTestTimeout) {
   BlobExchange exchange(size);
+  std::vector<Sockets> sockets = ConnectAll(size);
   RunThreads(size, [&](int rank) {
-    std::unique_ptr<GlooBackend> backend;
-    const Status created = GlooBackend::Create(rank, size, "127.0.0.1", timeout, &backend);
+    std::unique_ptr<TcpBackend> backend;
+    const Status created =
+        TcpBackend::Create(rank, size, timeout, std::move(sockets[rank]), &backend);
     ASSERT_TRUE(created.ok()) << created.message();
     const Status connected = backend->Connect(exchange.Meet(rank, backend->Listen()));
     ASSERT_TRUE(connected.ok()) << connected.message();
@@ -131,7 +170,7 @@ inline void RunGroups(int size, const std::function<void(ProcessGroup*)>& body,
                       std::chrono::milliseconds timeout = kTestTimeout) {
   RunRanks(
       size,
-      [&](std::unique_ptr<GlooBackend> backend) {
+      [&](std::unique_ptr<TcpBackend> backend) {
         std::vector<int> ranks(size);
         std::iota(ranks.begin(), ranks.end(), 10);
         ProcessGroup group("world", ranks, std::move(backend));

@@ -18,7 +18,7 @@ namespace tfdear {
 
 // Collectives for host memory among ranks of one node, through shared memory.
 //
-// All of them are direct exchanges, bit for bit those of GlooBackend; so results do not depend on
+// All of them are direct exchanges, bit for bit those of TcpBackend; so results do not depend on
 // how values are put into buckets. Reduce is a reduce-scatter whose shards are then handed to the
 // root, so that all ranks take part in the sum. See also [Note: sums without copies].
 class SharedMemoryBackend : public CollectiveBackend {

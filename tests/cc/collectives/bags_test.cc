@@ -57,7 +57,7 @@ TEST(GatheredBags, RefuseWhatWasNotAnnounced) {
 
 TEST(GatherBags, GivesTheBagsOfAllRanksInTheirOrder) {
   for (int size : {1, 2, 3, 4}) {
-    RunRanks(size, [size](std::unique_ptr<GlooBackend> backend) {
+    RunRanks(size, [size](std::unique_ptr<TcpBackend> backend) {
       // Rank r has r ids, each of them in two bags of which the second is empty on odd ranks; of
       // the other table, the last rank alone has a bag.
       std::vector<TableOfBags> tables(2);

@@ -29,7 +29,7 @@ int Sum(int size, size_t i) {
   return sum;
 }
 
-enum class Kind { kDirect, kRing, kSharedMemory };
+enum class Kind { kDirect, kRing, kGloo, kSharedMemory };
 
 // Ranks, and how they exchange.
 class CollectivesTest : public testing::TestWithParam<std::tuple<int, Kind>> {
@@ -41,6 +41,7 @@ class CollectivesTest : public testing::TestWithParam<std::tuple<int, Kind>> {
   static void RunRanks(int size,
                        const std::function<void(std::unique_ptr<CollectiveBackend>)>& body,
                        size_t segment_bytes = 0) {
+    std::vector<Sockets> sockets = ConnectAll(size);
     auto make = [&](int rank, int size, std::chrono::milliseconds timeout,
                     std::unique_ptr<CollectiveBackend>* result) {
       if (kind() == Kind::kSharedMemory) {
@@ -50,8 +51,11 @@ class CollectivesTest : public testing::TestWithParam<std::tuple<int, Kind>> {
         *result = std::move(backend);
         return Status();
       }
-      std::unique_ptr<GlooBackend> backend;
-      TFDEAR_RETURN_IF_ERROR(GlooBackend::Create(rank, size, "127.0.0.1", timeout, &backend));
+      std::unique_ptr<TcpBackend> backend;
+      TFDEAR_RETURN_IF_ERROR(
+          kind() == Kind::kGloo
+              ? TcpBackend::CreateOverGloo(rank, size, "127.0.0.1", timeout, &backend)
+              : TcpBackend::Create(rank, size, timeout, std::move(sockets[rank]), &backend));
       backend->set_direct_ranks(kind() == Kind::kRing ? 0 : 8);
       if (segment_bytes > 0) backend->set_segment_bytes(segment_bytes);
       *result = std::move(backend);
@@ -406,14 +410,16 @@ INSTANTIATE_TEST_SUITE_P(Direct, CollectivesTest,
                                           testing::Values(Kind::kDirect)));
 INSTANTIATE_TEST_SUITE_P(Ring, CollectivesTest,
                          testing::Combine(testing::Values(2, 3, 4), testing::Values(Kind::kRing)));
+INSTANTIATE_TEST_SUITE_P(Gloo, CollectivesTest,
+                         testing::Combine(testing::Values(1, 2, 3), testing::Values(Kind::kGloo)));
 INSTANTIATE_TEST_SUITE_P(SharedMemory, CollectivesTest,
                          testing::Combine(testing::Values(1, 2, 3, 4),
                                           testing::Values(Kind::kSharedMemory)));
 
 // More ranks than exchange large, or small, payloads directly: rings without being told.
-TEST(GlooBackend, ManyRanks) {
+TEST(TcpBackend, ManyRanks) {
   for (int size : {9, 17}) {
-    RunRanks(size, [size](std::unique_ptr<GlooBackend> backend) {
+    RunRanks(size, [size](std::unique_ptr<TcpBackend> backend) {
       uint64_t sequence = 0;
       for (size_t count : {size_t{1}, size_t{5}, size_t{40009}}) {
         std::vector<int64_t> data(count);
@@ -435,23 +441,23 @@ TEST(GlooBackend, ManyRanks) {
   }
 }
 
-TEST(GlooBackend, RefusesWrongArguments) {
-  std::unique_ptr<GlooBackend> backend;
-  EXPECT_EQ(GlooBackend::Create(2, 2, "127.0.0.1", kTestTimeout, &backend).code(),
+TEST(TcpBackend, RefusesWrongArguments) {
+  std::unique_ptr<TcpBackend> backend;
+  EXPECT_EQ(TcpBackend::CreateOverGloo(2, 2, "127.0.0.1", kTestTimeout, &backend).code(),
             StatusCode::kInvalidArgument);
   for (const char* address : {"", "0.0.0.0", "::", "no.such.host.invalid"}) {
-    const Status status = GlooBackend::Create(0, 2, address, kTestTimeout, &backend);
+    const Status status = TcpBackend::CreateOverGloo(0, 2, address, kTestTimeout, &backend);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << address;
   }
-  EXPECT_EQ(GlooBackend::Create(0, 2, "127.0.0.1", kTestTimeout, &backend, 0).code(),
+  EXPECT_EQ(TcpBackend::CreateOverGloo(0, 2, "127.0.0.1", kTestTimeout, &backend, 0).code(),
             StatusCode::kInvalidArgument);
   // Reserved for documentation: never an address of this machine.
-  EXPECT_EQ(GlooBackend::Create(0, 2, "192.0.2.1", kTestTimeout, &backend).code(),
+  EXPECT_EQ(TcpBackend::CreateOverGloo(0, 2, "192.0.2.1", kTestTimeout, &backend).code(),
             StatusCode::kUnavailable);
 
-  TFDEAR_EXPECT_OK(GlooBackend::Create(0, 2, "localhost", kTestTimeout, &backend));
+  TFDEAR_EXPECT_OK(TcpBackend::CreateOverGloo(0, 2, "localhost", kTestTimeout, &backend));
 
-  TFDEAR_EXPECT_OK(GlooBackend::Create(0, 1, "127.0.0.1", kTestTimeout, &backend));
+  TFDEAR_EXPECT_OK(TcpBackend::CreateOverGloo(0, 1, "127.0.0.1", kTestTimeout, &backend));
   float value = 3;
   EXPECT_EQ(backend->Broadcast(&value, 4, 1, Signature("x"), 0).code(),
             StatusCode::kInvalidArgument);
@@ -482,18 +488,19 @@ std::vector<uint64_t> BytesOfConnections() {
   return bytes;
 }
 
-TEST(GlooBackend, SeveralConnectionsShareTheBytesAndChangeNoBit) {
+TEST(TcpBackend, SeveralConnectionsShareTheBytesAndChangeNoBit) {
   constexpr size_t kCount = 1000003;
   for (int size : {2, 3, 4}) {
     for (int direct_ranks : {0, 8}) {
       std::vector<float> expected;
       for (int connections : {1, 3, 6}) {
         SCOPED_TRACE(std::to_string(size) + " ranks, " + std::to_string(connections));
+        std::vector<Sockets> sockets = ConnectAll(size, connections);
         auto make = [&](int rank, int size, std::chrono::milliseconds timeout,
                         std::unique_ptr<CollectiveBackend>* result) {
-          std::unique_ptr<GlooBackend> backend;
+          std::unique_ptr<TcpBackend> backend;
           TFDEAR_RETURN_IF_ERROR(
-              GlooBackend::Create(rank, size, "127.0.0.1", timeout, &backend, connections));
+              TcpBackend::Create(rank, size, timeout, std::move(sockets[rank]), &backend));
           backend->set_direct_ranks(direct_ranks);
           backend->set_segment_bytes(64 * 1024);
           *result = std::move(backend);
@@ -526,14 +533,22 @@ TEST(GlooBackend, SeveralConnectionsShareTheBytesAndChangeNoBit) {
   }
 }
 
-TEST(GlooBackend, ASenderDoesNotRunAheadWithOnePeerOfADirectExchange) {
+TEST(TcpBackend, ASenderDoesNotRunAheadWithOnePeerOfADirectExchange) {
   constexpr size_t kSegmentBytes = 64 * 1024;
   Rendezvous checked(3);
   for (bool gather : {false, true}) {
-    RunRanks(
-        3,
-        [&](std::unique_ptr<GlooBackend> backend) {
-          backend->set_segment_bytes(kSegmentBytes);
+    auto make = [&](int rank, int size, std::chrono::milliseconds timeout,
+                    std::unique_ptr<CollectiveBackend>* result) {
+      std::unique_ptr<TcpBackend> backend;
+      TFDEAR_RETURN_IF_ERROR(
+          TcpBackend::CreateOverGloo(rank, size, "127.0.0.1", timeout, &backend));
+      backend->set_segment_bytes(kSegmentBytes);
+      *result = std::move(backend);
+      return Status();
+    };
+    RunRanksOver(
+        make, 3,
+        [&](std::unique_ptr<CollectiveBackend> backend) {
           const uint64_t before = backend->bytes_sent();
           if (backend->rank() != 2) {  // rank 2 never comes
             std::vector<float> data(3 * 16 * kSegmentBytes / sizeof(float));
@@ -552,9 +567,9 @@ TEST(GlooBackend, ASenderDoesNotRunAheadWithOnePeerOfADirectExchange) {
   }
 }
 
-TEST(GlooBackend, GivesWayBetweenSegments) {
+TEST(TcpBackend, GivesWayBetweenSegments) {
   for (int direct_ranks : {0, 8}) {
-    RunRanks(3, [&](std::unique_ptr<GlooBackend> backend) {
+    RunRanks(3, [&](std::unique_ptr<TcpBackend> backend) {
       backend->set_direct_ranks(direct_ranks);
       backend->set_segment_bytes(1 << 10);
       int calls = 0;
@@ -572,11 +587,12 @@ TEST(GlooBackend, GivesWayBetweenSegments) {
   }
 }
 
-TEST(GlooBackend, RanksMustHaveTheSameNumberOfConnections) {
+TEST(TcpBackend, RanksMustHaveTheSameNumberOfConnections) {
   BlobExchange exchange(2);
   RunThreads(2, [&](int rank) {
-    std::unique_ptr<GlooBackend> backend;
-    TFDEAR_EXPECT_OK(GlooBackend::Create(rank, 2, "127.0.0.1", kTestTimeout, &backend, 2 + rank));
+    std::unique_ptr<TcpBackend> backend;
+    TFDEAR_EXPECT_OK(
+        TcpBackend::CreateOverGloo(rank, 2, "127.0.0.1", kTestTimeout, &backend, 2 + rank));
     const Status status = backend->Connect(exchange.Meet(rank, backend->Listen()));
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     const std::string expected = "expected " + std::to_string(2 + rank) + " connections to rank " +
@@ -586,15 +602,15 @@ TEST(GlooBackend, RanksMustHaveTheSameNumberOfConnections) {
   });
 }
 
-TEST(GlooBackend, WorksOverIpv6Loopback) {
+TEST(TcpBackend, WorksOverIpv6Loopback) {
   BlobExchange exchange(2);
-  std::unique_ptr<GlooBackend> probe;
-  if (!GlooBackend::Create(0, 2, "::1", kTestTimeout, &probe).ok()) {
+  std::unique_ptr<TcpBackend> probe;
+  if (!TcpBackend::CreateOverGloo(0, 2, "::1", kTestTimeout, &probe).ok()) {
     GTEST_SKIP() << "no IPv6 loopback here";
   }
   RunThreads(2, [&](int rank) {
-    std::unique_ptr<GlooBackend> backend;
-    TFDEAR_EXPECT_OK(GlooBackend::Create(rank, 2, "::1", kTestTimeout, &backend));
+    std::unique_ptr<TcpBackend> backend;
+    TFDEAR_EXPECT_OK(TcpBackend::CreateOverGloo(rank, 2, "::1", kTestTimeout, &backend));
     const std::string blob = backend->Listen();
     EXPECT_NE(blob.find("[::1]:"), std::string::npos) << blob;
     TFDEAR_EXPECT_OK(backend->Connect(exchange.Meet(rank, blob)));

@@ -49,7 +49,7 @@ std::vector<Table> TablesFor(int size) {
 
 TEST(PartitionedRows, ReachTheRanksThatHoldThemInTheOrderOfTheRanks) {
   for (int size : {1, 2, 3, 4}) {
-    RunRanks(size, [size](std::unique_ptr<GlooBackend> backend) {
+    RunRanks(size, [size](std::unique_ptr<TcpBackend> backend) {
       const int rank = backend->rank();
       const std::vector<Table> tables = TablesFor(size);
       std::vector<std::vector<int64_t>> numbers(tables.size()), got_numbers(tables.size());
@@ -135,7 +135,7 @@ TEST(PartitionedRows, ReachTheRanksThatHoldThemInTheOrderOfTheRanks) {
 }
 
 TEST(PartitionedRows, OfUnequalLengthsAreRefusedOnAllRanks) {
-  RunRanks(2, [](std::unique_ptr<GlooBackend> backend) {
+  RunRanks(2, [](std::unique_ptr<TcpBackend> backend) {
     const TablePartition partition;
     const std::vector<float> values(5);
     const int64_t number = 0;
@@ -153,7 +153,7 @@ TEST(PartitionedRows, OfUnequalLengthsAreRefusedOnAllRanks) {
 }
 
 TEST(PartitionedRows, OfNoTableAreRefused) {
-  RunRanks(1, [](std::unique_ptr<GlooBackend> backend) {
+  RunRanks(1, [](std::unique_ptr<TcpBackend> backend) {
     const TablePartition partition;
     const float value = 0;
     for (int64_t number : {int64_t{-1}, int64_t{1} << 31}) {
@@ -172,7 +172,7 @@ TEST(PartitionedRows, OfNoTableAreRefused) {
 
 TEST(VectorExchange, GivesEveryRankTheWholeVectorsOfItsIds) {
   for (int size : {1, 2, 3, 4}) {
-    RunRanks(size, [size](std::unique_ptr<GlooBackend> backend) {
+    RunRanks(size, [size](std::unique_ptr<TcpBackend> backend) {
       const int rank = backend->rank();
       const std::vector<Table> tables = TablesFor(size);
       std::vector<std::vector<int32_t>> own(tables.size());
@@ -217,7 +217,7 @@ TEST(VectorExchange, GivesEveryRankTheWholeVectorsOfItsIds) {
 }
 
 TEST(GatherIds, GathersNothingIfAllRanksKnowTheIdsOrOneHasNone) {
-  RunRanks(3, [](std::unique_ptr<GlooBackend> backend) {
+  RunRanks(3, [](std::unique_ptr<TcpBackend> backend) {
     const std::vector<std::vector<int32_t>> own = {{1, 2}, {}};
     std::vector<GatheredIds> all;
     int64_t agreed = 0;

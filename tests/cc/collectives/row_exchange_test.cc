@@ -81,7 +81,7 @@ const std::vector<std::vector<int>> kCounts = {
 
 TEST(RowExchange, AllGatherHasTheRowsInTheOrderOfTheRanks) {
   for (int size : {1, 2, 3, 4}) {
-    RunRanks(size, [&](std::unique_ptr<GlooBackend> backend) {
+    RunRanks(size, [&](std::unique_ptr<TcpBackend> backend) {
       uint64_t sequence = 0;
       for (const std::vector<int>& counts : kCounts) {
         const std::vector<Row> rows = RowsOf(backend->rank(), counts[backend->rank()]);
@@ -99,7 +99,7 @@ TEST(RowExchange, AllGatherHasTheRowsInTheOrderOfTheRanks) {
 
 TEST(RowExchange, ReduceScatterKeepsRowsWhole) {
   for (int size : {1, 2, 3, 4}) {
-    RunRanks(size, [&](std::unique_ptr<GlooBackend> backend) {
+    RunRanks(size, [&](std::unique_ptr<TcpBackend> backend) {
       uint64_t sequence = 0;
       for (int count : {0, 1, 3, 4, 7, 1001}) {
         const std::vector<Row> rows = RowsOf(backend->rank(), count);
@@ -127,7 +127,7 @@ TEST(RowExchange, AllToAllSendsEveryRankItsSplit) {
       auto split = [kind](int from, int to) {
         return kind == 0 ? 0 : kind == 1 ? (from + 2 * to) % 4 : from == 0 ? 333 * to : 0;
       };
-      RunRanks(size, [&](std::unique_ptr<GlooBackend> backend) {
+      RunRanks(size, [&](std::unique_ptr<TcpBackend> backend) {
         const int rank = backend->rank();
         std::vector<int64_t> splits, received_splits, expected_splits;
         std::vector<Row> result, expected;
@@ -151,7 +151,7 @@ TEST(RowExchange, AllToAllSendsEveryRankItsSplit) {
 
 TEST(RowExchange, IndexedRowsComeWithTheirIndices) {
   for (int size : {1, 2, 3, 4}) {
-    RunRanks(size, [&](std::unique_ptr<GlooBackend> backend) {
+    RunRanks(size, [&](std::unique_ptr<TcpBackend> backend) {
       uint64_t sequence = 0;
       for (const std::vector<int>& counts : kCounts) {
         auto indices_of = [&](int rank) {
@@ -182,7 +182,7 @@ TEST(RowExchange, IndexedRowsComeWithTheirIndices) {
 }
 
 TEST(RowExchange, IndexedRowsOfTwoLengthsAreRefusedOnAllRanks) {
-  RunRanks(3, [](std::unique_ptr<GlooBackend> backend) {
+  RunRanks(3, [](std::unique_ptr<TcpBackend> backend) {
     const size_t row_bytes = backend->rank() == 2 ? 8 : 12;
     const Status status = AllGatherIndexedRows(
         backend.get(), Signature("x"), 0, nullptr, {nullptr, 0, row_bytes},
@@ -193,7 +193,7 @@ TEST(RowExchange, IndexedRowsOfTwoLengthsAreRefusedOnAllRanks) {
 }
 
 TEST(RowExchange, WithoutMemoryNothingIsExchanged) {
-  RunRanks(1, [](std::unique_ptr<GlooBackend> backend) {
+  RunRanks(1, [](std::unique_ptr<TcpBackend> backend) {
     auto refuse = [](size_t, void**) { return Status(StatusCode::kResourceExhausted, "none"); };
     const std::vector<Row> rows = RowsOf(0, 2);
     std::vector<int64_t> received;
@@ -208,7 +208,7 @@ TEST(RowExchange, WithoutMemoryNothingIsExchanged) {
 // Rank 1 announces `number` where the collective named `suffix` asks for its rows.
 void RunWithLiar(const std::string& suffix, size_t numbers, size_t place, int64_t number,
                  const std::function<Status(CollectiveBackend*)>& collective) {
-  RunRanks(2, [&](std::unique_ptr<GlooBackend> backend) {
+  RunRanks(2, [&](std::unique_ptr<TcpBackend> backend) {
     if (backend->rank() == 1) {
       std::vector<int64_t> all(numbers, 4);
       all[place] = number;

@@ -65,7 +65,7 @@ Gradient GradientOf(int rank, int64_t table_rows, int count) {
 
 TEST(SummedRows, AreTheSumsOfGatheredOnes) {
   for (int size : {1, 2, 3, 4}) {
-    RunRanks(size, [&](std::unique_ptr<GlooBackend> backend) {
+    RunRanks(size, [&](std::unique_ptr<TcpBackend> backend) {
       uint64_t sequence = 0;
       for (int64_t table_rows : {1, 2, 7, 8, 33, 1000}) {
         for (int count : {0, 1, 5, 400}) {
@@ -98,7 +98,7 @@ TEST(SummedRows, AreTheSumsOfGatheredOnes) {
 }
 
 TEST(SummedRows, AreChosenByTheRowsOfAllRanks) {
-  RunRanks(3, [&](std::unique_ptr<GlooBackend> backend) {
+  RunRanks(3, [&](std::unique_ptr<TcpBackend> backend) {
     // 0, 4 and 8 rows: 12 in all.
     for (int64_t most : {11, 12}) {
       Gradient given = GradientOf(backend->rank(), 50, 4 * backend->rank());
@@ -115,7 +115,7 @@ TEST(SummedRows, AreChosenByTheRowsOfAllRanks) {
 
 TEST(SummedRows, OfNoRowOfTheTableAreRefused) {
   for (int64_t index : {int64_t{-1}, int64_t{5}}) {
-    RunRanks(1, [&](std::unique_ptr<GlooBackend> backend) {
+    RunRanks(1, [&](std::unique_ptr<TcpBackend> backend) {
       Gradient given{{0, index}, std::vector<float>(2 * kColumns, 1)};
       Gradient result;
       RowsOfRanks seen;

@@ -120,7 +120,7 @@ void CompareWithModel(int members, size_t count, size_t k, SparseExchangeOptions
     }
     expected.push_back(model.Step(inputs, k));
   }
-  RunRanks(members, [&](std::unique_ptr<GlooBackend> backend) {
+  RunRanks(members, [&](std::unique_ptr<TcpBackend> backend) {
     SparseExchange exchange(options);
     const Signature signature("sparse_exchange");
     for (int step = 0; step < kSteps; ++step) {
@@ -160,7 +160,7 @@ TEST(SparseExchangeTest, NothingIsLost) {
     for (const ValueFormat values : {ValueFormat::kFloat32, ValueFormat::kBFloat16}) {
       std::vector<double> contributed(kCount), delivered(kCount), held(kCount);
       std::mutex mutex;
-      RunRanks(kMembers, [&](std::unique_ptr<GlooBackend> backend) {
+      RunRanks(kMembers, [&](std::unique_ptr<TcpBackend> backend) {
         SparseExchange exchange({kind, values, true, 0.0f, false, 0});
         for (int step = 0; step < 6; ++step) {
           Vector data = Gradient(backend->rank(), step, kCount);
@@ -190,7 +190,7 @@ TEST(SparseExchangeTest, NothingIsLost) {
 TEST(SparseExchangeTest, AnOptimizerWithMomentumMovesByWhatWasSelected) {
   constexpr int kMembers = 2;
   constexpr size_t kCount = 300;
-  RunRanks(kMembers, [&](std::unique_ptr<GlooBackend> backend) {
+  RunRanks(kMembers, [&](std::unique_ptr<TcpBackend> backend) {
     SparseExchangeOptions options;
     options.momentum = 0.75f;
     SparseExchange plain(options);
@@ -233,7 +233,7 @@ TEST(SparseExchangeTest, BytesAreThoseOfTheAlgorithm) {
   constexpr int kMembers = 4;
   constexpr size_t kCount = 400000, kSelected = 4000;
   for (const ExchangeKind kind : {ExchangeKind::kAllGather, ExchangeKind::kReduce}) {
-    RunRanks(kMembers, [&](std::unique_ptr<GlooBackend> backend) {
+    RunRanks(kMembers, [&](std::unique_ptr<TcpBackend> backend) {
       SparseExchange exchange({kind, ValueFormat::kFloat32, true, 0.0f, false, 0});
       Vector data = Gradient(backend->rank(), 0, kCount);
       size_t bytes = 0;
@@ -253,7 +253,7 @@ TEST(SparseExchangeTest, BytesAreThoseOfTheAlgorithm) {
 TEST(SparseExchangeTest, NanTravelsFirstAndDoesNotStay) {
   for (const ExchangeKind kind : {ExchangeKind::kAllGather, ExchangeKind::kReduce}) {
     for (const ValueFormat values : {ValueFormat::kFloat32, ValueFormat::kBFloat16}) {
-      RunRanks(2, [&](std::unique_ptr<GlooBackend> backend) {
+      RunRanks(2, [&](std::unique_ptr<TcpBackend> backend) {
         SparseExchange exchange({kind, values, true, 0.9f, false, 0});
         for (int step = 0; step < 3; ++step) {
           Vector data = Gradient(backend->rank(), step, 100);
@@ -274,7 +274,7 @@ TEST(SparseExchangeTest, NanTravelsFirstAndDoesNotStay) {
 }
 
 TEST(SparseExchangeTest, PublishedSelectionOfWellBehavedGradientsIsTheSame) {
-  RunRanks(2, [&](std::unique_ptr<GlooBackend> backend) {
+  RunRanks(2, [&](std::unique_ptr<TcpBackend> backend) {
     SparseExchangeOptions published;
     published.samplings = 40;
     SparseExchange exact(SparseExchangeOptions{}), bisecting(published);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "custom_ops/engine/memory/shared_memory_segment.h"
-#include "custom_ops/engine/transport/tcp/gloo_address.h"
+#include "custom_ops/engine/transport/gloo/gloo_address.h"
 #include "tests/cc/fuzz/fuzzing.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

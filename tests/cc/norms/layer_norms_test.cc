@@ -164,7 +164,7 @@ TEST(LayerNormsOrderTest, LayersThatNobodyAskedForAreRefused) {
 TEST(LayerNormsOrderTest, RanksThatDisagreeOnNormsAddNothingUp) {
   RunRanks(
       2,
-      [](std::unique_ptr<GlooBackend> backend) {
+      [](std::unique_ptr<TcpBackend> backend) {
         EngineRank rank(std::move(backend));
         rank.lane()->group()->set_cause_grace(std::chrono::milliseconds(1));
         auto specs = Specs();

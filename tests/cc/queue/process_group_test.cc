@@ -53,8 +53,8 @@ std::shared_ptr<Work> Barrier(ProcessGroup* group, const std::string& text) {
 }
 
 std::unique_ptr<ProcessGroup> GroupOfOne() {
-  std::unique_ptr<GlooBackend> backend;
-  const Status created = GlooBackend::Create(0, 1, "127.0.0.1", kTestTimeout, &backend);
+  std::unique_ptr<TcpBackend> backend;
+  const Status created = TcpBackend::CreateOverGloo(0, 1, "127.0.0.1", kTestTimeout, &backend);
   EXPECT_TRUE(created.ok()) << created.message();
   return std::make_unique<ProcessGroup>("alone", std::vector<int>{7}, std::move(backend));
 }
@@ -191,7 +191,7 @@ TEST(ProcessGroup, MemoryThatRunsOutInACollectiveIsAnError) {
     alarm(60);
     bool right = true;
     const size_t count = size_t{64} << 20;
-    RunRanks(2, [&](std::unique_ptr<GlooBackend> backend) {
+    RunRanks(2, [&](std::unique_ptr<TcpBackend> backend) {
       static Rendezvous connected(2);
       ProcessGroup group("world", {0, 1}, std::move(backend));
       group.set_cause_grace(Milliseconds(10));
@@ -356,7 +356,7 @@ TEST(ProcessGroup, DeadlineNamesTheSilentPeer) {
 TEST(ProcessGroup, WaitsForTheRootCauseAndBlamesNobodyElse) {
   // Rank 11 goes. Rank 12 waits for it in the ring; rank 10 waits for rank 12, which is innocent.
   Rendezvous gone(3), checked(2);
-  RunRanks(3, [&](std::unique_ptr<GlooBackend> backend) {
+  RunRanks(3, [&](std::unique_ptr<TcpBackend> backend) {
     const int rank = backend->rank();
     auto group =
         std::make_unique<ProcessGroup>("world", std::vector<int>{10, 11, 12}, std::move(backend));
@@ -384,7 +384,7 @@ TEST(ProcessGroup, WaitsForTheRootCauseAndBlamesNobodyElse) {
 
 TEST(ProcessGroup, WithoutACauseTheTransportsOwnErrorIsTheCause) {
   Rendezvous gone(2);
-  RunRanks(2, [&](std::unique_ptr<GlooBackend> backend) {
+  RunRanks(2, [&](std::unique_ptr<TcpBackend> backend) {
     const int rank = backend->rank();
     auto group =
         std::make_unique<ProcessGroup>("intra_node", std::vector<int>{4, 6}, std::move(backend));
@@ -412,16 +412,16 @@ class PeerProcess {
     pid_ = fork();
     if (pid_ == 0) {
       alarm(120);  // no orphan survives a failed test for long
-      std::unique_ptr<GlooBackend> backend;
-      if (!GlooBackend::Create(1, 2, "127.0.0.1", timeout, &backend).ok()) _exit(1);
+      std::unique_ptr<TcpBackend> backend;
+      if (!TcpBackend::CreateOverGloo(1, 2, "127.0.0.1", timeout, &backend).ok()) _exit(1);
       const std::string own = backend->Listen();
       WriteLine(to_parent[1], own);
       if (!backend->Connect({ReadLine(to_child[0]), own}).ok()) _exit(2);
       if (!backend->Barrier(Signature("start"), 0).ok()) _exit(3);
       while (true) pause();
     }
-    std::unique_ptr<GlooBackend> backend;
-    TFDEAR_EXPECT_OK(GlooBackend::Create(0, 2, "127.0.0.1", timeout, &backend));
+    std::unique_ptr<TcpBackend> backend;
+    TFDEAR_EXPECT_OK(TcpBackend::CreateOverGloo(0, 2, "127.0.0.1", timeout, &backend));
     const std::string own = backend->Listen();
     WriteLine(to_child[1], own);
     TFDEAR_EXPECT_OK(backend->Connect({own, ReadLine(to_parent[0])}));
@@ -496,9 +496,9 @@ TEST(Connect, NamesThePeerThatDoesNotAnswer) {
   HardTimeout hard_timeout;
   // Both bind, then one never connects: rank 1 listens, so rank 0 sees silence or, as the
   // connecting side, a rank that never confirms.
-  std::unique_ptr<GlooBackend> present, absent;
-  TFDEAR_EXPECT_OK(GlooBackend::Create(0, 2, "127.0.0.1", Milliseconds(300), &present));
-  TFDEAR_EXPECT_OK(GlooBackend::Create(1, 2, "127.0.0.1", Milliseconds(300), &absent));
+  std::unique_ptr<TcpBackend> present, absent;
+  TFDEAR_EXPECT_OK(TcpBackend::CreateOverGloo(0, 2, "127.0.0.1", Milliseconds(300), &present));
+  TFDEAR_EXPECT_OK(TcpBackend::CreateOverGloo(1, 2, "127.0.0.1", Milliseconds(300), &absent));
   const Status status = present->Connect({present->Listen(), absent->Listen()});
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status.message();
   EXPECT_TRUE(Contains(status.message(), "rank 1")) << status.message();
@@ -507,9 +507,9 @@ TEST(Connect, NamesThePeerThatDoesNotAnswer) {
 
 TEST(Connect, NamesThePeerThatEnded) {
   HardTimeout hard_timeout;
-  std::unique_ptr<GlooBackend> present, ended;
-  TFDEAR_EXPECT_OK(GlooBackend::Create(0, 2, "127.0.0.1", Milliseconds(300), &present));
-  TFDEAR_EXPECT_OK(GlooBackend::Create(1, 2, "127.0.0.1", Milliseconds(300), &ended));
+  std::unique_ptr<TcpBackend> present, ended;
+  TFDEAR_EXPECT_OK(TcpBackend::CreateOverGloo(0, 2, "127.0.0.1", Milliseconds(300), &present));
+  TFDEAR_EXPECT_OK(TcpBackend::CreateOverGloo(1, 2, "127.0.0.1", Milliseconds(300), &ended));
   const std::string blob = ended->Listen();
   ended.reset();
   const Status status = present->Connect({present->Listen(), blob});
@@ -519,8 +519,8 @@ TEST(Connect, NamesThePeerThatEnded) {
 }
 
 TEST(Connect, RefusesWrongBlobsInWords) {
-  std::unique_ptr<GlooBackend> backend;
-  TFDEAR_EXPECT_OK(GlooBackend::Create(0, 2, "127.0.0.1", kTestTimeout, &backend));
+  std::unique_ptr<TcpBackend> backend;
+  TFDEAR_EXPECT_OK(TcpBackend::CreateOverGloo(0, 2, "127.0.0.1", kTestTimeout, &backend));
   const std::string own = backend->Listen();
   for (const std::string& blob : {std::string(), std::string("nonsense"), own}) {
     const Status status = backend->Connect({own, blob});

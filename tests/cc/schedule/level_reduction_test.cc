@@ -49,17 +49,17 @@ struct GridRank {
 
 void RunGrid(int rows, int columns, const std::function<void(GridRank*)>& body,
              int direct_ranks = 8) {
-  BlobExchange world(rows * columns);
-  std::vector<std::unique_ptr<BlobExchange>> of_row, of_column;
-  for (int r = 0; r < rows; ++r) of_row.push_back(std::make_unique<BlobExchange>(columns));
-  for (int c = 0; c < columns; ++c) of_column.push_back(std::make_unique<BlobExchange>(rows));
-  auto connect = [&](const std::string& name, BlobExchange* exchange, std::vector<int> ranks,
+  std::vector<Sockets> world = ConnectAll(rows * columns);
+  std::vector<std::vector<Sockets>> of_row, of_column;
+  for (int r = 0; r < rows; ++r) of_row.push_back(ConnectAll(columns));
+  for (int c = 0; c < columns; ++c) of_column.push_back(ConnectAll(rows));
+  auto connect = [&](const std::string& name, std::vector<Sockets>* sockets, std::vector<int> ranks,
                      int place) {
-    std::unique_ptr<GlooBackend> backend;
+    std::unique_ptr<TcpBackend> backend;
     const int size = static_cast<int>(ranks.size());
-    TFDEAR_EXPECT_OK(GlooBackend::Create(place, size, "127.0.0.1", kTestTimeout, &backend));
+    TFDEAR_EXPECT_OK(
+        TcpBackend::Create(place, size, kTestTimeout, std::move((*sockets)[place]), &backend));
     backend->set_direct_ranks(direct_ranks);
-    TFDEAR_EXPECT_OK(backend->Connect(exchange->Meet(place, backend->Listen())));
     return std::make_unique<ProcessGroup>(name, ranks, std::move(backend));
   };
   RunThreads(rows * columns, [&](int thread) {
@@ -74,10 +74,10 @@ void RunGrid(int rows, int columns, const std::function<void(GridRank*)>& body,
     for (int r = 0; r < rows; ++r) column.push_back(r * columns + rank.column);
     rank.lane.emplace(LaneKind::kGradients, connect("gradients", &world, everyone, thread));
     if (columns > 1) {
-      rank.intra = connect("gradients_intra", of_row[rank.row].get(), row, rank.column);
+      rank.intra = connect("gradients_intra", &of_row[rank.row], row, rank.column);
     }
     if (rows > 1) {
-      rank.inter = connect("gradients_inter", of_column[rank.column].get(), column, rank.row);
+      rank.inter = connect("gradients_inter", &of_column[rank.column], column, rank.row);
     }
     body(&rank);
   });

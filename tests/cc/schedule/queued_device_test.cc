@@ -103,7 +103,7 @@ class QueuedMemory : public FusionMemory {
 // Collectives of gloo in the queue of another device.
 class QueuedBackend : public CollectiveBackend {
  public:
-  explicit QueuedBackend(std::unique_ptr<GlooBackend> gloo)
+  explicit QueuedBackend(std::unique_ptr<TcpBackend> gloo)
       : gloo_(std::move(gloo)), memory_(std::make_shared<QueuedMemory>()) {}
 
   int rank() const override { return gloo_->rank(); }
@@ -175,14 +175,14 @@ class QueuedBackend : public CollectiveBackend {
     return Status();
   }
 
-  std::unique_ptr<GlooBackend> gloo_;
+  std::unique_ptr<TcpBackend> gloo_;
   std::shared_ptr<QueuedMemory> memory_;
   std::atomic<int> collectives_{0};
   Queue queue_;  // Last: its jobs use what is above.
 };
 
 void RunQueued(int size, const std::function<void(EngineRank*, QueuedBackend*)>& body) {
-  RunRanks(size, [&](std::unique_ptr<GlooBackend> gloo) {
+  RunRanks(size, [&](std::unique_ptr<TcpBackend> gloo) {
     auto backend = std::make_unique<QueuedBackend>(std::move(gloo));
     QueuedBackend* const device = backend.get();
     EngineRank rank(std::move(backend));

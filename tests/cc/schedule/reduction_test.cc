@@ -505,7 +505,7 @@ TEST(Reduction, DearStartsBeforeTheBackwardPassEnds) {
 
 TEST(Reduction, OtherLanesRecordPlainCollectives) {
   const auto layout = Make({Dense(8)}, kHuge, Schedule::kWfbp);
-  RunRanks(2, [&](std::unique_ptr<GlooBackend> backend) {
+  RunRanks(2, [&](std::unique_ptr<TcpBackend> backend) {
     EngineRank rank(std::move(backend), LaneKind::kControl);
     auto reduction = rank.Open(layout);
     Received received;
@@ -667,7 +667,7 @@ TEST(Reduction, StepsAreNotMixedWhenARankGivesOneUp) {
   const auto layout = Make({Dense(8)}, kHuge, Schedule::kDear);
   RunRanks(
       2,
-      [&](std::unique_ptr<GlooBackend> backend) {
+      [&](std::unique_ptr<TcpBackend> backend) {
         EngineRank rank(std::move(backend));
         rank.lane()->group()->set_cause_grace(std::chrono::milliseconds(1));
         const std::vector<float> data(8, 1.0f);

@@ -1,5 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-// The data movement of GlooBackend's sums and gathers: rings, and the choice between them and the
+// The data movement of TcpBackend's sums and gathers: rings, and the choice between them and the
 // direct exchange. gloo_backend.cc holds the rest.
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 #include "custom_ops/engine/base/sum.h"
 #include "custom_ops/engine/collectives/collective_arguments.h"
-#include "custom_ops/engine/collectives/gloo_backend.h"
-#include "custom_ops/engine/transport/tcp/gloo_exchange.h"
+#include "custom_ops/engine/collectives/tcp_backend.h"
+#include "custom_ops/engine/transport/gloo/gloo_exchange.h"
 
 namespace tfdear {
 namespace {
@@ -64,11 +64,11 @@ Status RunRing(Channel* channel, int left, int right, char* data, uint64_t first
 
 }  // namespace
 
-bool GlooBackend::IsDirect(size_t bytes) const {
+bool TcpBackend::IsDirect(size_t bytes) const {
   return size() <= std::max(direct_ranks_, 1) || DirectExchange::IsSmall(bytes, size());
 }
 
-Status GlooBackend::ScatterSums(Channel* channel, char* data, const Shards& shards, DataType type) {
+Status TcpBackend::ScatterSums(Channel* channel, char* data, const Shards& shards, DataType type) {
   if (IsDirect(TotalOf(shards))) {
     return direct_.ReduceScatter(channel, data, shards, type, segment_bytes_);
   }
@@ -80,7 +80,7 @@ Status GlooBackend::ScatterSums(Channel* channel, char* data, const Shards& shar
                  SegmentsOf(shards[Peer(-1)], segment_bytes), receives, &type);
 }
 
-Status GlooBackend::Gather(Channel* channel, char* data, const Shards& shards) {
+Status TcpBackend::Gather(Channel* channel, char* data, const Shards& shards) {
   if (IsDirect(TotalOf(shards))) return direct_.AllGather(channel, data, shards, segment_bytes_);
   const auto sends = RingMessages(shards, rank(), segment_bytes_);
   const auto receives = RingMessages(shards, rank() - 1, segment_bytes_);

@@ -1,5 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#include "custom_ops/engine/collectives/gloo_backend.h"
+#include "custom_ops/engine/collectives/tcp_backend.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,8 +8,9 @@
 
 #include "custom_ops/engine/base/sum.h"
 #include "custom_ops/engine/collectives/collective_arguments.h"
+#include "custom_ops/engine/transport/gloo/gloo_transport.h"
 #include "custom_ops/engine/transport/membership.h"
-#include "custom_ops/engine/transport/tcp/gloo_exchange.h"
+#include "custom_ops/engine/transport/tcp/tcp_transport.h"
 
 namespace tfdear {
 namespace {
@@ -38,122 +39,128 @@ struct Tree {
 
 }  // namespace
 
-Status GlooBackend::Create(int rank, int size, const std::string& bind_address,
-                           std::chrono::milliseconds timeout, std::unique_ptr<GlooBackend>* result,
-                           int connections) {
+Status TcpBackend::CreateOverGloo(int rank, int size, const std::string& bind_address,
+                                  std::chrono::milliseconds timeout,
+                                  std::unique_ptr<TcpBackend>* result, int connections) {
   std::unique_ptr<GlooTransport> transport;
   TFDEAR_RETURN_IF_ERROR(
       GlooTransport::Create(rank, size, bind_address, timeout, connections, &transport));
-  result->reset(new GlooBackend(std::move(transport)));
+  *result = std::make_unique<TcpBackend>(std::move(transport));
   return Status();
 }
 
-GlooBackend::GlooBackend(std::unique_ptr<GlooTransport> transport)
+Status TcpBackend::Create(int rank, int size, std::chrono::milliseconds timeout, Sockets sockets,
+                          std::unique_ptr<TcpBackend>* result) {
+  std::unique_ptr<TcpTransport> transport;
+  TFDEAR_RETURN_IF_ERROR(TcpTransport::Create(rank, size, timeout, std::move(sockets), &transport));
+  *result = std::make_unique<TcpBackend>(std::move(transport));
+  return Status();
+}
+
+TcpBackend::TcpBackend(std::unique_ptr<MessageTransport> transport)
     : transport_(std::move(transport)),
       segment_bytes_(kDefaultSegmentBytes),
       direct_ranks_(kDefaultDirectRanks),
       direct_(transport_->rank(), transport_->size()) {}
 
-Status GlooBackend::Connect(const std::vector<std::string>& blob_of_rank) {
+Status TcpBackend::Connect(const std::vector<std::string>& blob_of_rank) {
   TFDEAR_RETURN_IF_ERROR(transport_->Connect(blob_of_rank));
   // All ranks must have been given the same addresses, and be connected, before any goes on.
   return Barrier(SignatureOfBlobs(blob_of_rank), std::numeric_limits<uint64_t>::max());
 }
 
-void GlooBackend::set_segment_bytes(size_t bytes) {
+void TcpBackend::set_segment_bytes(size_t bytes) {
   segment_bytes_ = std::max<size_t>(bytes, sizeof(double));
 }
 
-Status GlooBackend::ReduceScatter(void* data, const Shards& shards, DataType type,
-                                  const Signature& signature, uint64_t sequence) {
+Status TcpBackend::ReduceScatter(void* data, const Shards& shards, DataType type,
+                                 const Signature& signature, uint64_t sequence) {
   Shards ranges;
   TFDEAR_RETURN_IF_ERROR(ToByteRanges(data, shards, type, size(), &ranges));
-  GlooExchange exchange(transport_.get(), "reduce_scatter", signature, sequence,
-                        rounds_.Next(sequence));
-  return ScatterSums(&exchange, static_cast<char*>(data), ranges, type);
+  const auto exchange =
+      transport_->Open("reduce_scatter", signature, sequence, rounds_.Next(sequence));
+  return ScatterSums(exchange.get(), static_cast<char*>(data), ranges, type);
 }
 
-Status GlooBackend::AllGather(void* data, const Shards& shards, DataType type,
-                              const Signature& signature, uint64_t sequence) {
+Status TcpBackend::AllGather(void* data, const Shards& shards, DataType type,
+                             const Signature& signature, uint64_t sequence) {
   Shards ranges;
   TFDEAR_RETURN_IF_ERROR(ToByteRanges(data, shards, type, size(), &ranges));
-  GlooExchange exchange(transport_.get(), "all_gather", signature, sequence,
-                        rounds_.Next(sequence));
-  return Gather(&exchange, static_cast<char*>(data), ranges);
+  const auto exchange = transport_->Open("all_gather", signature, sequence, rounds_.Next(sequence));
+  return Gather(exchange.get(), static_cast<char*>(data), ranges);
 }
 
-Status GlooBackend::AllReduce(void* data, const Shards& shards, DataType type,
-                              const Signature& signature, uint64_t sequence) {
+Status TcpBackend::AllReduce(void* data, const Shards& shards, DataType type,
+                             const Signature& signature, uint64_t sequence) {
   Shards ranges;
   TFDEAR_RETURN_IF_ERROR(ToByteRanges(data, shards, type, size(), &ranges));
-  GlooExchange exchange(transport_.get(), "all_reduce", signature, sequence,
-                        rounds_.Next(sequence));
+  const auto exchange = transport_->Open("all_reduce", signature, sequence, rounds_.Next(sequence));
   char* const bytes = static_cast<char*>(data);
   if (DirectExchange::IsSmall(TotalOf(ranges), size())) {
-    return direct_.AllReduce(&exchange, bytes, ranges, type);
+    return direct_.AllReduce(exchange.get(), bytes, ranges, type);
   }
-  TFDEAR_RETURN_IF_ERROR(ScatterSums(&exchange, bytes, ranges, type));
-  return Gather(&exchange, bytes, ranges);
+  TFDEAR_RETURN_IF_ERROR(ScatterSums(exchange.get(), bytes, ranges, type));
+  return Gather(exchange.get(), bytes, ranges);
 }
 
-Status GlooBackend::AllGatherV(const void* input, void* output,
-                               const std::vector<size_t>& bytes_of_rank, const Signature& signature,
-                               uint64_t sequence) {
+Status TcpBackend::AllGatherV(const void* input, void* output,
+                              const std::vector<size_t>& bytes_of_rank, const Signature& signature,
+                              uint64_t sequence) {
   TFDEAR_RETURN_IF_ERROR(CheckLength("bytes_of_rank", bytes_of_rank.size(), size()));
-  GlooExchange exchange(transport_.get(), "all_gather_v", signature, sequence,
-                        rounds_.Next(sequence));
+  const auto exchange =
+      transport_->Open("all_gather_v", signature, sequence, rounds_.Next(sequence));
   const std::vector<Range> ranges = ConsecutiveRanges(bytes_of_rank);
   const Range mine = ranges[rank()];
   char* const bytes = static_cast<char*>(output);
   if (mine.size() > 0 && bytes + mine.begin != input) {
     std::memcpy(bytes + mine.begin, input, mine.size());
   }
-  return Gather(&exchange, bytes, ranges);
+  return Gather(exchange.get(), bytes, ranges);
 }
 
-Status GlooBackend::AllToAllPieces(const std::vector<OutgoingPieces>& sends,
-                                   const std::vector<IncomingPieces>& receives,
-                                   const Signature& signature, uint64_t sequence) {
+Status TcpBackend::AllToAllPieces(const std::vector<OutgoingPieces>& sends,
+                                  const std::vector<IncomingPieces>& receives,
+                                  const Signature& signature, uint64_t sequence) {
   TFDEAR_RETURN_IF_ERROR(CheckPieces(sends, receives, rank(), size()));
-  GlooExchange exchange(transport_.get(), "all_to_all_v", signature, sequence,
-                        rounds_.Next(sequence));
+  const auto exchange =
+      transport_->Open("all_to_all_v", signature, sequence, rounds_.Next(sequence));
   // Whole pieces: a message for each.
-  return direct_.AllToAll(&exchange, sends, receives, std::numeric_limits<size_t>::max());
+  return direct_.AllToAll(exchange.get(), sends, receives, std::numeric_limits<size_t>::max());
 }
 
-Status GlooBackend::Broadcast(void* data, size_t bytes, int root, const Signature& signature,
-                              uint64_t sequence) {
+Status TcpBackend::Broadcast(void* data, size_t bytes, int root, const Signature& signature,
+                             uint64_t sequence) {
   TFDEAR_RETURN_IF_ERROR(CheckRoot(root, size()));
-  GlooExchange exchange(transport_.get(), "broadcast", signature, sequence, rounds_.Next(sequence));
+  const auto exchange = transport_->Open("broadcast", signature, sequence, rounds_.Next(sequence));
   const Tree tree(rank(), size(), root);
   const size_t segment_count = (bytes + segment_bytes_ - 1) / segment_bytes_;
   char* const begin = static_cast<char*>(data);
   auto length = [&](size_t i) { return std::min(segment_bytes_, bytes - i * segment_bytes_); };
   std::vector<Channel::Message*> arrivals;
   for (size_t i = 0; tree.parent >= 0 && i < segment_count; ++i) {
-    arrivals.push_back(exchange.Receive(tree.parent, i, begin + i * segment_bytes_, length(i)));
+    arrivals.push_back(exchange->Receive(tree.parent, i, begin + i * segment_bytes_, length(i)));
   }
   for (size_t i = 0; i < segment_count; ++i) {
-    if (tree.parent >= 0) TFDEAR_RETURN_IF_ERROR(exchange.Wait(arrivals[i]));
-    exchange.GiveWay();
+    if (tree.parent >= 0) TFDEAR_RETURN_IF_ERROR(exchange->Wait(arrivals[i]));
+    exchange->GiveWay();
     for (int child : tree.children) {
-      exchange.Send(child, i, begin + i * segment_bytes_, length(i));
+      exchange->Send(child, i, begin + i * segment_bytes_, length(i));
     }
   }
-  return exchange.WaitForSends();
+  return exchange->WaitForSends();
 }
 
-Status GlooBackend::Reduce(void* data, size_t count, DataType type, int root,
-                           const Signature& signature, uint64_t sequence) {
+Status TcpBackend::Reduce(void* data, size_t count, DataType type, int root,
+                          const Signature& signature, uint64_t sequence) {
   TFDEAR_RETURN_IF_ERROR(CheckElements(data, count, type));
   TFDEAR_RETURN_IF_ERROR(CheckRoot(root, size()));
-  GlooExchange exchange(transport_.get(), "reduce", signature, sequence, rounds_.Next(sequence));
+  const auto exchange = transport_->Open("reduce", signature, sequence, rounds_.Next(sequence));
   const Tree tree(rank(), size(), root);
   const size_t element_bytes = SizeOf(type);
   const size_t segment_bytes = segment_bytes_ / element_bytes * element_bytes;
   const size_t bytes = count * element_bytes;
   const size_t segment_count = (bytes + segment_bytes - 1) / segment_bytes;
-  const size_t receives_ahead = exchange.ReceivesAhead();
+  const size_t receives_ahead = exchange->ReceivesAhead();
   char* const begin = static_cast<char*>(data);
   auto length = [&](size_t i) { return std::min(segment_bytes, bytes - i * segment_bytes); };
   std::vector<std::vector<Channel::Message*>> arrivals(receives_ahead);
@@ -161,36 +168,36 @@ Status GlooBackend::Reduce(void* data, size_t count, DataType type, int root,
     auto& messages = arrivals[i % receives_ahead];
     messages.clear();
     for (int child : tree.children) {
-      messages.push_back(exchange.Receive(child, i, nullptr, length(i)));
+      messages.push_back(exchange->Receive(child, i, nullptr, length(i)));
     }
   };
   for (size_t i = 0; i < std::min(receives_ahead, segment_count); ++i) receive(i);
   for (size_t i = 0; i < segment_count; ++i) {
     char* const target = begin + i * segment_bytes;
     for (Channel::Message* message : arrivals[i % receives_ahead]) {
-      TFDEAR_RETURN_IF_ERROR(exchange.Wait(message, [&](const char* values) {
+      TFDEAR_RETURN_IF_ERROR(exchange->Wait(message, [&](const char* values) {
         SumInto(type, target, values, length(i) / element_bytes);
       }));
     }
-    exchange.GiveWay();
-    if (tree.parent >= 0) exchange.Send(tree.parent, i, target, length(i));
+    exchange->GiveWay();
+    if (tree.parent >= 0) exchange->Send(tree.parent, i, target, length(i));
     if (i + receives_ahead < segment_count) receive(i + receives_ahead);
   }
-  return exchange.WaitForSends();
+  return exchange->WaitForSends();
 }
 
-Status GlooBackend::Barrier(const Signature& signature, uint64_t sequence) {
+Status TcpBackend::Barrier(const Signature& signature, uint64_t sequence) {
   // Before the exchange, which may still receive when a wait failed.
   const char token = 1;
   char received = 0;
-  GlooExchange exchange(transport_.get(), "barrier", signature, sequence, rounds_.Next(sequence));
+  const auto exchange = transport_->Open("barrier", signature, sequence, rounds_.Next(sequence));
   // Dissemination: after round k every rank has heard, indirectly, of the 2^(k+1) - 1 before it.
   for (int distance = 1; distance < size(); distance *= 2) {
-    Channel::Message* arrival = exchange.Receive(Peer(-distance), distance, &received, 1);
-    exchange.Send(Peer(distance), distance, &token, 1);
-    TFDEAR_RETURN_IF_ERROR(exchange.Wait(arrival));
+    Channel::Message* arrival = exchange->Receive(Peer(-distance), distance, &received, 1);
+    exchange->Send(Peer(distance), distance, &token, 1);
+    TFDEAR_RETURN_IF_ERROR(exchange->Wait(arrival));
   }
-  return exchange.WaitForSends();
+  return exchange->WaitForSends();
 }
 
 }  // namespace tfdear

@@ -1,5 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#include "custom_ops/engine/transport/tcp/gloo_address.h"
+#include "custom_ops/engine/transport/gloo/gloo_address.h"
 
 #include <netdb.h>
 #include <netinet/in.h>

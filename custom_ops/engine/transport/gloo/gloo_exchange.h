@@ -10,8 +10,8 @@
 
 #include "custom_ops/engine/base/signature.h"
 #include "custom_ops/engine/transport/channel.h"
-#include "custom_ops/engine/transport/tcp/gloo_poster.h"
-#include "custom_ops/engine/transport/tcp/gloo_transport.h"
+#include "custom_ops/engine/transport/gloo/gloo_poster.h"
+#include "custom_ops/engine/transport/gloo/gloo_transport.h"
 
 namespace tfdear {
 
@@ -20,8 +20,6 @@ namespace tfdear {
 // destructor cancels whatever is still under way; no memory is touched after it.
 class GlooExchange : public Channel {
  public:
-  // `operation` is the collective's name; `round` tells collectives with equal signature and
-  // sequence apart.
   GlooExchange(GlooTransport* transport, const char* operation, const Signature& signature,
                uint64_t sequence, uint64_t round);
   ~GlooExchange() override;

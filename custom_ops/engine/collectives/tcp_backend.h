@@ -11,11 +11,12 @@
 #include "custom_ops/engine/base/signature.h"
 #include "custom_ops/engine/collectives/collective_backend.h"
 #include "custom_ops/engine/collectives/direct_exchange.h"
-#include "custom_ops/engine/transport/tcp/gloo_transport.h"
+#include "custom_ops/engine/transport/message_transport.h"
+#include "custom_ops/engine/transport/sockets.h"
 
 namespace tfdear {
 
-// Collectives for host memory over TCP, on gloo's connections.
+// Collectives for host memory over TCP.
 //
 // Algorithms of ReduceScatter and AllGather, of which a large AllReduce is made:
 //
@@ -30,14 +31,20 @@ namespace tfdear {
 //
 // Both cut shards into segments, so that one is summed and sent on while the next arrives. A small
 // AllReduce is one direct exchange. The choice is a function of the size alone, the same for all.
-class GlooBackend : public CollectiveBackend {
+class TcpBackend : public CollectiveBackend {
  public:
-  // `bind_address`: IP address or host name to listen on, nothing else is bound. `timeout`: how
-  // long Connect() and any wait for a peer may take. `connections`: to each peer; segments take
-  // turns among them. A group of one uses no network.
-  static Status Create(int rank, int size, const std::string& bind_address,
-                       std::chrono::milliseconds timeout, std::unique_ptr<GlooBackend>* result,
-                       int connections = 1);
+  explicit TcpBackend(std::unique_ptr<MessageTransport> transport);
+
+  // Over connections that are there, as many to each peer; segments take turns among them.
+  // `timeout`: how long any wait for a peer may take.
+  static Status Create(int rank, int size, std::chrono::milliseconds timeout, Sockets sockets,
+                       std::unique_ptr<TcpBackend>* result);
+
+  // Over Gloo, which makes its own. `bind_address`: IP address or host name to listen on, nothing
+  // else is bound. `timeout`: how long Connect() may take, too. A group of one uses no network.
+  static Status CreateOverGloo(int rank, int size, const std::string& bind_address,
+                               std::chrono::milliseconds timeout,
+                               std::unique_ptr<TcpBackend>* result, int connections = 1);
 
   std::string Listen() override { return transport_->Listen(); }
 
@@ -84,8 +91,6 @@ class GlooBackend : public CollectiveBackend {
   void set_direct_ranks(int ranks) { direct_ranks_ = ranks; }
 
  private:
-  explicit GlooBackend(std::unique_ptr<GlooTransport> transport);
-
   bool IsDirect(size_t bytes) const;
   int Peer(int offset) const { return ((rank() + offset) % size() + size()) % size(); }
 
@@ -93,7 +98,7 @@ class GlooBackend : public CollectiveBackend {
   Status ScatterSums(Channel* channel, char* data, const Shards& shards, DataType type);
   Status Gather(Channel* channel, char* data, const Shards& shards);
 
-  const std::unique_ptr<GlooTransport> transport_;
+  const std::unique_ptr<MessageTransport> transport_;
   size_t segment_bytes_;
   int direct_ranks_;
   DirectExchange direct_;

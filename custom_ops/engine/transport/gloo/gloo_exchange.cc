@@ -1,5 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#include "custom_ops/engine/transport/tcp/gloo_exchange.h"
+#include "custom_ops/engine/transport/gloo/gloo_exchange.h"
 
 #include <gloo/transport/context.h>
 #include <gloo/transport/unbound_buffer.h>
@@ -80,7 +80,7 @@ Channel::Message* GlooExchange::Receive(int peer, uint64_t tag, void* target, si
       &receives_.emplace_back(peer, bytes, static_cast<char*>(target), /*is_send=*/false);
   if (!status_.ok() || bytes == 0) return message;
   if (target == nullptr) {
-    message->memory = transport_->TakeMemory(bytes);
+    message->memory = transport_->memory_.Take(bytes);
     message->target = message->memory.data();
   }
   Prepare(message, tag);
@@ -127,7 +127,7 @@ Status GlooExchange::Wait(Message* waited_for, const Use& use) {
   if (!status_.ok()) return status_;
   message->buffer.reset();
   if (use) use(message->target);
-  if (!message->memory.empty()) transport_->GiveBackMemory(std::move(message->memory));
+  if (!message->memory.empty()) transport_->memory_.GiveBack(std::move(message->memory));
   return status_;
 }
 

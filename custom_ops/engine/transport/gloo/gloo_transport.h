@@ -14,7 +14,8 @@
 
 #include "custom_ops/engine/base/errors.h"
 #include "custom_ops/engine/base/thread_annotations.h"
-#include "custom_ops/engine/transport/failure_state.h"
+#include "custom_ops/engine/transport/message_transport.h"
+#include "custom_ops/engine/transport/received_memory.h"
 
 namespace gloo::transport {
 class Context;
@@ -25,43 +26,37 @@ namespace tfdear {
 
 class GlooPoster;
 
-// The connections of one rank to all its peers, with deadlines and Abort(). Collectives use it
-// through GlooExchange (gloo_exchange.h), from one thread at a time; Abort() and the getters are
-// safe from any thread.
-//
-// A peer may be reached by several connections, among which the messages of a collective take
-// turns: for networks that give a single one less than the link has.
+// A transport on the connections of Gloo, for trusted networks and for comparison.
 //
 // [Note: how waits end]
 // gloo ends a wait that runs out of time by closing ALL connections of the rank, which its
 // neighbours would take for the death of this rank. So gloo is told to wait practically for ever,
 // and a watchdog thread here wakes the waiting thread at its deadline by the same call that
 // Abort() uses. The connections stay open until Abort() or destruction.
-class GlooTransport {
+class GlooTransport : public MessageTransport {
  public:
   // Binds to `bind_address` and nothing else. `timeout` bounds Connect() and, later, every wait.
   // `connections` to each peer, equal on all ranks.
   static Status Create(int rank, int size, const std::string& bind_address,
                        std::chrono::milliseconds timeout, int connections,
                        std::unique_ptr<GlooTransport>* result);
-  ~GlooTransport();
+  ~GlooTransport() override;
   GlooTransport(const GlooTransport&) = delete;
   GlooTransport& operator=(const GlooTransport&) = delete;
 
-  std::string Listen();
-  Status Connect(const std::vector<std::string>& blob_of_rank);
+  std::string Listen() override;
+  Status Connect(const std::vector<std::string>& blob_of_rank) override;
+  std::unique_ptr<Channel> Open(const char* operation, const Signature& signature,
+                                uint64_t sequence, uint64_t round) override;
+  void Abort(const Status& cause) override;
 
-  void Abort(const Status& cause);
-
-  int rank() const { return rank_; }
-  int size() const { return size_; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
   int connections() const { return connections_; }
-  int waiting_for() const { return waiting_for_.load(std::memory_order_relaxed); }
-  uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
-  FailureState* failure() { return &failure_; }
-
-  // What is called between two segments of a collective; before the first.
-  void set_give_way(std::function<void()> give_way) { give_way_ = std::move(give_way); }
+  int waiting_for() const override { return waiting_for_.load(std::memory_order_relaxed); }
+  uint64_t bytes_sent() const override { return bytes_sent_.load(std::memory_order_relaxed); }
+  FailureState* failure() override { return &failure_; }
+  void set_give_way(std::function<void()> give_way) override { give_way_ = std::move(give_way); }
 
  private:
   friend class GlooExchange;
@@ -76,10 +71,6 @@ class GlooTransport {
   // the caller is to report. Wakes the waiting thread if that is another one.
   Status PeerFailed(int peer, const std::string& what) TFDEAR_EXCLUDES(mutex_);
   void WakeWaiterLocked() TFDEAR_REQUIRES(mutex_);
-  // Memory for messages that arrive nowhere else, kept between collectives; of at least so many
-  // bytes. For the thread that runs collectives.
-  std::vector<char> TakeMemory(size_t bytes);
-  void GiveBackMemory(std::vector<char> memory) { memory_.push_back(std::move(memory)); }
 
   std::function<void()> give_way_;
   const int rank_;
@@ -89,7 +80,7 @@ class GlooTransport {
   // What gloo calls a context is one connection to every peer.
   std::vector<std::shared_ptr<gloo::transport::Context>> contexts_;
   std::unique_ptr<GlooPoster> poster_;
-  std::vector<std::vector<char>> memory_;
+  ReceivedMemory memory_;  // For the thread that runs collectives.
 
   // Has a lock of its own, but changes with mutex_ held: no wait begins between a failure and the
   // wake-up of whoever waits.

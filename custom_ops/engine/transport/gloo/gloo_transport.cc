@@ -1,5 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#include "custom_ops/engine/transport/tcp/gloo_transport.h"
+#include "custom_ops/engine/transport/gloo/gloo_transport.h"
 
 #include <gloo/transport/context.h>
 #include <gloo/transport/pair.h>
@@ -10,9 +10,10 @@
 #include <exception>
 
 #include "custom_ops/engine/base/signal_mask.h"
+#include "custom_ops/engine/transport/gloo/gloo_address.h"
+#include "custom_ops/engine/transport/gloo/gloo_exchange.h"
+#include "custom_ops/engine/transport/gloo/gloo_poster.h"
 #include "custom_ops/engine/transport/membership.h"
-#include "custom_ops/engine/transport/tcp/gloo_address.h"
-#include "custom_ops/engine/transport/tcp/gloo_poster.h"
 
 namespace tfdear {
 
@@ -150,6 +151,11 @@ Status GlooTransport::ConnectPeer(int peer, const std::vector<std::string>& addr
   return Status();
 }
 
+std::unique_ptr<Channel> GlooTransport::Open(const char* operation, const Signature& signature,
+                                             uint64_t sequence, uint64_t round) {
+  return std::make_unique<GlooExchange>(this, operation, signature, sequence, round);
+}
+
 void GlooTransport::Abort(const Status& cause) {
   bool close;
   {
@@ -183,16 +189,6 @@ void GlooTransport::CloseConnections() {
 void GlooTransport::WakeWaiterLocked() {
   if (waiting_buffer_ == nullptr) return;
   waiting_is_send_ ? waiting_buffer_->abortWaitSend() : waiting_buffer_->abortWaitRecv();
-}
-
-std::vector<char> GlooTransport::TakeMemory(size_t bytes) {
-  std::vector<char> memory;
-  if (!memory_.empty()) {
-    memory = std::move(memory_.back());
-    memory_.pop_back();
-  }
-  if (memory.size() < bytes) memory.resize(bytes);
-  return memory;
 }
 
 Status GlooTransport::PeerFailed(int peer, const std::string& what) {

@@ -1,5 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#include "custom_ops/engine/transport/tcp/gloo_poster.h"
+#include "custom_ops/engine/transport/gloo/gloo_poster.h"
 
 #include <gloo/common/error.h>
 #include <gloo/transport/unbound_buffer.h>

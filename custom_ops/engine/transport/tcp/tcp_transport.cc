@@ -1,0 +1,211 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include "custom_ops/engine/transport/tcp/tcp_transport.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "custom_ops/engine/transport/membership.h"
+#include "custom_ops/engine/transport/tcp/tcp_exchange.h"
+
+namespace tfdear {
+namespace {
+
+constexpr int kMostEvents = 64;
+
+}  // namespace
+
+Status TcpTransport::Create(int rank, int size, std::chrono::milliseconds timeout, Sockets sockets,
+                            std::unique_ptr<TcpTransport>* result) {
+  TFDEAR_RETURN_IF_ERROR(CheckMembership(rank, size, timeout));
+  if (sockets.size() != size) {
+    return InvalidArgument("expected sockets for a group of ", size, ", received those of one of ",
+                           sockets.size());
+  }
+  std::unique_ptr<TcpTransport> transport(new TcpTransport(rank, size, timeout));
+  TFDEAR_RETURN_IF_ERROR(transport->Open(std::move(sockets)));
+  *result = std::move(transport);
+  return Status();
+}
+
+TcpTransport::TcpTransport(int rank, int size, std::chrono::milliseconds timeout)
+    : rank_(rank), size_(size), timeout_(timeout), of_peer_(size) {}
+
+TcpTransport::~TcpTransport() {
+  if (epoll_ >= 0) close(epoll_);
+  if (abort_event_ >= 0) close(abort_event_);
+}
+
+Status TcpTransport::Open(Sockets sockets) {
+  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  abort_event_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (epoll_ < 0 || abort_event_ < 0) {
+    return Unavailable("no descriptors for connections: ", std::strerror(errno));
+  }
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, abort_event_, &event) != 0) {
+    return Unavailable("cannot watch for the end of the job: ", std::strerror(errno));
+  }
+  size_t number = 0;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const size_t of_peer = sockets.Of(peer).size();
+    if (of_peer == 0 || (number != 0 && of_peer != number)) {
+      return InvalidArgument("expected ", std::max<size_t>(number, 1), " connections to ",
+                             failure_.NameOf(peer), ", received ", of_peer,
+                             "; give all ranks the same number");
+    }
+    number = of_peer;
+    for (int socket : sockets.Take(peer)) {
+      TcpConnection* const connection = &connections_.emplace_back(peer, socket);
+      of_peer_[peer].push_back(connection);
+      // Told once of each change: what a connection can do stays known until it was tried in vain.
+      event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+      event.data.ptr = connection;
+      if (epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event) != 0) {
+        return Unavailable("cannot watch a connection to ", failure_.NameOf(peer), ": ",
+                           std::strerror(errno));
+      }
+    }
+  }
+  return Status();
+}
+
+Status TcpTransport::Connect(const std::vector<std::string>& blob_of_rank) {
+  TFDEAR_RETURN_IF_ERROR(CheckBlobs(blob_of_rank, size_));
+  return failure_.status();
+}
+
+std::unique_ptr<Channel> TcpTransport::Open(const char* operation, const Signature& signature,
+                                            uint64_t sequence, uint64_t round) {
+  return std::make_unique<TcpExchange>(this, operation, signature, sequence, round);
+}
+
+void TcpTransport::Abort(const Status& cause) {
+  MutexLock lock(mutex_);
+  failure_.Abort(cause);
+  const uint64_t one = 1;
+  const ssize_t written = write(abort_event_, &one, sizeof(one));
+  (void)written;
+  // Else the collective does, which may be in the middle of a call.
+  if (!is_active_) CloseLocked();
+}
+
+void TcpTransport::CloseLocked() {
+  if (is_closed_) return;
+  is_closed_ = true;
+  for (const TcpConnection& connection : connections_) shutdown(connection.socket(), SHUT_RDWR);
+}
+
+Status TcpTransport::Begin(const std::string* call) {
+  MutexLock lock(mutex_);
+  is_active_ = true;
+  call_ = call;
+  return failure_.status();
+}
+
+void TcpTransport::End() {
+  for (TcpConnection* connection : busy_) {
+    connection->Forget();
+    connection->is_listed = false;
+  }
+  busy_.clear();
+  MutexLock lock(mutex_);
+  is_active_ = false;
+  call_ = nullptr;
+  if (failure_.aborted()) CloseLocked();
+}
+
+void TcpTransport::Start(TcpConnection::Message* message, bool is_send) {
+  TcpConnection* const connection = message->connection;
+  if (is_send) {
+    bytes_sent_.fetch_add(message->bytes, std::memory_order_relaxed);
+    connection->Send(message);
+  } else {
+    connection->Receive(message);
+  }
+  if (!connection->is_listed && connection->IsBusy()) {
+    connection->is_listed = true;
+    busy_.push_back(connection);
+  }
+}
+
+Status TcpTransport::Await(const TcpConnection::Message& message, bool is_send) {
+  TcpConnection* const connection = message.connection;
+  waiting_for_.store(message.peer, std::memory_order_relaxed);
+  Status status;
+  Clock::time_point deadline;
+  while (!message.done) {
+    const bool moved = Advance();
+    if (message.done) break;
+    if (moved) deadline = Clock::time_point();
+    if (failure_.failed()) {
+      status = failure_.status();
+      break;
+    }
+    const auto broken = std::find_if(busy_.begin(), busy_.end(), [](const TcpConnection* one) {
+      return !one->failure().empty();
+    });
+    if (broken != busy_.end()) {
+      status = PeerFailed(**broken);
+      break;
+    }
+    if (moved || (!is_send && connection->PutAside())) continue;
+    const Clock::time_point now = Clock::now();
+    if (deadline == Clock::time_point()) {
+      deadline = now + timeout_;
+    } else if (now >= deadline) {
+      status =
+          failure_.PeerSilent(*call_, message.peer, is_send, timeout_, connection->Unexpected());
+      break;
+    }
+    Sleep(deadline);
+  }
+  waiting_for_.store(-1, std::memory_order_relaxed);
+  return status;
+}
+
+bool TcpTransport::Advance() {
+  bool moved = false;
+  size_t kept = 0;
+  for (size_t i = 0; i < busy_.size(); ++i) {
+    TcpConnection* const connection = busy_[i];
+    moved |= connection->Advance();
+    connection->is_listed = connection->IsBusy();
+    if (connection->is_listed) busy_[kept++] = connection;
+  }
+  busy_.resize(kept);
+  return moved;
+}
+
+void TcpTransport::Sleep(Clock::time_point until) {
+  for (const TcpConnection* connection : busy_) {
+    if (connection->HasMore()) return;
+  }
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+  std::array<epoll_event, kMostEvents> events;
+  const int count = epoll_wait(epoll_, events.data(), kMostEvents,
+                               static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000)));
+  for (int i = 0; i < count; ++i) {
+    auto* const connection = static_cast<TcpConnection*>(events[i].data.ptr);
+    if (connection == nullptr) continue;  // Abort().
+    const uint32_t news = events[i].events;
+    const bool is_over = (news & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) != 0;
+    if (is_over || (news & EPOLLIN) != 0) connection->set_readable();
+    if (is_over || (news & EPOLLOUT) != 0) connection->set_writable();
+  }
+}
+
+Status TcpTransport::PeerFailed(const TcpConnection& connection) {
+  return failure_.PeerClosed(call_ == nullptr ? "" : *call_, connection.peer(),
+                             connection.failure());
+}
+
+}  // namespace tfdear

@@ -1,0 +1,97 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "custom_ops/engine/base/thread_annotations.h"
+#include "custom_ops/engine/transport/message_transport.h"
+#include "custom_ops/engine/transport/received_memory.h"
+#include "custom_ops/engine/transport/sockets.h"
+#include "custom_ops/engine/transport/tcp/tcp_connection.h"
+
+namespace tfdear {
+
+// A transport over sockets that somebody else has connected.
+//
+// [Note: who moves bytes]
+// The thread that runs a collective moves its bytes, while it waits: no other thread touches the
+// sockets, so there are no locks, and no thread has to be woken for another one to go on. Between
+// waits the kernel's buffers keep the line busy.
+class TcpTransport : public MessageTransport {
+ public:
+  // `sockets`: as many for each peer. `timeout` bounds every wait.
+  static Status Create(int rank, int size, std::chrono::milliseconds timeout, Sockets sockets,
+                       std::unique_ptr<TcpTransport>* result);
+  ~TcpTransport() override;
+  TcpTransport(const TcpTransport&) = delete;
+  TcpTransport& operator=(const TcpTransport&) = delete;
+
+  // Has nothing to publish: the connections are there.
+  std::string Listen() override { return "tcp"; }
+  Status Connect(const std::vector<std::string>& blob_of_rank) override;
+
+  std::unique_ptr<Channel> Open(const char* operation, const Signature& signature,
+                                uint64_t sequence, uint64_t round) override;
+  void Abort(const Status& cause) override;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  // To each peer.
+  size_t connections() const { return size_ == 1 ? 1 : connections_.size() / (size_ - 1); }
+  int waiting_for() const override { return waiting_for_.load(std::memory_order_relaxed); }
+  uint64_t bytes_sent() const override { return bytes_sent_.load(std::memory_order_relaxed); }
+  FailureState* failure() override { return &failure_; }
+  void set_give_way(std::function<void()> give_way) override { give_way_ = std::move(give_way); }
+
+ private:
+  friend class TcpExchange;
+  using Clock = std::chrono::steady_clock;
+
+  TcpTransport(int rank, int size, std::chrono::milliseconds timeout);
+  Status Open(Sockets sockets);
+
+  // The following are for the thread that runs collectives.
+  Status Begin(const std::string* call);
+  void End();
+  TcpConnection* ConnectionTo(int peer, uint64_t tag) const {
+    return of_peer_[peer][tag % of_peer_[peer].size()];
+  }
+  void Start(TcpConnection::Message* message, bool is_send);
+  Status Await(const TcpConnection::Message& message, bool is_send);
+  // Moves what can be moved on all connections. True if anything was.
+  bool Advance();
+  // Waits for news from the kernel, or for Abort().
+  void Sleep(Clock::time_point until);
+  Status PeerFailed(const TcpConnection& connection);
+  void CloseLocked() TFDEAR_REQUIRES(mutex_);
+
+  std::function<void()> give_way_;
+  const int rank_;
+  const int size_;
+  const std::chrono::milliseconds timeout_;
+  std::deque<TcpConnection> connections_;
+  std::vector<std::vector<TcpConnection*>> of_peer_;
+  int epoll_ = -1;
+  int abort_event_ = -1;
+  const std::string* call_ = nullptr;  // The running collective: "all_reduce 'x' (sequence 3)".
+  // Those with messages under way.
+  std::vector<TcpConnection*> busy_;
+  ReceivedMemory memory_;
+
+  FailureState failure_;
+  Mutex mutex_;
+  bool is_active_ TFDEAR_GUARDED_BY(mutex_) = false;
+  bool is_closed_ TFDEAR_GUARDED_BY(mutex_) = false;
+  std::atomic<int> waiting_for_{-1};
+  std::atomic<uint64_t> bytes_sent_{0};
+};
+
+}  // namespace tfdear

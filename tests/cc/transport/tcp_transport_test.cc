@@ -1,0 +1,271 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+// Messages over sockets: in any order, cut anywhere, from peers that end, stay silent, or send what
+// no rank sends.
+
+#include "custom_ops/engine/transport/tcp/tcp_transport.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+#include "tests/cc/testing.h"
+
+namespace tfdear {
+namespace {
+
+using std::chrono::milliseconds;
+
+std::unique_ptr<TcpTransport> Transport(int rank, int size, Sockets sockets,
+                                        milliseconds timeout = kTestTimeout) {
+  std::unique_ptr<TcpTransport> transport;
+  TFDEAR_EXPECT_OK(TcpTransport::Create(rank, size, timeout, std::move(sockets), &transport));
+  return transport;
+}
+
+// A transport of two ranks, of which the other one is a bare socket.
+std::unique_ptr<TcpTransport> TransportTo(int socket, milliseconds timeout = kTestTimeout) {
+  Sockets sockets(2);
+  sockets.Add(1, socket);
+  return Transport(0, 2, std::move(sockets), timeout);
+}
+
+std::vector<char> Bytes(size_t count, int seed) {
+  std::vector<char> bytes(count);
+  for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<char>(i * 31 + seed);
+  return bytes;
+}
+
+std::unique_ptr<Channel> OpenOn(TcpTransport* transport) {
+  return transport->Open("test", Signature("x"), 0, 0);
+}
+
+// What Channel sends for a message of the call above.
+TcpConnection::Header HeaderOf(uint64_t tag, uint64_t bytes) {
+  const uint64_t key = KeyOfCall("test", Signature("x"), 0, 0);
+  return {MixBits(MixBits(key ^ tag) ^ bytes), bytes};
+}
+
+TEST(TcpTransport, MessagesArriveInTheOrderInWhichTheyAreAskedFor) {
+  // More than the kernel holds, less than its buffers, and a byte; asked for in any order.
+  const size_t kSizes[] = {1, 100, 16 << 10, (16 << 10) + 1, 300'000, 8 << 20, 3, 20'000};
+  for (int connections : {1, 3}) {
+    std::vector<Sockets> sockets = ConnectAll(2, connections);
+    RunThreads(2, [&](int rank) {
+      const auto transport = Transport(rank, 2, std::move(sockets[rank]));
+      std::mt19937 draw(7);
+      for (int round = 0; round < 20; ++round) {
+        const auto channel = transport->Open("test", Signature("x"), round, 0);
+        std::vector<size_t> order(std::size(kSizes));
+        std::iota(order.begin(), order.end(), 0);
+        std::vector<std::vector<char>> data, targets;
+        for (size_t i : order) data.push_back(Bytes(kSizes[i], i));
+        for (size_t i : order) {
+          targets.emplace_back(kSizes[i]);
+          channel->Send(1 - rank, i, data[i].data(), kSizes[i]);
+        }
+        std::shuffle(order.begin(), order.end(), draw);
+        std::vector<Channel::Message*> messages(order.size());
+        if (round % 2 == 0) {
+          for (size_t i : order) {
+            messages[i] = channel->Receive(1 - rank, i, targets[i].data(), kSizes[i]);
+          }
+          std::shuffle(order.begin(), order.end(), draw);
+          for (size_t i : order) TFDEAR_EXPECT_OK(channel->Wait(messages[i]));
+        } else {
+          // One after another: those that come before their turn are put aside.
+          for (size_t i : order) {
+            TFDEAR_EXPECT_OK(
+                channel->Wait(channel->Receive(1 - rank, i, targets[i].data(), kSizes[i])));
+          }
+        }
+        TFDEAR_EXPECT_OK(channel->WaitForSends());
+        EXPECT_TRUE(data == targets) << "round " << round;
+      }
+    });
+  }
+}
+
+TEST(TcpTransport, AMessageMayComeInAnyPieces) {
+  const std::vector<char> data = Bytes(1000, 3);
+  for (size_t piece : {1, 7, 15, 16, 17, 1016}) {
+    const auto [own, other] = ConnectedSockets();
+    const auto transport = TransportTo(own);
+    std::vector<char> frame(sizeof(TcpConnection::Header) + data.size());
+    const TcpConnection::Header header = HeaderOf(5, data.size());
+    std::memcpy(frame.data(), &header, sizeof(header));
+    std::memcpy(frame.data() + sizeof(header), data.data(), data.size());
+    std::thread sender([&, other = other] {
+      for (size_t i = 0; i < frame.size(); i += piece) {
+        ASSERT_GT(send(other, &frame[i], std::min(piece, frame.size() - i), 0), 0);
+        if (i < 64) std::this_thread::sleep_for(milliseconds(1));
+      }
+    });
+    std::vector<char> target(data.size());
+    {
+      const auto channel = OpenOn(transport.get());
+      TFDEAR_EXPECT_OK(channel->Wait(channel->Receive(1, 5, target.data(), target.size())));
+    }
+    sender.join();
+    EXPECT_EQ(target, data);
+    close(other);
+  }
+}
+
+TEST(TcpTransport, AConnectionThatBreaksIsNoticedAtOnceAndInAnyState) {
+  const std::vector<char> data = Bytes(8 << 20, 3);
+  const TcpConnection::Header header = HeaderOf(5, data.size());
+  // Before a frame, in its header, behind it, in the middle of the bytes; and while sending.
+  for (int state = 0; state < 5; ++state) {
+    const auto [own, other] = ConnectedSockets();
+    const auto transport = TransportTo(own);
+    const auto channel = OpenOn(transport.get());
+    std::vector<char> target(data.size());
+    if (state > 0) send(other, &header, state == 1 ? 7 : sizeof(header), 0);
+    if (state == 3) send(other, data.data(), 100'000, 0);
+    std::thread ending([&, other = other] {
+      std::this_thread::sleep_for(milliseconds(50));
+      const linger at_once = {1, 0};
+      if (state == 3) setsockopt(other, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+      close(other);
+    });
+    const auto begin = std::chrono::steady_clock::now();
+    const Status status = state == 4
+                              ? channel->Wait(channel->Send(1, 5, data.data(), data.size()))
+                              : channel->Wait(channel->Receive(1, 5, target.data(), target.size()));
+    ending.join();
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable) << state << ": " << status.message();
+    EXPECT_TRUE(Contains(status.message(), "rank 1")) << status.message();
+    EXPECT_EQ(transport->failure()->failed_peer(), 1);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(20'000));
+    EXPECT_FALSE(channel->Wait(channel->Receive(1, 6, target.data(), 1)).ok());
+  }
+}
+
+TEST(TcpTransport, APeerThatWasKilledIsNoticedWhileItsMessageArrives) {
+  const auto [own, other] = ConnectedSockets();
+  const pid_t child = fork();
+  if (child == 0) {
+    close(own);
+    const std::vector<char> data = Bytes(4 << 20, 1);
+    const TcpConnection::Header header = HeaderOf(5, 64 << 20);
+    send(other, &header, sizeof(header), 0);
+    for (;;) send(other, data.data(), data.size(), 0);
+  }
+  close(other);
+  const auto transport = TransportTo(own);
+  std::vector<char> target(64 << 20);
+  const auto channel = OpenOn(transport.get());
+  std::thread killer([&] {
+    std::this_thread::sleep_for(milliseconds(3));
+    kill(child, SIGKILL);
+  });
+  Channel::Message* const message = channel->Receive(1, 5, target.data(), target.size());
+  const Status status = channel->Wait(message);
+  killer.join();
+  waitpid(child, nullptr, 0);
+  // Fast machines may have got all of it: then nothing follows.
+  const Status next = channel->Wait(channel->Receive(1, 6, target.data(), 1));
+  EXPECT_EQ((status.ok() ? next : status).code(), StatusCode::kUnavailable) << next.message();
+}
+
+TEST(TcpTransport, AWaitEndsAtItsDeadlineAndSaysWhatCameInstead) {
+  for (bool sends_other : {false, true}) {
+    const auto [own, other] = ConnectedSockets();
+    const auto transport = TransportTo(own, milliseconds(200));
+    const TcpConnection::Header header = {123, 456};
+    char target[8];
+    const auto channel = OpenOn(transport.get());
+    // What nobody asks for stays where it is, and what a rank would not send is no more than that.
+    if (sends_other) send(other, &header, 9, 0);
+    const Status status = channel->Wait(channel->Receive(1, 5, target, sizeof(target)));
+    EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+    EXPECT_TRUE(Contains(status.message(), "rank 1")) << status.message();
+    close(other);
+  }
+}
+
+TEST(TcpTransport, AMessageThatIsSlowButComesIsWaitedFor) {
+  const auto [own, other] = ConnectedSockets();
+  const auto transport = TransportTo(own, milliseconds(300));
+  const std::vector<char> data = Bytes(1000, 3);
+  const TcpConnection::Header header = HeaderOf(5, data.size());
+  std::thread sender([&, other = other] {
+    send(other, &header, sizeof(header), 0);
+    for (size_t i = 0; i < data.size(); i += 100) {
+      std::this_thread::sleep_for(milliseconds(100));
+      send(other, &data[i], 100, 0);
+    }
+  });
+  std::vector<char> target(data.size());
+  const auto channel = OpenOn(transport.get());
+  TFDEAR_EXPECT_OK(channel->Wait(channel->Receive(1, 5, target.data(), target.size())));
+  sender.join();
+  EXPECT_EQ(target, data);
+  close(other);
+}
+
+TEST(TcpTransport, AbortEndsAWait) {
+  std::vector<Sockets> sockets = ConnectAll(2);
+  const auto transport = Transport(0, 2, std::move(sockets[0]));
+  std::thread aborting([&] {
+    std::this_thread::sleep_for(milliseconds(50));
+    transport->Abort(Unavailable("the job has ended"));
+  });
+  char target[8];
+  {
+    const auto channel = OpenOn(transport.get());
+    const Status status = channel->Wait(channel->Receive(1, 5, target, sizeof(target)));
+    EXPECT_EQ(status.message(), "the job has ended");
+  }
+  aborting.join();
+  const auto channel = OpenOn(transport.get());
+  EXPECT_FALSE(channel->Wait(channel->Send(1, 5, target, sizeof(target))).ok());
+  // The peer sees the end of the connection.
+  EXPECT_EQ(recv(sockets[1].Of(0)[0], target, sizeof(target), 0), 0);
+}
+
+TEST(TcpTransport, WhatNoRankSendsEndsTheConnectionAtTheMost) {
+  std::mt19937 draw(11);
+  for (int round = 0; round < 300; ++round) {
+    const auto [own, other] = ConnectedSockets();
+    const auto transport = TransportTo(own, milliseconds(5'000));
+    std::vector<char> noise(draw() % 5000);
+    for (char& byte : noise) byte = static_cast<char>(draw());
+    // Some begin like a message that is waited for, with another length or another name.
+    TcpConnection::Header header = HeaderOf(5, 100);
+    if (round % 3 == 0) header.bytes = uint64_t{draw()} << (draw() % 64);
+    if (round % 3 == 1) header.name ^= uint64_t{1} << (draw() % 64);
+    if (round % 4 != 3) send(other, &header, sizeof(header), 0);
+    send(other, noise.data(), noise.size(), 0);
+    close(other);
+    char target[100];
+    const auto channel = OpenOn(transport.get());
+    for (int i = 0; i < 3; ++i) {
+      if (!channel->Wait(channel->Receive(1, 5 + i, target, sizeof(target))).ok()) break;
+    }
+  }
+}
+
+TEST(TcpTransport, RefusesSocketsThatDoNotFitTheGroup) {
+  std::unique_ptr<TcpTransport> transport;
+  const auto refusal = [&](Sockets sockets) {
+    return TcpTransport::Create(0, 3, kTestTimeout, std::move(sockets), &transport).message();
+  };
+  EXPECT_TRUE(Contains(refusal(Sockets(2)), "expected sockets for a group of 3"));
+  EXPECT_TRUE(Contains(refusal(Sockets(3)), "expected 1 connections to rank 1, received 0"));
+  Sockets uneven(3);
+  for (int peer : {1, 2, 2}) {
+    const auto [one, other] = ConnectedSockets();
+    uneven.Add(peer, one);
+    close(other);
+  }
+  EXPECT_TRUE(Contains(refusal(std::move(uneven)), "expected 1 connections to rank 2, received 2"));
+}
+
+}  // namespace
+}  // namespace tfdear
