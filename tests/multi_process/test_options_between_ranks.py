@@ -101,7 +101,7 @@ def test_options_that_must_agree_are_compared():
         # These are a rank's own.
         "TFDEAR_TIMEOUT": "200",
         "TFDEAR_SHARED_MEMORY": "0",
-        "TFDEAR_BACKEND": "gloo",
+        "TFDEAR_BACKEND": "tcp",
     }
     for code, output in run_ranks(2, _JOB, lambda rank: differing if rank else {}):
         assert code == 1

@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Ranks of a node exchange through shared memory where all of them can, else by Gloo."""
+"""Ranks of a node exchange through shared memory where all of them can, else over TCP."""
 
 import ast
 import os
@@ -46,15 +46,15 @@ def test_nodes_share_memory_inside_and_results_do_not_depend_on_it():
     for report in reports:
         assert report["transports"]["intra_node"] == "shared_memory", report
         assert report["transports"]["gradients_intra"] == "shared_memory", report
-        assert report["transports"]["inter_node"] == "gloo", report
-        assert report["transports"]["gradients_inter"] == "gloo", report
-        assert report["transports"]["gradients"] == "gloo", report
-    # Rank 3 alone refuses: its node uses Gloo, the other one is not concerned.
+        assert report["transports"]["inter_node"] == "tcp", report
+        assert report["transports"]["gradients_inter"] == "tcp", report
+        assert report["transports"]["gradients"] == "tcp", report
+    # Rank 3 alone refuses: its node uses TCP, the other one is not concerned.
     refused = _run(
         4, lambda rank: {**_two_nodes(rank), "TFDEAR_SHARED_MEMORY": "0" if rank == 3 else "1"}
     )
     transports = [report["transports"]["intra_node"] for report in refused]
-    assert transports == ["shared_memory", "shared_memory", "gloo", "gloo"]
+    assert transports == ["shared_memory", "shared_memory", "tcp", "tcp"]
     assert [r["results"] for r in refused] == [r["results"] for r in reports]
 
 
@@ -69,7 +69,7 @@ def test_one_node_needs_no_network_and_leaves_nothing_behind():
             assert report["transports"][group] == "shared_memory", report
     by_tcp = _run(2, {"TFDEAR_SHARED_MEMORY": "0"})
     for report in by_tcp:
-        assert set(report["transports"].values()) == {"gloo"}, report
+        assert set(report["transports"].values()) == {"tcp"}, report
     assert [report["results"] for report in by_tcp] == [report["results"] for report in reports]
     assert set(os.listdir("/dev/shm")) == before
 

@@ -36,6 +36,7 @@ class Transport(enum.IntEnum):
 
     GLOO = 0
     SHARED_MEMORY = 1
+    TCP = 2
 
 
 class Operation(enum.IntEnum):
@@ -126,7 +127,7 @@ COLLECTIVES = ("ring", "tree", *COLLECTIVES_IN_LEVELS)
 # Orders of collectives; "dear_barrier" is `barrier=True` beside `schedule="dear"`.
 SCHEDULES_IN_HALVES = ("dear", "dear_barrier")
 SCHEDULES = (*SCHEDULES_IN_HALVES, "wfbp", "sequential", "bytescheduler")
-BACKENDS = ("auto", "gloo")
+BACKENDS = ("auto", "tcp", "gloo")
 WEIGHTINGS = ("examples", "replica")
 # How tables of embeddings are exchanged, and the order in which their parts travel.
 EMBEDDINGS = ("auto", "all_to_all", "all_gather", "all_reduce")

@@ -67,6 +67,12 @@ def tfdear(connections: int = 1, shared_memory: bool = True) -> Peer:
     return Peer(name, "with_tfdear", sys.executable, "", variables)
 
 
+def over_gloo() -> Peer:
+    """tfdear with Gloo's connections in place of its own."""
+    variables = {"TFDEAR_BACKEND": "gloo", "TFDEAR_SHARED_MEMORY": "0"}
+    return Peer("tfdear over Gloo", "with_tfdear", sys.executable, "", variables)
+
+
 def torch(python: str | None) -> Peer:
     """PyTorch with Gloo."""
     return Peer("torch", "with_torch", python, "--torch-python")

@@ -73,6 +73,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         default=[],
         help="also with these numbers of connections to each rank, such as 2,4 (default: only 1)",
     )
+    collectives.add_argument(
+        "--gloo", action="store_true", help="also over Gloo's connections in place of tfdear's own"
+    )
     _add_number(collectives, "--paths", 1, "as of `tfdear netlab up`")
     replay = _add(kinds, benchmark_runs.replay, "schedules and planners, with sleep as computation")
     replay.add_argument(

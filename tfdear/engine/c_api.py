@@ -33,6 +33,11 @@ SIGNATURES: dict[str, tuple] = {
         *(_INT, _TEXT, _INTS, _INT, _INT, _TEXT, _DOUBLE, _INT, _INT, _INT),
         *_ERROR,
     ),
+    "tfdear_group_create_over_sockets": (
+        _INT,
+        *(_INT, _TEXT, _INTS, _INT, _INT, _DOUBLE, _INT, _INTS, _INT),
+        *_ERROR,
+    ),
     "tfdear_group_listen": (_INT, _INT, _TEXT, _INT),
     "tfdear_group_probe": (_INT, _INT, _TEXTS, _INTS, _INT, *_ERROR),
     "tfdear_group_connect": (_INT, _INT, _TEXTS, _INTS, _INT, *_ERROR),

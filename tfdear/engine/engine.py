@@ -94,6 +94,36 @@ class Engine:
             raise errors.TfdearError(f"the addresses of process group {name!r} are too long")
         return blob.raw[:length]
 
+    def open_group_over_sockets(
+        self,
+        lane: Lane,
+        name: str,
+        ranks: Sequence[int],
+        rank: int,
+        timeout: float,
+        direct: bool,
+        sockets: Sequence[Sequence[int]],
+    ) -> None:
+        """Creates a lane's process group over TCP; see `open_group`.
+
+        `sockets`: descriptors of connections to each member, in their order, which belong to the
+        engine from now on; none for this rank.
+        """
+        connections = max(map(len, sockets))
+        flat = [fd for own in sockets for fd in (own or [-1] * connections)]
+        call(
+            "group_create_over_sockets",
+            lane,
+            name.encode(),
+            (ctypes.c_int * len(ranks))(*ranks),
+            len(ranks),
+            list(ranks).index(rank),
+            timeout,
+            -1 if direct else 0,
+            (ctypes.c_int * len(flat))(*flat),
+            connections,
+        )
+
     def probe_group(self, lane: Lane, blobs: Sequence[bytes]) -> None:
         """Raises TfdearError unless this rank can reach the members whose blobs are given."""
         call("group_probe", lane, *_address_arguments(blobs))

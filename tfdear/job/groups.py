@@ -13,6 +13,8 @@ from tfdear.engine.engine import Engine
 from tfdear.engine.plan import Levels
 from tfdear.job import topology
 from tfdear.job.options import DearOptions
+from tfdear.rendezvous.certificates import Certificate
+from tfdear.rendezvous.data_connections import DataConnections
 from tfdear.rendezvous.nodes import Node
 
 # The groups of the two levels, in the order of `topology.Grid`: rows and columns.
@@ -45,6 +47,7 @@ class ProcessGroups:
         # The ranks of the levels in which gradients are summed, and of those of compression.
         self.grid: topology.Grid | None = None
         self.sparse_grid: topology.Grid | None = None
+        self._data_connections: DataConnections | None = None
         # The transport of each group, once it is connected.
         self.transports: dict[Lane, Transport] = {}
         everyone = list(range(len(nodes)))
@@ -109,15 +112,28 @@ class ProcessGroups:
         bind_address: str,
         exchange: Callable[[str], list[str]],
         cause_of: Callable[[errors.TfdearError], Exception],
+        certificate: Certificate | None,
     ) -> None:
-        """Connects all groups: through shared memory where all members can, else by Gloo.
+        """Connects all groups: through shared memory where all members can, else over TCP.
 
         The engine is not started yet. `exchange` gives every rank the texts of all ranks;
-        `cause_of` gives the error to raise for one that a failed connection raised.
+        `cause_of` gives the error to raise for one that a failed connection raised; `certificate`
+        is this rank's, by which its peers know it.
         """
         self._engine = engine
         self._exchange = exchange
         self._cause_of = cause_of
+        self._make_data_connections = lambda: DataConnections(
+            self._rank, bind_address, certificate, exchange, self._options.timeout
+        )
+        try:
+            self._connect_all(bind_address)
+        finally:
+            if self._data_connections is not None:
+                self._data_connections.close()
+
+    def _connect_all(self, bind_address: str) -> None:
+        engine = self._engine
         for lane, ranks in self.members.items():
             # In a torus rows and columns are rings, except rows that share memory.
             ring = self._options.collective == "torus2d" and lane in LEVELS
@@ -136,7 +152,7 @@ class ProcessGroups:
             if lane in self._lanes_on_one_node:
                 self._connect_on_one_node(lane, open_group)
             else:
-                self._connect(lane, self._exchange_blobs(open_group()), Transport.GLOO)
+                self._connect_over_network(lane, open_group)
 
     @property
     def _lanes_on_one_node(self) -> tuple[Lane, ...]:
@@ -149,7 +165,7 @@ class ProcessGroups:
             lanes.append(Lane.GRADIENTS_INTRA)
         return tuple(lanes)
 
-    def _connect_on_one_node(self, lane: Lane, open_group: Callable[..., bytes]) -> None:
+    def _connect_on_one_node(self, lane: Lane, open_group: functools.partial[bytes]) -> None:
         ranks = self.members[lane]
         refusal = "" if self._options.shared_memory else "switched off"
         blob = b""
@@ -171,13 +187,40 @@ class ProcessGroups:
         if not any(refusals):
             return
         # A group on another node may have refused, and every rank takes part in every exchange.
-        if shared:
-            self._exchange_blobs(b"")
+        if not shared:
+            name = lane.name.lower()
+            logging.info("tfdear: process group %r does not use shared memory: %s", name, refusals)
+        self._connect_over_network(lane, open_group, takes_part=not shared)
+
+    def _connect_over_network(
+        self, lane: Lane, open_group: functools.partial[bytes], takes_part: bool = True
+    ) -> None:
+        """Connects a group of this rank; or takes part in what concerns other ranks' alone."""
+        if self._options.backend == "gloo":
+            blobs = self._exchange_blobs(open_group() if takes_part else b"")
+            if takes_part:
+                self._connect(lane, blobs, Transport.GLOO)
             return
-        logging.info(
-            "tfdear: process group %r does not use shared memory: %s", lane.name.lower(), refusals
-        )
-        self._connect(lane, self._exchange_blobs(open_group()), Transport.GLOO)
+        if self._data_connections is None:
+            self._data_connections = self._make_data_connections()
+        if not takes_part:
+            return
+        ranks, settings = self.members[lane], open_group.keywords
+        try:
+            sockets = self._data_connections.connect(lane, ranks, settings["connections"])
+            self._engine.open_group_over_sockets(
+                lane,
+                lane.name.lower(),
+                ranks,
+                self._rank,
+                self._options.timeout,
+                settings["direct"],
+                sockets,
+            )
+        except errors.TfdearError as error:
+            raise self._cause_of(error) from None
+        blobs = [self._data_connections.job] * len(self._node_ranks)
+        self._connect(lane, blobs, Transport.TCP)
 
     def _connect(self, lane: Lane, blobs: list[bytes], transport: Transport) -> None:
         try:

@@ -77,7 +77,7 @@ class Job:
             heartbeat=options.heartbeat,
             common={
                 "tfdear": tfdear.__version__,
-                "backend": "gloo",
+                "backend": "gloo" if options.backend == "gloo" else "tcp",
                 "device": "CPU",
                 **options.shared(),
                 # Ranks that record timelines measure their clocks together.
@@ -119,7 +119,11 @@ class Job:
         """The part of the start that the monitor watches: all ranks have met and do it together."""
         options = self.options
         self.groups.connect(
-            self.engine, self._rendezvous.listen_address, self.exchange, monitor.cause_of
+            self.engine,
+            self._rendezvous.listen_address,
+            self.exchange,
+            monitor.cause_of,
+            self._rendezvous.certificate,
         )
         seeds.share(self.exchange)
         self.engine.start(

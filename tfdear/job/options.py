@@ -36,7 +36,7 @@ _FLAGS = ("barrier", "shared_memory", "shared_seeds", "log_per_rank")
 # Whole numbers: the least and the most. Every connection costs each rank a socket per peer.
 _INTEGERS = {"connections": (1, 16), "check_every": (0, 1 << 30), "max_delay_ms": (0, 60_000)}
 # Options that may differ between ranks; all others must be the same.
-# The backends "auto" and "gloo" are the same here.
+# The backends "auto" and "tcp" are the same here; ranks compare what they chose.
 _MAY_DIFFER = ("backend", *_SECONDS, "shared_memory", "max_delay_ms")
 # Named in the documentation, refused until they are built.
 _NOT_BUILT = {

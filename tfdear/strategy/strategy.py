@@ -46,7 +46,9 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to None: the
             launcher's environment, `TF_CONFIG`, torchrun, Open MPI or Slurm variables, else one
             process.
-        backend: "gloo" (TCP) or "auto", the best this build has. Defaults to "auto".
+        backend: What carries data between nodes: "tcp", connections of tfdear's own, whose ends
+            have shown that they know the job's secret; "gloo", for comparison, on networks that
+            nobody else reaches; or "auto", which is "tcp". Defaults to "auto".
         schedule: "dear" as above, "wfbp" (all-reduce under the backward pass), "sequential"
             (all-reduce after it) or "bytescheduler" (all-reduce of partitions, the earliest layer
             first). They differ in time, not in the result. Defaults to "dear".
@@ -82,7 +84,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             whose main thread does not move for that long is ended, with code 70. Writing a Keras
             file or a `tf.train.Checkpoint` is waited for. Defaults to 60.
         shared_memory: Whether ranks of one node exchange data through shared memory, where all of
-            them can; else by Gloo. Sums are the same bit for bit. Defaults to True.
+            them can; else by `backend`. Sums are the same bit for bit. Defaults to True.
         connections: TCP connections to each peer, over which the data of gradients are spread, and
             what a `DataCache` reads of other nodes; for networks that give one connection less than
             the link has, such as those of clouds and bundles of links. Equal on all ranks. Sums are
@@ -396,7 +398,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             and of splits of rows of tables), `bytes` (payload of the gradients), `compressed_bytes`
             (what this rank coded of them, with compression), `algbw` and `busbw` (bytes per second,
             by phase), `lost_events`; `bytes_sent` (by this rank since the start).
-            `transports`: what carries each process group's messages, "gloo" or "shared_memory".
+            `transports`: what carries each process group's messages: "tcp", "gloo" or
+            "shared_memory".
             `per_step`: for each step that was completed, the same and `time`, `forward`,
             `backward` and `other`; the two latest steps appear in the next call. `average`: their
             means. `plan`: the latest step's buckets, with sizes in bytes, and its collectives; on

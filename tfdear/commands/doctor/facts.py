@@ -23,7 +23,7 @@ from tfdear.rendezvous import secret
 PACKAGES = ("tensorflow", "keras", "numpy", "scikit-optimize")
 _OPTIONAL_PACKAGES = ("matplotlib", "psutil", "tf-keras", "tensorflow-text", "tf-models-official")
 # All backends of the project; BACKENDS lists those of a build.
-_BACKENDS = ("gloo", "nccl", "mpi")
+_BACKENDS = ("tcp", "gloo", "nccl", "mpi")
 _VARIABLES = ("TF_CONFIG", "CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE", "MASTER_ADDR")
 _VARIABLE_PREFIXES = ("TFDEAR_", "SLURM_", "OMPI_COMM_", "OMP_", "TF_NUM_", "GRPC_", "GLOO_")
 
