@@ -251,6 +251,33 @@ TEST(TcpTransport, WhatNoRankSendsEndsTheConnectionAtTheMost) {
   }
 }
 
+TEST(TcpTransport, AMessageThatCameEarlyWithAnotherLengthEndsTheConnection) {
+  for (size_t length : {0, 99, 101, 1 << 20}) {
+    const auto [own, other] = ConnectedSockets();
+    const auto transport = TransportTo(own);
+    const int peer = other;
+    RunThreads(2, [&](int thread) {
+      if (thread == 1) {
+        // The name is that of a message of 100 bytes. Behind it comes what is waited for.
+        const TcpConnection::Header early = {HeaderOf(6, 100).name, length};
+        const TcpConnection::Header header = HeaderOf(5, 100);
+        const std::vector<char> data = Bytes(length + 100, 1);
+        send(peer, &early, sizeof(early), MSG_NOSIGNAL);
+        send(peer, data.data(), length, MSG_NOSIGNAL);
+        send(peer, &header, sizeof(header), MSG_NOSIGNAL);
+        send(peer, data.data(), 100, MSG_NOSIGNAL);
+        return;
+      }
+      char target[100];
+      const auto channel = OpenOn(transport.get());
+      TFDEAR_EXPECT_OK(channel->Wait(channel->Receive(1, 5, target, sizeof(target))));
+      const Status status = channel->Wait(channel->Receive(1, 6, target, sizeof(target)));
+      EXPECT_TRUE(Contains(status.message(), "another length")) << status.message();
+    });
+    close(other);
+  }
+}
+
 TEST(TcpTransport, RefusesSocketsThatDoNotFitTheGroup) {
   std::unique_ptr<TcpTransport> transport;
   const auto refusal = [&](Sockets sockets) {

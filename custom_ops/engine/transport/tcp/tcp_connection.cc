@@ -21,6 +21,7 @@ namespace {
 constexpr size_t kTurnBytes = size_t{1} << 20;
 // Frames that one call hands to the kernel.
 constexpr size_t kMostFrames = 16;
+constexpr char kOtherLength[] = "a message has another length than its name says";
 
 }  // namespace
 
@@ -40,6 +41,11 @@ void TcpConnection::Receive(Message* message) {
   }
   const bool arrives_now =
       is_matched_ && target_ == nullptr && header_.name == message->header.name;
+  if ((arrives_now ? header_.bytes : found->second.size()) != message->bytes) {
+    receives_.push_back(message);  // So that whoever waits for it hears of the failure.
+    Fail(kOtherLength);
+    return;
+  }
   std::memcpy(message->target, found->second.data(), arrives_now ? received_ : message->bytes);
   aside_.erase(found);
   if (arrives_now) {
@@ -206,7 +212,7 @@ bool TcpConnection::Match() {
   for (auto message = receives_.begin(); message != receives_.end(); ++message) {
     if ((*message)->header.name != header_.name) continue;
     if ((*message)->header.bytes != header_.bytes) {
-      Fail("a message has another length than its name says");
+      Fail(kOtherLength);
       return false;
     }
     target_ = *message;
