@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 from absl import logging
 
 from tfdear import errors
+from tfdear.base.names import Lane
 from tfdear.rendezvous import certificates
 
 _Result = TypeVar("_Result")
@@ -36,8 +37,9 @@ _Result = TypeVar("_Result")
 # Who a connection is: magic, the job, the rank that connects, the group, its number in the group.
 _HELLO = struct.Struct("<8s16sIHH")
 _MAGIC = b"tfdear 1"
-_WELCOME, _REFUSED = b"welcome!", b"refused!"
+_WELCOME = b"welcome!"
 _JOB_BYTES = 16
+_GROUPS = frozenset(int(lane) for lane in Lane)
 # One stranger holds a place for so long at the most, and all together hold so many.
 _HANDSHAKE_SECONDS = 5.0
 _MOST_HANDSHAKES = 64
@@ -95,6 +97,8 @@ class DataConnections:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._listener = socket.create_server((address, 0), family=family, backlog=_BACKLOG)
         self._lock = threading.Condition()
+        # The connections that were welcomed, and those of them that nobody has asked for.
+        self._admitted: set[_Place] = set()
         self._arrived: dict[_Place, socket.socket] = {}
         self._handshakes: list[_Handshake] = []  # In the order of their arrival.
         self._logged: dict[str, float] = {}
@@ -242,11 +246,16 @@ class DataConnections:
                 _shake_hands(handshake.connection, deadline)
             hello = _receive(handshake.connection, _HELLO.size, deadline)
             place = self._place_of(handshake.connection, hello)
-            _send(handshake.connection, _WELCOME, deadline)
-            handshake.connection = _unguard(handshake.connection, deadline)
+            self._admit(handshake, place)
+            try:
+                _send(handshake.connection, _WELCOME, deadline)
+                handshake.connection = _unguard(handshake.connection, deadline)
+            except BaseException:
+                self._admitted.discard(place)
+                raise
             with self._lock:
-                if self._is_closed or place in self._arrived:
-                    raise _NotOfThisJobError("it is there already")
+                if self._is_closed:
+                    raise _NotOfThisJobError("it came too late")
                 self._arrived[place] = handshake.connection
                 self._lock.notify_all()
         except (OSError, ValueError, _NotOfThisJobError) as error:
@@ -256,12 +265,24 @@ class DataConnections:
             with self._lock, contextlib.suppress(ValueError):
                 self._handshakes.remove(handshake)
 
+    def _admit(self, handshake: _Handshake, place: _Place) -> None:
+        """Before it is welcomed, as the peer then has its connection: no stranger may end it."""
+        with self._lock:
+            if handshake not in self._handshakes:
+                raise _NotOfThisJobError("it had to make room")
+            if place in self._admitted:
+                raise _NotOfThisJobError("it is there already")
+            self._handshakes.remove(handshake)
+            self._admitted.add(place)
+
     def _place_of(self, connection: socket.socket, hello: bytes) -> _Place:
         magic, job, rank, group, number = _HELLO.unpack(hello)
         if magic != _MAGIC or job != self.job:
             raise _NotOfThisJobError("it belongs to another job")
         if not self._rank < rank < len(self._addresses):
             raise _NotOfThisJobError(f"it says that it is rank {rank}")
+        if group not in _GROUPS:
+            raise _NotOfThisJobError(f"it is for group {group}, which there is not")
         if isinstance(connection, ssl.SSLSocket):
             names = dict(connection.getpeercert() or {}).get("subjectAltName", ())
             if ("DNS", certificates.name_of(rank)) not in names:

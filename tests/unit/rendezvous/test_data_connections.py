@@ -177,6 +177,44 @@ def test_a_rank_of_another_job_with_the_same_secret_is_refused():
         assert not host._arrived
 
 
+def test_who_is_known_makes_no_room_for_strangers():
+    meeting = Meeting(2)
+    meeting.texts[1] = json.dumps({"address": ["127.0.0.1", 1], "job": "00" * 16})
+    own = certificates.of_rank(SECRET, 0)
+    exchange = lambda text: [text, meeting.texts[1]]  # noqa: E731
+    context = data_connections._contexts(certificates.of_rank(SECRET, 1))[1]
+    with data_connections.DataConnections(0, "127.0.0.1", own, exchange, 20.0) as host:
+        address, hello = host._addresses[0], (b"tfdear 1", host.job, 1, 0, 0)
+
+        def come():
+            plain = socket.create_connection(address, timeout=10)
+            guarded = context.wrap_socket(plain, server_hostname=certificates.name_of(0))
+            guarded.sendall(data_connections._HELLO.pack(*hello))
+            return guarded, guarded.recv(8)
+
+        rank_1, told = come()
+        assert told == b"welcome!"
+        with contextlib.ExitStack() as held:
+            # More than there are places, in the moment in which the peer alone has its connection.
+            strangers = [
+                held.enter_context(socket.create_connection(address, timeout=10))
+                for _ in range(2 * data_connections._MOST_HANDSHAKES)
+            ]
+            strangers[0].settimeout(20)
+            assert strangers[0].recv(1) == b""
+            with rank_1.unwrap() as connection:
+                ((_, (descriptor,)),) = (host.connect(0, [0, 1], 1),)
+                with socket.socket(fileno=descriptor) as accepted:
+                    connection.sendall(b"mine")
+                    accepted.setblocking(True)
+                    accepted.settimeout(20)
+                    assert accepted.recv(4) == b"mine"
+        # It has one connection of each number, and no second one.
+        second, told = come()
+        second.close()
+        assert told == b""
+
+
 def test_the_port_is_closed_when_all_are_there():
     meeting = Meeting(1)
     with made(0, meeting):
