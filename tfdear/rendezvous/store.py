@@ -76,6 +76,10 @@ class Store:
 
         Returns:
             None; else how another process described itself that is this rank already.
+
+        Raises:
+            MismatchError: The job has started, and has no such rank.
+            StoreUnavailableError: Rank 0's service does not answer.
         """
         stream = self._channel.stream_stream(
             f"/{store_protocol.SERVICE}/Join", store_protocol.encode, store_protocol.decode
@@ -96,6 +100,12 @@ class Store:
             raise self._unavailable_by(answer, "Join")
         if "other" in answer:
             return str(answer["other"])
+        if "world_size" in answer:
+            raise errors.MismatchError(
+                f"the job at {self.address} has started with a world size of "
+                f"{answer['world_size']}, and this process is rank {rank} of another one. Give it "
+                "the address of its own job."
+            )
         threading.Thread(target=self._pulse, name="tfdear-pulse", daemon=True).start()
         return None
 

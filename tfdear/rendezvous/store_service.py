@@ -26,7 +26,7 @@ from typing import Any
 import grpc
 
 from tfdear import errors
-from tfdear.rendezvous import certificates, connections, store_protocol
+from tfdear.rendezvous import certificates, connections, store_protocol, store_records
 from tfdear.rendezvous.cluster import split_address
 
 _START_SECONDS = 30.0
@@ -179,6 +179,10 @@ class StoreService:
         if rank in self._present or (other is not None and not _same_process(other, description)):
             yield {"other": other}
             return
+        if not 0 <= rank < self._world_size and self._has_started():
+            # Of another job. Before the start it is told to all, as they may be the ones in error.
+            yield {"world_size": self._world_size}
+            return
         events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         for key, value in self._entries.items():
             if store_protocol.is_pushed(key, rank):
@@ -203,6 +207,10 @@ class StoreService:
             del self._present[rank]
             if not leaves:
                 self._lose(rank)
+
+    def _has_started(self) -> bool:
+        verdict = self._entries.get("start/verdict")
+        return verdict is not None and bool(store_records.verdict(verdict)["go"])
 
     async def _listen_to(
         self,

@@ -102,6 +102,25 @@ def test_a_rank_is_one_process():
         assert json.loads(second.join(1, description(11), timeout=5))["pid"] == 10
 
 
+def test_a_rank_of_another_job_does_not_come_late():
+    with service(world_size=2) as (served, address), contextlib.ExitStack() as clients:
+        zero, one, late, other = (
+            clients.enter_context(client(address, rank)) for rank in (0, 1, 2, -1)
+        )
+        for rank, store in enumerate((zero, one)):
+            assert store.join(rank, description(rank), timeout=5) is None
+        verdict = {"go": True, "mismatch": False, "message": ""}
+        zero.insert("start/verdict", json.dumps(verdict), timeout=5)
+        for rank, store in ((2, late), (-1, other)):
+            with pytest.raises(errors.MismatchError, match="started with a world size of 2"):
+                store.join(rank, description(9), timeout=5)
+        # Its end is no news for the ranks of this one.
+        late.close()
+        other.close()
+        time.sleep(0.2)
+        assert served.present() == {0, 1} and one.told("lost") == {}
+
+
 def test_who_leaves_is_not_lost():
     with service() as (served, address), client(address, 0) as zero, client(address, 1) as one:
         assert zero.join(0, description(), timeout=5) is None
