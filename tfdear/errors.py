@@ -28,7 +28,8 @@ class StoreUnavailableError(TfdearError):
 
     Args:
         message: What was asked and what came back.
-        refused: True when nothing listens there; False when no answer came in time.
+        refused: True when nothing listens there, or the connection was closed; False when no answer
+            came in time.
     """
 
     def __init__(self, message: str, refused: bool = False):

@@ -165,6 +165,37 @@ def test_a_rank_that_is_gone_is_known_to_all(how):
             child.wait()
 
 
+RANK_0 = """
+import sys, time
+from tfdear.rendezvous import certificates
+from tfdear.rendezvous.store_service import StoreService
+certificate = certificates.of_rank(b"s" * 32, 0)
+StoreService(sys.argv[1], "127.0.0.1", 2, 2.0, certificate).start()
+print("listens", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_how_rank_0_has_ended_is_known(how):
+    address = f"127.0.0.1:{free_port()}"
+    child = subprocess.Popen(
+        [sys.executable, "-c", RANK_0, address], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout.readline() == "listens\n"
+        with client(address, 1) as one:
+            assert one.join(1, description(), timeout=20) is None
+            os.kill(child.pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+            # Nobody waits for the process itself: its port may still be open.
+            with pytest.raises(errors.StoreUnavailableError) as caught:
+                until(lambda: one.told("monitor") is None)
+            assert caught.value.refused == (how == "killed")
+    finally:
+        child.kill()
+        child.wait()
+
+
 def test_the_end_of_rank_0_is_known_to_the_others():
     with service() as (served, address), client(address, 1) as one:
         assert one.join(1, description(), timeout=5) is None
