@@ -11,10 +11,12 @@
 // The order of |x| is that of its bits without the sign: the *key*. A lower bound of the k-th
 // largest key is known before the array is read, a little under the last call's or, the first time,
 // from a sample. So one pass is enough: it adds the residual, stores the sum, and keeps what
-// reaches the bound, between k and `capacity` candidates. The exact threshold is then searched
-// among those. Counting shows whether the bound was good. If it was not, histograms of the whole
-// array find one that is; if even the narrowest leaves more than `capacity` candidates (a constant
-// array), they have found the threshold itself, and the array takes the place of the candidates.
+// reaches the bound, between k and `capacity` candidates. How little is controlled: what is held
+// back lies close under the threshold, and the more often something is, the more of it. The exact
+// threshold is then searched among those. Counting shows whether the bound was good. If it was not,
+// histograms of the whole array find one that is; if even the narrowest leaves more than `capacity`
+// candidates (a constant array), they have found the threshold itself, and the array takes the
+// place of the candidates.
 //
 // Order costs no sort: candidates are kept by *tile*, a stretch of the array that one warp reads.
 // Where a tile's candidates lie is left to an atomic addition, but in which order they come out is
@@ -54,7 +56,7 @@ struct Float32 {
   static constexpr uint32_t kNan = 0x7f800001;  // every NaN has this key
   // Width of a bin, in bits, among candidates: all bins together span four octaves.
   static constexpr int kCandidateShift = 12;
-  // How far under the last threshold the next bound is: 4 to 8 % of its value.
+  // How far under the last threshold the next bound is at most: 4 to 8 % of its value.
   static constexpr uint32_t kSlack = 0xa0000;
 };
 struct Float16 {
@@ -90,8 +92,8 @@ struct Layout {
 struct State {
   uint32_t histograms[3][kBins];
   uint32_t candidates[2];  // counted by the first and by the second filter of a launch
-  uint32_t warm;           // whether there is a last threshold
-  uint32_t threshold;      // key of the k-th largest element of the last launch
+  uint32_t warm;           // whether there was a launch
+  uint32_t bound;          // of the next one: a key a little under the threshold of the last
 };
 
 struct alignas(8) Candidate {
@@ -193,7 +195,7 @@ class Selection {
     const uint32_t k = a_.layout.k;
     if (k == 0) {  // with feedback: the sum is stored all the same
       Filter<kFeedback>(~0u, 0);
-      LeaveForNextLaunch();
+      LeaveForNextLaunch(false);
       return;
     }
     uint32_t candidates = Filter<kFeedback>(FirstBound(), 0);
@@ -221,7 +223,7 @@ class Selection {
     CountTiles(buffered);
     cooperative_groups::this_grid().sync();
     WriteTiles(buffered, rank);
-    LeaveForNextLaunch();
+    LeaveForNextLaunch(buffered);
   }
 
  private:
@@ -337,10 +339,7 @@ class Selection {
   // ---- The bound, and the pass over the array.
 
   __device__ uint32_t FirstBound() {
-    if (a_.state->warm) {
-      const uint32_t threshold = a_.state->threshold;
-      return threshold > Type::kSlack ? threshold - Type::kSlack : 0;
-    }
+    if (a_.state->warm) return a_.state->bound;
     // One element for every thread, at a place of its own stretch that looks random, so that no
     // period of the array meets that of the sample.
     constexpr int kShift = Type::kKeyBits - kBinBits;
@@ -585,15 +584,31 @@ class Selection {
     }
   }
 
+  // How far under this threshold the next bound is. Between it and the last bound were some
+  // candidates; as many as are selected, and some more, leave room for thresholds that move.
+  __device__ uint32_t NextSlack(bool buffered) const {
+    if (!buffered) return Type::kSlack;
+    constexpr uint32_t kMore = 1024;
+    const uint64_t slack = low_ - bound_;
+    const uint32_t below = __ldcg(&a_.state->candidates[filter_]) - a_.layout.k;
+    const uint64_t wanted = below > 0 ? slack * (a_.layout.k + kMore) / below : Type::kSlack;
+    // One array may be unlike the next: by steps.
+    const uint64_t least = slack / 4 + 1;
+    const uint64_t most = 4 * slack + Type::kSlack / 16 + 1;
+    const uint64_t next = wanted < least ? least : wanted < most ? wanted : most;
+    return static_cast<uint32_t>(next < Type::kSlack ? next : Type::kSlack);
+  }
+
   // No block reads any of this after the last barrier of the grid.
-  __device__ void LeaveForNextLaunch() {
+  __device__ void LeaveForNextLaunch(bool buffered) {
     for (uint32_t i = Thread(); i < 3 * kBins; i += NumThreads()) {
       a_.state->histograms[i / kBins][i % kBins] = 0;
     }
     if (Thread() == 0) {
+      const uint32_t slack = NextSlack(buffered);
       a_.state->candidates[0] = 0;
       a_.state->candidates[1] = 0;
-      a_.state->threshold = low_;
+      a_.state->bound = low_ > slack ? low_ - slack : 0;
       a_.state->warm = 1;
     }
   }
