@@ -30,6 +30,7 @@ from tfdear.rendezvous.store import CALL_SECONDS, Store
 _Answer = TypeVar("_Answer")
 
 _LOOK_SECONDS = 0.1  # Between two looks whether the job still lives.
+_LEAVE_SECONDS = 5.0
 
 
 class Rendezvous:
@@ -154,6 +155,11 @@ class Rendezvous:
         """Ends this rank's part; rank 0's service ends with it."""
         self.store.leave()
         if self._service is not None:
+            # For ranks that are about to leave, or to hear what rank 0 has heard; those that stay
+            # have been waited for before.
+            deadline = Deadline(_LEAVE_SECONDS)
+            while self._service.present() and not deadline.expired():
+                deadline.pause()
             self._service.stop()
 
 
