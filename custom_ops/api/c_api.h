@@ -28,8 +28,8 @@ TFDEAR_EXPORT int tfdear_group_create(int lane, const char* name, const int* ran
 TFDEAR_EXPORT int tfdear_group_create_over_sockets(int lane, const char* name, const int* ranks,
                                                    int size, int rank_in_group,
                                                    double timeout_seconds, int direct_ranks,
-                                                   const int* sockets, int connections,
-                                                   char* error, int error_size);
+                                                   const int* sockets, int connections, char* error,
+                                                   int error_size);
 // Copies the group's address blob; returns its length, or -1 if `capacity` is too small.
 TFDEAR_EXPORT int tfdear_group_listen(int lane, char* blob, int capacity);
 // CollectiveBackend::Probe.
