@@ -185,6 +185,22 @@ def send_much(job, port, scale):
     assert strangers.resident_bytes(port.pid) - before < _MOST_GROWTH, port
 
 
+_HELLO = struct.Struct("<8s16sIHH")
+
+
+def _job_number(job):
+    """What the ranks have told each other of this job, as one of them sees it."""
+    spy = Store(job.ranks.coordinator, 10.0, certificates.of_rank(_SECRET.encode(), 1))
+    try:
+        for text in spy.directory("exchanged", timeout=20).values():
+            for one in json.loads(text):
+                with contextlib.suppress(ValueError, TypeError, KeyError):
+                    return bytes.fromhex(json.loads(one)["job"])
+    finally:
+        spy.close()
+    raise AssertionError("no number of the job")
+
+
 def show_other_certificates(job, port, scale):
     """They speak TLS, and do not know the secret."""
     contexts = {
@@ -194,15 +210,18 @@ def show_other_certificates(job, port, scale):
     for rank in range(2):
         stranger = certificates.of_rank(_OTHER.encode(), rank)
         contexts[f"rank {rank} of another secret"] = strangers.with_certificate(stranger)
+    data = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9), bytes(32)]
     if port.address != job.control:
+        # All that a rank would say, had it the certificate.
+        data.append(_HELLO.pack(b"tfdear 1", _job_number(job), 2, 0, 0))
         # gRPC takes it; there the certificates decide.
         old = strangers.with_certificate(certificates.of_rank(_SECRET.encode(), 2))
         old.maximum_version = ssl.TLSVersion.TLSv1_2
         contexts["TLS 1.2"] = old
     begun = time.monotonic()
     for name, context in contexts.items():
-        for data in (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9), bytes(32)):
-            assert strangers.told_over_tls(port.address, context, data) == b"", (port, name)
+        for one in data:
+            assert strangers.told_over_tls(port.address, context, one) == b"", (port, name)
     # At once, not when their time is over.
     assert time.monotonic() - begun < _SLACK_SECONDS
 
@@ -370,22 +389,6 @@ def test_what_was_recorded_opens_nothing(tmp_path, undisturbed):
                     assert all(one.is_turned_away for one in visits), visits
             job.go("connecting", "training")
             check_that_nothing_changed(job, undisturbed)
-
-
-_HELLO = struct.Struct("<8s16sIHH")
-
-
-def _job_number(job):
-    """What the ranks have told each other of this job, as one of them sees it."""
-    spy = Store(job.ranks.coordinator, 10.0, certificates.of_rank(_SECRET.encode(), 1))
-    try:
-        for text in spy.directory("exchanged", timeout=20).values():
-            for one in json.loads(text):
-                with contextlib.suppress(ValueError, TypeError, KeyError):
-                    return bytes.fromhex(json.loads(one)["job"])
-    finally:
-        spy.close()
-    raise AssertionError("no number of the job")
 
 
 def test_who_knows_the_secret_and_makes_mistakes_changes_nothing(tmp_path, undisturbed):
