@@ -12,6 +12,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import ssl
 import struct
 import subprocess
@@ -157,7 +158,6 @@ def send_slowly(job, port, scale):
 def stay(job, port, scale):
     """They take the places of ranks, for as long as they may."""
     before, most, batch = strangers.num_files(port.pid), 0, job.batch()
-    limit = _MOST_CONNECTIONS if port.address == job.control else _MOST_HANDSHAKES
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         visiting = pool.submit(
             strangers.visit, port.address, [Strangers(b"", scale.many)], _seconds(job, port)
@@ -167,8 +167,8 @@ def stay(job, port, scale):
             time.sleep(0.01)
         (visits,) = visiting.result()
     assert all(one.is_turned_away and not one.answer for one in visits), (port, visits)
-    # Those that have just been ended are not all closed yet; other strangers are counted too.
-    assert most - before <= limit + 64, (port, before, most)
+    # Rank 0 may have strangers at both of its ports; those that were just ended are not closed yet.
+    assert most - before <= _MOST_CONNECTIONS + _MOST_HANDSHAKES + 32, (port, before, most)
     # Meanwhile the ranks train, if they have begun to.
     assert batch in (0, _LAST_BATCH) or job.batch() > batch
 
@@ -442,27 +442,34 @@ def send_too_much(job):
                 assert code is None or caught.value.code() == code
 
 
-# The last one ends the stream; the others go on, and what belongs there never comes.
+# Frames without bytes, of which zeros are made, stand in nobody's way.
+_HARMLESS = ("zeros", "empty frame")
+
+
 @pytest.mark.parametrize(
     "fault",
     [
         "noise",
         "half a header",
-        *(
-            pytest.param(f, marks=pytest.mark.long)
-            for f in ("zeros", "empty frame", "endless frame")
-        ),
+        *(pytest.param(fault, marks=pytest.mark.long) for fault in ("endless frame", *_HARMLESS)),
     ],
 )
-def test_foreign_bytes_from_a_rank_end_the_job_in_words(tmp_path, fault):
+def test_foreign_bytes_from_a_rank_end_the_job_in_words(tmp_path, undisturbed, fault):
     with Job(tmp_path / "job", lambda rank: {"TFDEAR_TIMEOUT": "8"}, fault) as job:
         job.go("meeting", "connecting", "training")
         codes = job.ranks.wait(timeout=120)
+        if fault in _HARMLESS and codes == [0] * _WORLD_SIZE:
+            check_that_nothing_changed(job, undisturbed)
+            return
         for rank, code in enumerate(codes):
             output = job.ranks.output(rank)
             # It ends by itself, not by a signal.
             assert code > 0, (code, output)
-            assert "rank 2" in output and "Error" in output, output
+            # In words. Whom they name depends on who misses a message first: the sender of what
+            # cannot be read is not known for it in every case.
+            assert re.search(r"Error.*\brank [0-2] \(host \S+, pid \d+\)", output, re.DOTALL), (
+                output
+            )
             assert "terminate called" not in output and "Fatal Python error" not in output, output
 
 
