@@ -2,7 +2,9 @@
 """One rank of three fails in every way there is; the others must say who and why, and end."""
 
 import pathlib
+import re
 import signal
+import time
 
 import pytest
 from ranks import Ranks, run_ranks
@@ -80,6 +82,28 @@ def test_rank_that_does_not_come():
         assert codes[rank] == 1
         assert "was not complete after 6 s" in outputs[rank]
         assert "Rank 1 did not come: rank 1 is alive but waits in no collective" in outputs[rank]
+
+
+def test_a_rank_says_what_it_waits_for_when_it_is_asked():
+    # Rank 1 sleeps in one call, so that no handler of Python's would run there.
+    with Ranks(3, JOB, {"JOB_TIMEOUT": "60"}, arguments=("1", "busy")) as ranks:
+        for rank in (0, 1):
+            ranks.wait_for_output(rank, "training", 90)
+        time.sleep(3)  # Its 30th step comes.
+        for number, words in {
+            0: r"For \d+\.\d s it is in all_reduce float32\[10\] \(#31 in group world\)\. "
+            r"rank 1 is alive but waits in no collective\.\n",
+            1: r"It is in no collective\.\n",
+        }.items():
+            asked = f"rank {number} (host "
+            ranks.processes[number].send_signal(signal.SIGUSR1)
+            ranks.wait_for_output(number, "watched_job.py", 30)
+            output = ranks.output(number)
+            assert re.search(re.escape(asked) + r".* was asked what it waits for", output)
+            assert re.search(words, output), output
+            assert re.search(r'File ".*watched_job\.py", line \d+ in main', output), output
+            # It goes on.
+            assert ranks.processes[number].poll() is None
 
 
 def test_rank_that_cannot_be_reached_by_an_abort_ends_itself():

@@ -23,6 +23,7 @@ from tfdear.job.options import (
     stall_seconds,
     timeline_file,
     trace_file,
+    warn_seconds,
 )
 from tfdear.job.tuner import FIRST_AGREEMENT, Tuner
 from tfdear.monitor import exit_handlers
@@ -99,6 +100,7 @@ class Job:
             heartbeat=options.heartbeat,
             timeout=options.timeout,
             stall_seconds=stall_seconds(),
+            warn_seconds=warn_seconds(),
             cleanup_timeout=options.cleanup_timeout,
         )
         self.monitor.start()

@@ -198,6 +198,11 @@ def stall_seconds(environ: Mapping[str, str] = os.environ) -> float:
     return seconds
 
 
+def warn_seconds(environ: Mapping[str, str] = os.environ) -> float:
+    """Seconds after which a collective is warned of: 30, unless the variable says when."""
+    return stall_seconds(environ) if _STALL_VARIABLE in environ else 30.0
+
+
 def resolve(
     arguments: Mapping[str, object], environ: Mapping[str, str] = os.environ
 ) -> DearOptions:

@@ -23,14 +23,13 @@ from typing import Any, Protocol
 from absl import logging
 
 from tfdear import errors
-from tfdear.monitor import diagnosis, stuck_script, stuck_step
+from tfdear.monitor import diagnosis, stall_report, stuck_script, stuck_step
 from tfdear.rendezvous import process_exit, store_records
 from tfdear.rendezvous.rendezvous import Rendezvous
 
 _CALL_SECONDS = 1.5  # One request to the store.
 _POLL_ON_ONE_MACHINE_SECONDS = 0.2
 _POLL_SECONDS = 1.0
-_WARN_SECONDS = 30.0
 _REPORT_SECONDS = 10.0  # Rank 0 keeps the store open for reports this long after its own end.
 
 
@@ -65,6 +64,7 @@ class Monitor:
         heartbeat: Seconds of silence after which a rank is given up; None: as in the rendezvous.
         timeout: Seconds any collective may take, and ops of a step may wait while nothing happens.
         stall_seconds: A collective that runs longer is compared with those of the other ranks.
+        warn_seconds: One that runs longer is warned of.
         cleanup_timeout: Seconds for which the script may clean up after an abort; see
             `stuck_script`.
     """
@@ -78,6 +78,7 @@ class Monitor:
         heartbeat: float | None = None,
         timeout: float = 300.0,
         stall_seconds: float = 2.0,
+        warn_seconds: float = 30.0,
         cleanup_timeout: float = 60.0,
     ):
         self._rendezvous = rendezvous
@@ -85,6 +86,7 @@ class Monitor:
         self._heartbeat = rendezvous.heartbeat if heartbeat is None else heartbeat
         self._timeout = timeout
         self._stall_seconds = stall_seconds
+        self._warn_seconds = warn_seconds
         self._cleanup_timeout = cleanup_timeout
         self._store = rendezvous.store
         self._rank = rendezvous.rank
@@ -94,6 +96,7 @@ class Monitor:
         local = rendezvous.on_one_machine
         self._poll_seconds = _POLL_ON_ONE_MACHINE_SECONDS if local else _POLL_SECONDS
         self._stuck_step = stuck_step.StuckStep(engine.waits)
+        self._stack_requests = stall_report.stack_requests()
         self._thread = threading.Thread(target=self._run, name="tfdear-monitor", daemon=True)
         self._wake = threading.Event()
         self._lock = threading.Lock()
@@ -252,6 +255,8 @@ class Monitor:
             heartbeat=self._heartbeat,
             stall_seconds=self._stall_seconds,
         )
+        if stacks := self._stack_requests.take():
+            logging.warning("tfdear: %s", stall_report.text_of(snapshot, stacks))
         if 0 in left and self._rank != 0:
             self._rank0_left = True
         if unreachable is not None:
@@ -296,7 +301,7 @@ class Monitor:
     def _warn_of_stalls(self, snapshot: diagnosis.Snapshot) -> None:
         for item in snapshot.in_flight:
             key = (item["group"], item["sequence"])
-            if item["seconds"] < _WARN_SECONDS or key in self._warned:
+            if item["seconds"] < self._warn_seconds or key in self._warned:
                 continue
             self._warned.add(key)
             missing = diagnosis.missing_ranks(snapshot, item)
