@@ -30,7 +30,7 @@ from tfdear.rendezvous.store import CALL_SECONDS, Store
 _Answer = TypeVar("_Answer")
 
 _LOOK_SECONDS = 0.1  # Between two looks whether the job still lives.
-_LEAVE_SECONDS = 5.0
+_LEAVE_SECONDS = 1.0
 
 
 class Rendezvous:
