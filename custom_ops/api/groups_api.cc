@@ -1,0 +1,174 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+// The functions of c_api.h with which groups are made and handed to the engine, and end.
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "custom_ops/api/c_api.h"
+#include "custom_ops/api/c_text.h"
+#include "custom_ops/api/names.h"
+#include "custom_ops/engine/collectives/shared_memory_backend.h"
+#include "custom_ops/engine/collectives/tcp_backend.h"
+#include "custom_ops/engine/engine.h"
+#include "custom_ops/engine/examples/example_store.h"
+#include "custom_ops/engine/examples/registry.h"
+
+namespace {
+
+using tfdear::Engine;
+using tfdear::ExampleStore;
+using tfdear::kNumLanes;
+using tfdear::LaneKind;
+using tfdear::ProcessGroup;
+using tfdear::Registry;
+using tfdear::Report;
+using tfdear::SharedMemoryBackend;
+using tfdear::Status;
+using tfdear::TcpBackend;
+
+// Groups between their creation and the start of the engine, which takes them over. One thread
+// starts them; the mutex lets another one abort them meanwhile, also while Connect() waits for
+// peers, which is the only call made without it.
+struct StartingGroup {
+  std::string name;
+  std::vector<int> ranks;
+  std::unique_ptr<tfdear::CollectiveBackend> backend;
+};
+
+std::array<StartingGroup, kNumLanes>& StartingGroups() {
+  static auto* groups = new std::array<StartingGroup, kNumLanes>;
+  return *groups;
+}
+
+std::mutex& StartingMutex() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
+
+// With StartingMutex() held.
+StartingGroup& Begin(int lane, const char* name, const int* ranks, int size) {
+  StartingGroup& group = StartingGroups()[lane];
+  group = StartingGroup();
+  group.name = name;
+  group.ranks.assign(ranks, ranks + size);
+  return group;
+}
+
+std::vector<std::string> Blobs(const char* const* blobs, const int* lengths, int count) {
+  std::vector<std::string> result;
+  for (int i = 0; i < count; ++i) result.emplace_back(blobs[i], lengths[i]);
+  return result;
+}
+
+}  // namespace
+
+int tfdear_group_create(int lane, const char* name, const int* ranks, int size, int rank_in_group,
+                        const char* bind_address, double timeout_seconds, int direct_ranks,
+                        int transport, int connections, char* error, int error_size) {
+  std::lock_guard<std::mutex> lock(StartingMutex());
+  StartingGroup& group = Begin(lane, name, ranks, size);
+  const Status aborted = Engine::Get()->failure();
+  if (!aborted.ok()) return Report(aborted, error, error_size);
+  const std::chrono::milliseconds timeout(static_cast<int64_t>(timeout_seconds * 1000));
+  Status status;
+  if (static_cast<tfdear::Transport>(transport) == tfdear::Transport::kSharedMemory) {
+    std::unique_ptr<SharedMemoryBackend> backend;
+    const bool gradients = static_cast<LaneKind>(lane) == LaneKind::kGradients;
+    status = SharedMemoryBackend::Create(rank_in_group, size, timeout, &backend,
+                                         gradients ? SharedMemoryBackend::kArenaBytes : 0);
+    group.backend = std::move(backend);
+  } else {
+    std::unique_ptr<TcpBackend> backend;
+    status = TcpBackend::CreateOverGloo(rank_in_group, size, bind_address, timeout, &backend,
+                                        connections);
+    if (status.ok() && direct_ranks >= 0) backend->set_direct_ranks(direct_ranks);
+    group.backend = std::move(backend);
+  }
+  if (status.ok()) group.backend->NameRanks(group.ranks);
+  return Report(status, error, error_size);
+}
+
+int tfdear_group_create_over_sockets(int lane, const char* name, const int* ranks, int size,
+                                     int rank_in_group, double timeout_seconds, int direct_ranks,
+                                     const int* sockets, int connections, char* error,
+                                     int error_size) {
+  tfdear::Sockets owned(size);
+  for (int member = 0; member < size; ++member) {
+    for (int i = 0; member != rank_in_group && i < connections; ++i) {
+      owned.Add(member, sockets[member * connections + i]);
+    }
+  }
+  std::lock_guard<std::mutex> lock(StartingMutex());
+  StartingGroup& group = Begin(lane, name, ranks, size);
+  const Status aborted = Engine::Get()->failure();
+  if (!aborted.ok()) return Report(aborted, error, error_size);
+  const std::chrono::milliseconds timeout(static_cast<int64_t>(timeout_seconds * 1000));
+  std::unique_ptr<TcpBackend> backend;
+  const Status status =
+      TcpBackend::Create(rank_in_group, size, timeout, std::move(owned), &backend);
+  if (!status.ok()) return Report(status, error, error_size);
+  if (direct_ranks >= 0) backend->set_direct_ranks(direct_ranks);
+  backend->NameRanks(group.ranks);
+  group.backend = std::move(backend);
+  return 0;
+}
+
+int tfdear_group_listen(int lane, char* blob, int capacity) {
+  const std::string bytes = StartingGroups()[lane].backend->Listen();
+  if (static_cast<int>(bytes.size()) > capacity) return -1;
+  std::memcpy(blob, bytes.data(), bytes.size());
+  return static_cast<int>(bytes.size());
+}
+
+int tfdear_group_probe(int lane, const char* const* blobs, const int* lengths, int count,
+                       char* error, int error_size) {
+  std::lock_guard<std::mutex> lock(StartingMutex());
+  return Report(StartingGroups()[lane].backend->Probe(Blobs(blobs, lengths, count)), error,
+                error_size);
+}
+
+int tfdear_group_connect(int lane, const char* const* blobs, const int* lengths, int count,
+                         char* error, int error_size) {
+  tfdear::CollectiveBackend* backend;
+  {
+    std::lock_guard<std::mutex> lock(StartingMutex());
+    backend = StartingGroups()[lane].backend.get();
+  }
+  return Report(backend->Connect(Blobs(blobs, lengths, count)), error, error_size);
+}
+
+int tfdear_start(int max_delay_ms, int64_t first_agreement, int tables_first, char* error,
+                 int error_size) {
+  std::lock_guard<std::mutex> lock(StartingMutex());
+  std::array<std::unique_ptr<ProcessGroup>, kNumLanes> groups;
+  for (int i = 0; i < kNumLanes; ++i) {
+    StartingGroup& starting = StartingGroups()[i];
+    if (starting.backend == nullptr) continue;
+    groups[i] =
+        std::make_unique<ProcessGroup>(starting.name, starting.ranks, std::move(starting.backend));
+  }
+  Engine::Options options;
+  options.max_delay_ms = max_delay_ms;
+  options.first_agreement = first_agreement;
+  options.tables_first = tables_first != 0;
+  return Report(Engine::Get()->Start(options, std::move(groups)), error, error_size);
+}
+
+void tfdear_abort(int status_code, const char* message) {
+  const Status cause(static_cast<tfdear::StatusCode>(status_code), message);
+  // First: what is created from now on sees it.
+  Engine::Get()->Abort(cause);
+  // Who waits for an example that a lost rank prepares, or has.
+  for (const auto& store : Registry<ExampleStore>::Get()->All()) store->Close(cause);
+  std::lock_guard<std::mutex> lock(StartingMutex());
+  for (StartingGroup& group : StartingGroups()) {
+    if (group.backend != nullptr) group.backend->Abort(cause);
+  }
+}
