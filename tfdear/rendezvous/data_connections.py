@@ -251,7 +251,8 @@ class DataConnections:
                 _send(handshake.connection, _WELCOME, deadline)
                 handshake.connection = _unguard(handshake.connection, deadline)
             except BaseException:
-                self._admitted.discard(place)
+                with self._lock:
+                    self._admitted.discard(place)
                 raise
             with self._lock:
                 if self._is_closed:
