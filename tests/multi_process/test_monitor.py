@@ -89,16 +89,17 @@ def test_a_rank_says_what_it_waits_for_when_it_is_asked():
     with Ranks(3, JOB, {"JOB_TIMEOUT": "60"}, arguments=("1", "busy")) as ranks:
         for rank in (0, 1):
             ranks.wait_for_output(rank, "training", 90)
-        time.sleep(3)  # Its 30th step comes.
         for number, words in {
             0: r"For \d+\.\d s it is in all_reduce float32\[10\] \(#31 in group world\)\. "
             r"rank 1 is alive but waits in no collective\.\n",
             1: r"It is in no collective\.\n",
         }.items():
             asked = f"rank {number} (host "
-            ranks.processes[number].send_signal(signal.SIGUSR1)
-            ranks.wait_for_output(number, "watched_job.py", 30)
-            output = ranks.output(number)
+            end = time.monotonic() + 60  # Until rank 1 sleeps, and rank 0 waits for it.
+            while not re.search(words, output := ranks.output(number)):
+                assert time.monotonic() < end, output
+                ranks.processes[number].send_signal(signal.SIGUSR1)
+                time.sleep(2)
             assert re.search(re.escape(asked) + r".* was asked what it waits for", output)
             assert re.search(words, output), output
             assert re.search(r'File ".*watched_job\.py", line \d+ in main', output), output
