@@ -5,6 +5,7 @@ The process has one core, on which the thread of tf.data's autotuner goes first:
 be cancelled, it looks before that is noted, and sleeps on.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -59,7 +60,8 @@ class Steps(keras.callbacks.Callback):
         if self.step % 3 == 0:  # In every epoch, when its pipeline runs.
             found = tuners(self.known)
             for thread in found:
-                os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(1))
+                with contextlib.suppress(ProcessLookupError):  # It ended meanwhile.
+                    os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(1))
             self.seen.update(found)
 
     on_train_batch_end = on_test_batch_end = on_predict_batch_end = end
