@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,10 +24,10 @@ using tfdear::ProcessGroup;
 using tfdear::Report;
 using tfdear::Status;
 
-ProcessGroup* GroupOf(int lane) {
-  if (!Engine::Get()->started()) return nullptr;
-  auto* opened = Engine::Get()->lane(static_cast<LaneKind>(lane));
-  return opened == nullptr ? nullptr : opened->group();
+// Keeps its lane meanwhile, which another thread may close.
+std::shared_ptr<ProcessGroup> GroupOf(int lane) {
+  const auto opened = Engine::Get()->lane(static_cast<LaneKind>(lane));
+  return opened == nullptr ? nullptr : std::shared_ptr<ProcessGroup>(opened, opened->group());
 }
 
 }  // namespace
@@ -192,7 +193,7 @@ int tfdear_synchronize(double timeout_seconds, char* error, int error_size) {
 
 int tfdear_in_flight(int lane, uint64_t* sequence, double* seconds, int* waiting_for,
                      char* signature, int capacity) {
-  ProcessGroup* group = GroupOf(lane);
+  const auto group = GroupOf(lane);
   if (group == nullptr) return 0;
   const auto current = group->Current();
   if (!current.has_value()) return 0;
@@ -216,7 +217,7 @@ int64_t tfdear_waits(char* ops, int capacity) {
 
 int tfdear_transport_failure(int* peer, char* message, int capacity) {
   for (int lane = 0; lane < kNumLanes; ++lane) {
-    ProcessGroup* group = GroupOf(lane);
+    const auto group = GroupOf(lane);
     if (group == nullptr) continue;
     const auto failure = group->Failure();
     if (!failure.has_value()) continue;
@@ -246,13 +247,12 @@ int64_t tfdear_events_read(uint64_t* position, int64_t* out, int64_t capacity) {
 int64_t tfdear_now_micros() { return tfdear::EventRecord::NowMicros(); }
 
 int64_t tfdear_opened(int lane) {
-  if (!Engine::Get()->started()) return 0;
-  auto* opened = Engine::Get()->lane(static_cast<LaneKind>(lane));
+  const auto opened = Engine::Get()->lane(static_cast<LaneKind>(lane));
   return opened == nullptr ? 0 : opened->opened();
 }
 
 int tfdear_counters(int lane, uint64_t* collectives, uint64_t* bytes_sent) {
-  ProcessGroup* group = GroupOf(lane);
+  const auto group = GroupOf(lane);
   if (group == nullptr) return 0;
   const auto counters = group->counters();
   *collectives = counters.collectives;

@@ -42,6 +42,9 @@ TFDEAR_EXPORT int tfdear_group_connect(int lane, const char* const* blobs, const
 TFDEAR_EXPORT int tfdear_start(int max_delay_ms, int64_t first_agreement, int tables_first,
                                char* error, int error_size);
 
+// Engine::Stop. Where the engine was not started, it frees the groups that were created.
+TFDEAR_EXPORT int tfdear_stop(double timeout_seconds, char* error, int error_size);
+
 TFDEAR_EXPORT int64_t tfdear_layout_create(const char* name, int lane);
 TFDEAR_EXPORT int tfdear_layout_add(int64_t layout, int data_type, int64_t count, int sparse,
                                     char* error, int error_size);

@@ -101,7 +101,7 @@ Status WaitForSum(int64_t reduction, int tensor, void* out, int64_t bytes, doubl
 int tfdear_collective_run(int lane, int operation, void* data, int64_t count, int data_type,
                           int root, int warm_up, int repeats, double* seconds, char* error,
                           int error_size) {
-  auto* opened = Engine::Get()->lane(static_cast<tfdear::LaneKind>(lane));
+  const auto opened = Engine::Get()->lane(static_cast<tfdear::LaneKind>(lane));
   if (opened == nullptr) {
     return Report(InvalidArgument("this rank alone has no process groups"), error, error_size);
   }

@@ -161,6 +161,16 @@ int tfdear_start(int max_delay_ms, int64_t first_agreement, int tables_first, ch
   return Report(Engine::Get()->Start(options, std::move(groups)), error, error_size);
 }
 
+int tfdear_stop(double timeout_seconds, char* error, int error_size) {
+  {
+    // What a start that failed has left.
+    std::lock_guard<std::mutex> lock(StartingMutex());
+    for (StartingGroup& group : StartingGroups()) group = StartingGroup();
+  }
+  const std::chrono::milliseconds timeout(static_cast<int64_t>(timeout_seconds * 1000));
+  return Report(Engine::Get()->Stop(timeout), error, error_size);
+}
+
 void tfdear_abort(int status_code, const char* message) {
   const Status cause(static_cast<tfdear::StatusCode>(status_code), message);
   // First: what is created from now on sees it.

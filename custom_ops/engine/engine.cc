@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <utility>
 
+#include "custom_ops/engine/base/errors.h"
 #include "custom_ops/engine/schedule/tensor_identity.h"
 
 namespace tfdear {
@@ -15,24 +16,34 @@ Engine* Engine::Get() {
 }
 
 Engine::~Engine() {
+  Lanes lanes;
+  {
+    MutexLock lock(mutex_);
+    lanes.swap(lanes_);
+  }
   // Their threads use everything else.
-  for (auto& lane : lanes_) lane.reset();
+  for (auto& lane : lanes) {
+    if (lane != nullptr) lane->Close(Status(StatusCode::kAborted, "the engine was destroyed"));
+  }
 }
 
 Status Engine::Start(const Options& options,
                      std::array<std::unique_ptr<ProcessGroup>, kNumLanes> groups) {
   MutexLock lock(mutex_);
   if (started_) {
-    return Status(StatusCode::kInvalidArgument,
-                  "the engine of this process was started before: a process can hold one "
-                  "distributed DearStrategy; create it once and use it for every model");
+    return Status(
+        StatusCode::kInvalidArgument,
+        "the engine of this process was started before: a process can hold one "
+        "distributed DearStrategy at a time. Use it for every model, or close() it before "
+        "another one is created");
   }
   if (!failure_.ok()) return failure_;
   started_ = true;
   options_ = options;
+  max_delay_ms_ = options.max_delay_ms;
   for (int i = 0; i < kNumLanes; ++i) {
     if (groups[i] == nullptr) continue;
-    lanes_[i] = std::make_unique<Lane>(static_cast<LaneKind>(i), std::move(groups[i]));
+    lanes_[i] = std::make_shared<Lane>(static_cast<LaneKind>(i), std::move(groups[i]));
     if (options_.tables_first && CarriesGradients(lanes_[i]->kind())) {
       lanes_[i]->group()->set_give_way([this] { right_of_way_.GiveWay(); });
     }
@@ -45,17 +56,63 @@ Status Engine::Start(const Options& options,
   return Status();
 }
 
+Status Engine::Stop(std::chrono::milliseconds timeout) {
+  const Status updates = WaitForUpdates(timeout);
+  Lanes lanes;
+  // Freed without the mutex.
+  std::vector<std::unique_ptr<LayoutEntry>> layouts;
+  std::vector<LookupEntry> lookups;
+  std::vector<std::unique_ptr<CompressionState>> loaded;
+  std::shared_ptr<FusionBufferPool> pool = std::make_shared<FusionBufferPool>(), group_pool;
+  {
+    MutexLock lock(mutex_);
+    started_ = false;
+    was_stopped_ = true;
+    lanes.swap(lanes_);
+    layouts.swap(layouts_);
+    layouts_.resize(layouts.size());
+    lookups.swap(lookups_);
+    lookups_.resize(lookups.size());
+    compressed_ = false;
+    compression_ = Compression();
+    density_ = 1;
+    loaded.swap(loaded_);
+    loads_ = 0;
+    pool.swap(pool_);
+    group_pool.swap(group_pool_);
+  }
+  const Status closed(StatusCode::kAborted,
+                      "the strategy was closed before all of this was done: close() it when no "
+                      "step runs any more");
+  // All before any is closed: a group may wait for work of another one.
+  for (auto& lane : lanes) {
+    if (lane != nullptr) lane->Fail(closed);
+  }
+  right_of_way_.Release();
+  for (auto& lane : lanes) {
+    if (lane != nullptr) lane->Close(closed);
+  }
+  right_of_way_.Reset();
+  return updates;
+}
+
 bool Engine::started() const {
   MutexLock lock(mutex_);
   return started_;
 }
 
+Status Engine::NotStarted() const {
+  if (!was_stopped_) return Internal("the engine was not started before its first use");
+  return InvalidArgument(kOfClosedStrategy);
+}
+
 LevelGroups Engine::GroupsOfLevels() {
-  auto group = [this](LaneKind kind) {
-    Lane* const found = lane(kind);
-    return found == nullptr ? nullptr : found->group();
-  };
-  return {group(LaneKind::kGradientsIntra), group(LaneKind::kGradientsInter)};
+  LevelGroups groups;
+  groups.lane_of_intra = LaneOf(LaneKind::kGradientsIntra);
+  groups.lane_of_inter = LaneOf(LaneKind::kGradientsInter);
+  if (groups.lane_of_intra != nullptr) groups.intra = groups.lane_of_intra->group();
+  if (groups.lane_of_inter != nullptr) groups.inter = groups.lane_of_inter->group();
+  return groups;
 }
 
 Levels Engine::Existing() {
@@ -88,9 +145,7 @@ void Engine::Open(int64_t layout, Opened opened) {
       layout = entry->shared;
       entry = layouts_[layout].get();
     }
-    if (status.ok() && lanes_[static_cast<int>(entry->lane)] == nullptr) {
-      status = Status(StatusCode::kInternal, "the engine was not started before its first use");
-    }
+    if (status.ok() && LaneOf(entry->lane) == nullptr) status = NotStarted();
     if (status.ok() && entry->current == nullptr) status = Fix(entry);
     if (status.ok()) {
       agree = entry->lane == LaneKind::kGradients && entry->agreement.execution > 0 &&
@@ -104,37 +159,49 @@ void Engine::Open(int64_t layout, Opened opened) {
 }
 
 void Engine::OpenNow(int64_t layout, const Opened& opened) {
-  std::shared_ptr<const ReductionLayout> current;
-  CompressionOfStep compression;
-  Lane* lane = nullptr;
+  std::shared_ptr<Lane> lane, prior, delayed;  // Kept by their tickets, once they are opened.
+  std::shared_ptr<Reduction> reduction;
+  Status status;
   {
     MutexLock lock(mutex_);
-    LayoutEntry& entry = *layouts_[layout];
-    current = entry.current;
-    if (compressed_ && entry.lane == LaneKind::kGradients) compression = CompressionOf(&entry);
-    lane = lanes_[static_cast<int>(entry.lane)].get();
+    LayoutEntry* entry = nullptr;
+    status = Find(layout, /*open_to_change=*/false, &entry);
+    if (status.ok()) {
+      lane = LaneOf(entry->lane);
+      prior = LaneOf(LaneKind::kEmbeddingRows);
+      delayed = LaneOf(LaneKind::kDelayedRows);
+      reduction = MakeReduction(entry);
+    }
   }
-  ProcessGroup* group = lane->group();
-  std::shared_ptr<TableRows> tables;
-  if (!current->tables.empty()) {
-    tables = std::make_shared<TableRows>(current->name, current->tables, pool_, &events_,
-                                         this->lane(LaneKind::kEmbeddingRows),
-                                         this->lane(LaneKind::kDelayedRows), options_.max_delay_ms,
-                                         right_of_way(), !current->steps.empty());
-    tables->Open();
-  }
-  auto reduction = std::make_shared<Reduction>(
-      current, group->rank(), group->size(), pool_, &events_, lane, options_.max_delay_ms,
-      GroupsOfLevels(), std::move(compression),
-      lane->kind() == LaneKind::kGradients ? group_pool_ : nullptr, std::move(tables),
-      lane->kind() == LaneKind::kGradients ? right_of_way() : nullptr);
+  if (!status.ok()) return opened(status, nullptr, nullptr);
+  if (reduction->tables() != nullptr) reduction->tables()->Open();
   lane->Open(reduction);
   if (lane->kind() == LaneKind::kGradients) {
+    const ReductionLayout* const current = &reduction->layout();
     const int64_t now = EventRecord::NowMicros();
     events_.Add({EventKind::kStep, reduction->number(), layout,
                  static_cast<int64_t>(current->buckets.size()), now, now});
   }
-  opened(Status(), std::move(reduction), lane);
+  opened(Status(), std::move(reduction), lane.get());
+}
+
+std::shared_ptr<Reduction> Engine::MakeReduction(LayoutEntry* entry) {
+  const bool gradients = entry->lane == LaneKind::kGradients;
+  const std::shared_ptr<const ReductionLayout>& current = entry->current;
+  CompressionOfStep compression;
+  if (compressed_ && gradients) compression = CompressionOf(entry);
+  std::shared_ptr<TableRows> tables;
+  if (!current->tables.empty()) {
+    tables = std::make_shared<TableRows>(
+        current->name, current->tables, pool_, &events_, LaneOf(LaneKind::kEmbeddingRows).get(),
+        LaneOf(LaneKind::kDelayedRows).get(), options_.max_delay_ms, right_of_way(),
+        !current->steps.empty());
+  }
+  Lane* const lane = LaneOf(entry->lane).get();
+  return std::make_shared<Reduction>(current, lane->group()->rank(), lane->group()->size(), pool_,
+                                     &events_, lane, options_.max_delay_ms, GroupsOfLevels(),
+                                     std::move(compression), gradients ? group_pool_ : nullptr,
+                                     std::move(tables), gradients ? right_of_way() : nullptr);
 }
 
 Status Engine::Open(int64_t layout, std::shared_ptr<Reduction>* reduction, Lane** lane) {
@@ -165,14 +232,16 @@ Status Engine::Open(int64_t layout, std::shared_ptr<Reduction>* reduction, Lane*
 
 Status Engine::OpenCollective(LaneKind kind, std::shared_ptr<SingleCollective>* collective,
                               Lane** opened) {
-  Status failed = failure();
-  if (!failed.ok()) return failed;
-  *opened = lane(kind);
-  if (*opened == nullptr) {
-    return Status(StatusCode::kInternal, "the engine was not started before its first use");
+  std::shared_ptr<Lane> found;  // Kept by the ticket, once it is opened.
+  {
+    MutexLock lock(mutex_);
+    if (!failure_.ok()) return failure_;
+    found = LaneOf(kind);
+    if (found == nullptr) return NotStarted();
   }
-  *collective = std::make_shared<SingleCollective>(*opened, &events_);
-  (*opened)->Open(*collective);
+  *collective = std::make_shared<SingleCollective>(found.get(), &events_);
+  found->Open(*collective);
+  *opened = found.get();
   return Status();
 }
 
@@ -181,6 +250,8 @@ void Engine::GiveUp(Ticket* ticket, Lane* its_lane) {
   const auto tables = reduction == nullptr ? nullptr : reduction->tables();
   const bool rows_withdrawn = tables == nullptr || tables->Withdraw();
   if (its_lane->Withdraw(ticket) && rows_withdrawn) return;
+  // Nobody waits for what belongs to a strategy that was closed.
+  if (lane(its_lane->kind()).get() != its_lane) return;
   if (auto* lookup = dynamic_cast<TableLookup*>(ticket); lookup != nullptr && !lookup->complete()) {
     return Abort(Status(
         StatusCode::kAborted,
@@ -198,13 +269,15 @@ void Engine::GiveUp(Ticket* ticket, Lane* its_lane) {
 }
 
 void Engine::Abort(const Status& cause) {
+  Lanes lanes;
   {
     MutexLock lock(mutex_);
     if (!failure_.ok()) return;
     failure_ = cause;
+    lanes = lanes_;
   }
   right_of_way_.Release();
-  for (auto& lane : lanes_) {
+  for (auto& lane : lanes) {
     if (lane != nullptr) lane->Fail(cause);
   }
   pending_.Fail(cause);

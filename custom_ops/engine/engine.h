@@ -26,8 +26,15 @@
 namespace tfdear {
 
 // What kernels talk to: takes gradients, keeps the order of collectives, knows which variables have
-// updates in flight, and turns the first failure into an error on everything that waits. Started
-// once, by the strategy.
+// updates in flight, and turns the first failure into an error on everything that waits. A strategy
+// starts and stops it; one at a time.
+//
+// [Note: closed strategies]
+// What TensorFlow holds outlives the strategy that it was made with: functions with the numbers of
+// layouts and lookups, variant tensors with tickets, variables with numbers. So numbers are never
+// used twice, and what belongs to a strategy that was closed says so in words. A ticket keeps its
+// lane (`lane.h`), and with that the shell of its process group, whose threads and connections are
+// gone. Variables stay what they are: they have no updates in flight, and are read as before.
 class Engine {
  public:
   struct Options {
@@ -49,6 +56,11 @@ class Engine {
 
   // Takes the lanes' process groups. Lanes may be null (a rank alone has none).
   Status Start(const Options& options, std::array<std::unique_ptr<ProcessGroup>, kNumLanes> groups);
+  // Waits until no update is in flight, then ends whatever is still in the lanes with an error,
+  // frees the groups, with their threads and connections, and forgets layouts, lookups and
+  // compression; see [Note: closed strategies]. It stops in any case: an error says what became of
+  // the updates. Start() works again, unless the engine was aborted. Not from a callback.
+  Status Stop(std::chrono::milliseconds timeout);
   bool started() const;
 
   // Layouts are described tensor by tensor while a function is traced and fixed by their first use.
@@ -135,8 +147,11 @@ class Engine {
   EventRecord* events() { return &events_; }
   Waits* waits() { return &waits_; }
   TableCounts* table_counts() { return &table_counts_; }
-  Lane* lane(LaneKind kind) { return lanes_[static_cast<int>(kind)].get(); }
-  int max_delay_ms() const { return options_.max_delay_ms; }
+  std::shared_ptr<Lane> lane(LaneKind kind) {
+    MutexLock lock(mutex_);
+    return LaneOf(kind);
+  }
+  int max_delay_ms() const { return max_delay_ms_.load(std::memory_order_relaxed); }
 
   // Fails everything that waits now and everything later. The first cause wins.
   void Abort(const Status& cause);
@@ -169,8 +184,17 @@ class Engine {
     } held;
   };
 
-  LevelGroups GroupsOfLevels();
-  Levels Existing();
+  static constexpr char kOfClosedStrategy[] =
+      "this function belongs to a strategy that was closed; create the model and compile it in the "
+      "scope of the new one";
+  using Lanes = std::array<std::shared_ptr<Lane>, kNumLanes>;
+
+  const std::shared_ptr<Lane>& LaneOf(LaneKind kind) const TFDEAR_REQUIRES(mutex_) {
+    return lanes_[static_cast<int>(kind)];
+  }
+  Status NotStarted() const TFDEAR_REQUIRES(mutex_);
+  LevelGroups GroupsOfLevels() TFDEAR_REQUIRES(mutex_);
+  Levels Existing() TFDEAR_REQUIRES(mutex_);
   std::pair<int, int> PlaceOfExchange() TFDEAR_REQUIRES(mutex_);
   void TakeUpLoaded(LayoutEntry* entry) TFDEAR_REQUIRES(mutex_);
   SparseExchangeOptions ExchangeOf(const LayoutEntry& entry) const TFDEAR_REQUIRES(mutex_);
@@ -182,9 +206,10 @@ class Engine {
   void Agree(int64_t layout, Opened opened);
   Status Adopt(int64_t layout, const std::vector<int64_t>& words, int64_t interval);
   void OpenNow(int64_t layout, const Opened& opened);
+  std::shared_ptr<Reduction> MakeReduction(LayoutEntry* entry) TFDEAR_REQUIRES(mutex_);
 
   struct LookupEntry {
-    std::shared_ptr<LookupLayout> layout;
+    std::shared_ptr<LookupLayout> layout;  // Null: of a strategy that was closed.
     bool used = false;
     // What looked ahead last; the next lookup takes it.
     std::shared_ptr<TableLookup> ahead;
@@ -194,21 +219,26 @@ class Engine {
       TFDEAR_REQUIRES(mutex_);
 
   EventRecord events_;
-  RightOfWay* right_of_way() { return options_.tables_first ? &right_of_way_ : nullptr; }
+  RightOfWay* right_of_way() TFDEAR_REQUIRES(mutex_) {
+    return options_.tables_first ? &right_of_way_ : nullptr;
+  }
 
   RightOfWay right_of_way_;
   Waits waits_{&events_};
   TableCounts table_counts_;
   PendingUpdates pending_;
-  std::shared_ptr<FusionBufferPool> pool_;
-  std::shared_ptr<FusionBufferPool> group_pool_;  // Of the memory that the group wants; or null.
-  Options options_;
-  std::array<std::unique_ptr<Lane>, kNumLanes> lanes_;
+  std::atomic<int> max_delay_ms_{0};  // Of the options; asked for with every update.
   std::atomic<int64_t> next_variable_{0};
 
   mutable Mutex mutex_;
   bool started_ TFDEAR_GUARDED_BY(mutex_) = false;
-  // And what they hold.
+  bool was_stopped_ TFDEAR_GUARDED_BY(mutex_) = false;
+  Options options_ TFDEAR_GUARDED_BY(mutex_);
+  Lanes lanes_ TFDEAR_GUARDED_BY(mutex_);
+  std::shared_ptr<FusionBufferPool> pool_ TFDEAR_GUARDED_BY(mutex_);
+  // Of the memory that the group wants; or null.
+  std::shared_ptr<FusionBufferPool> group_pool_ TFDEAR_GUARDED_BY(mutex_);
+  // And what they hold. Null: of a strategy that was closed.
   std::vector<std::unique_ptr<LayoutEntry>> layouts_ TFDEAR_GUARDED_BY(mutex_);
   std::vector<LookupEntry> lookups_ TFDEAR_GUARDED_BY(mutex_);
   bool compressed_ TFDEAR_GUARDED_BY(mutex_) = false;

@@ -20,25 +20,29 @@ constexpr int64_t kAskAgain = 2;
 void Engine::Agree(int64_t layout, Opened opened) {
   std::shared_ptr<SingleCollective> collective;
   Lane* lane = nullptr;
-  const Status status = OpenCollective(LaneKind::kControl, &collective, &lane);
+  std::string name;
+  Status status;
+  {
+    MutexLock lock(mutex_);
+    LayoutEntry* entry = nullptr;
+    status = Find(layout, /*open_to_change=*/false, &entry);
+    if (status.ok()) name = entry->name;
+  }
+  if (status.ok()) status = OpenCollective(LaneKind::kControl, &collective, &lane);
   if (!status.ok()) return opened(status, nullptr, nullptr);
   auto message = std::make_shared<PlanAgreement>();
   auto body = [this, layout, message](CollectiveBackend* backend, const Signature& signature,
                                       uint64_t sequence) {
     if (backend->rank() == 0) {
       MutexLock lock(mutex_);
-      LayoutEntry& entry = *layouts_[layout];
-      message->plan.swap(entry.agreement.plan);
-      message->interval = entry.agreement.interval > 0 ? entry.agreement.interval : kAskAgain;
-      entry.agreement.interval = 0;
+      LayoutEntry* entry = nullptr;
+      TFDEAR_RETURN_IF_ERROR(Find(layout, /*open_to_change=*/false, &entry));
+      message->plan.swap(entry->agreement.plan);
+      message->interval = entry->agreement.interval > 0 ? entry->agreement.interval : kAskAgain;
+      entry->agreement.interval = 0;
     }
     return BroadcastAgreement(backend, signature, sequence, message.get());
   };
-  std::string name;
-  {
-    MutexLock lock(mutex_);
-    name = layouts_[layout]->name;
-  }
   // `collective` is kept until the end: nobody else holds it once it was issued.
   collective->Start(std::make_shared<Signature>("broadcast of the plan of '" + name + "'"),
                     std::move(body),
@@ -52,14 +56,15 @@ void Engine::Agree(int64_t layout, Opened opened) {
 
 Status Engine::Adopt(int64_t layout, const std::vector<int64_t>& words, int64_t interval) {
   MutexLock lock(mutex_);
-  LayoutEntry& entry = *layouts_[layout];
-  entry.agreement.execution = entry.executions - 1 + interval;
+  LayoutEntry* entry = nullptr;
+  TFDEAR_RETURN_IF_ERROR(Find(layout, /*open_to_change=*/false, &entry));
+  entry->agreement.execution = entry->executions - 1 + interval;
   if (words.empty()) return Status();
   Plan plan;
   TFDEAR_RETURN_IF_ERROR(Plan::Decode(words, &plan));
-  TFDEAR_RETURN_IF_ERROR(plan.Check(entry.tensors, Existing()));
-  entry.plan = plan;
-  entry.current = ReductionLayout::Make(entry.name, entry.tensors, std::move(plan));
+  TFDEAR_RETURN_IF_ERROR(plan.Check(entry->tensors, Existing()));
+  entry->plan = plan;
+  entry->current = ReductionLayout::Make(entry->name, entry->tensors, std::move(plan));
   return Status();
 }
 

@@ -10,6 +10,7 @@ namespace tfdear {
 Status Engine::Compress(const Compression& compression) {
   MutexLock lock(mutex_);
   for (const auto& entry : layouts_) {
+    if (entry == nullptr) continue;
     if (entry->lane == LaneKind::kGradients && entry->current != nullptr) {
       return Status(StatusCode::kInternal,
                     "compression was set after the first use of layout '" + entry->name + "'");
@@ -104,6 +105,7 @@ Status Engine::SaveCompression(std::vector<char>* state) {
   {
     MutexLock lock(mutex_);
     for (const auto& entry : layouts_) {
+      if (entry == nullptr) continue;
       if (entry->held.loads < loads_) continue;  // A loaded state is about to take its place.
       const std::shared_ptr<const CompressionState> current =
           entry->held.flushed != nullptr ? entry->held.flushed : entry->held.state;

@@ -24,6 +24,7 @@ Status Engine::Find(int64_t layout, bool open_to_change, LayoutEntry** entry) {
                       "in the process that traced it");
   }
   *entry = layouts_[layout].get();
+  if (*entry == nullptr) return InvalidArgument(kOfClosedStrategy);
   if (open_to_change && (*entry)->current != nullptr) {
     return Status(StatusCode::kInternal,
                   "reduction layout '" + (*entry)->name + "' was changed after its first use");
@@ -102,6 +103,7 @@ void Engine::FindShared(int64_t layout) {
     return a == b && a.norms == b.norms && (a.partition == nullptr) == (b.partition == nullptr);
   };
   for (int64_t other = 0; known && other < layout; ++other) {
+    if (layouts_[other] == nullptr) continue;
     const LayoutEntry& earlier = *layouts_[other];
     if (earlier.variables == entry.variables && earlier.lane == entry.lane &&
         earlier.name == entry.name && earlier.momentum == entry.momentum &&

@@ -18,6 +18,7 @@ Status Engine::FindLookup(int64_t lookup, LookupEntry** entry) {
   if (lookup < 0 || lookup >= static_cast<int64_t>(lookups_.size()) || lookups_[lookup].used) {
     return Internal("lookup ", lookup, " does not exist or was changed after its first use");
   }
+  if (lookups_[lookup].layout == nullptr) return InvalidArgument(kOfClosedStrategy);
   *entry = &lookups_[lookup];
   return Status();
 }
@@ -73,25 +74,28 @@ Status Engine::MayPool(int64_t lookup, int table, size_t element_bytes) {
 }
 
 Status Engine::OpenLookup(int64_t lookup, std::shared_ptr<TableLookup>* opened, Lane** its_lane) {
-  *its_lane = lane(LaneKind::kEmbeddings);
-  if (*its_lane == nullptr) return Internal("the engine was not started before its first use");
+  std::shared_ptr<Lane> found;  // Kept by the ticket, once it is opened.
   {
     MutexLock lock(mutex_);
     if (!failure_.ok()) return failure_;
+    found = LaneOf(LaneKind::kEmbeddings);
+    if (found == nullptr) return NotStarted();
     if (lookup < 0 || lookup >= static_cast<int64_t>(lookups_.size())) {
       return InvalidArgument("there is no lookup ", lookup,
                              " in this process: a function that was traced under a DearStrategy "
                              "runs only in the process that traced it");
     }
     LookupEntry& entry = lookups_[lookup];
+    if (entry.layout == nullptr) return InvalidArgument(kOfClosedStrategy);
     entry.used = true;
-    *opened = std::make_shared<TableLookup>(entry.layout, pool_, &events_, *its_lane,
+    *opened = std::make_shared<TableLookup>(entry.layout, pool_, &events_, found.get(),
                                             options_.max_delay_ms, right_of_way());
     (*opened)->LookAhead(lookup);
     (*opened)->SetExpected(std::move(entry.ahead));
     entry.ahead = nullptr;
   }
-  (*its_lane)->Open(*opened);
+  found->Open(*opened);
+  *its_lane = found.get();
   return Status();
 }
 
@@ -99,12 +103,17 @@ Status Engine::OpenLookAhead(TableLookup* lookup, std::shared_ptr<TableLookup>* 
                              Lane** its_lane) {
   *opened = lookup->TakeAhead();
   if (*opened == nullptr) return Internal("a lookup that does not look ahead was asked to");
-  *its_lane = lane(LaneKind::kEmbeddings);
+  std::shared_ptr<Lane> found;
   {
     MutexLock lock(mutex_);
-    lookups_[lookup->layout_number()].ahead = *opened;
+    found = LaneOf(LaneKind::kEmbeddings);
+    if (found == nullptr) return NotStarted();
+    LookupEntry& entry = lookups_[lookup->layout_number()];
+    if (entry.layout == nullptr) return InvalidArgument(kOfClosedStrategy);
+    entry.ahead = *opened;
   }
-  (*its_lane)->Open(*opened);
+  found->Open(*opened);
+  *its_lane = found.get();
   return Status();
 }
 

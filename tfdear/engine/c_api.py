@@ -42,6 +42,7 @@ SIGNATURES: dict[str, tuple] = {
     "tfdear_group_probe": (_INT, _INT, _TEXTS, _INTS, _INT, *_ERROR),
     "tfdear_group_connect": (_INT, _INT, _TEXTS, _INTS, _INT, *_ERROR),
     "tfdear_start": (_INT, _INT, _INT64, _INT, *_ERROR),
+    "tfdear_stop": (_INT, _DOUBLE, *_ERROR),
     "tfdear_layout_create": (_INT64, _TEXT, _INT),
     "tfdear_layout_add": (_INT, _INT64, _INT, _INT64, _INT, *_ERROR),
     "tfdear_layout_set_lane": (_INT, _INT64, _INT, *_ERROR),

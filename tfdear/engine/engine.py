@@ -291,6 +291,16 @@ class Engine:
         state = load().tfdear_waits(ops, _SIGNATURE_BYTES)
         return state, ops.value.decode(errors="replace").splitlines()
 
+    def stop(self, timeout: float) -> None:
+        """Frees groups, layouts and lookups, once no update is in flight.
+
+        It may be started again then, unless it was aborted. It stops in any case.
+
+        Raises:
+            TfdearError: Updates failed, or were still in flight after `timeout` seconds.
+        """
+        call("stop", timeout)
+
     def in_flight(self) -> list[dict]:
         """The collectives that run now, one per busy lane."""
         running = []

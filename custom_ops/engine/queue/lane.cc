@@ -15,6 +15,7 @@ void Lane::Open(std::shared_ptr<Ticket> ticket) {
   {
     MutexLock lock(mutex_);
     ticket->number_ = next_number_++;
+    ticket->lane_of_ticket_ = weak_from_this().lock();
     failure = failure_;
     if (failure.ok()) line_.push_back(ticket);
     // One that waits for nothing, such as the sums of a model without dense weights, would stay.
@@ -70,6 +71,11 @@ void Lane::Fail(const Status& cause) {
   }
   group_->Abort(cause);
   for (auto& ticket : failed) ticket->Fail(cause);
+}
+
+void Lane::Close(const Status& cause) {
+  Fail(cause);
+  group_->Close();
 }
 
 }  // namespace tfdear

@@ -15,6 +15,8 @@
 
 namespace tfdear {
 
+class Lane;
+
 // A place in the order of collectives. Tickets are taken in program order, which all ranks share;
 // the data come later, in any order. A ticket issues its collectives only when every ticket before
 // it has issued all of its own, so all ranks issue the same sequence without negotiation.
@@ -38,6 +40,8 @@ class Ticket {
  private:
   friend class Lane;
   int64_t number_ = -1;
+  // Keeps the lane, where that has owners: a ticket may outlive the strategy that opened it.
+  std::shared_ptr<Lane> lane_of_ticket_;
 };
 
 // Words for a collective of a ticket. A rank that gives up a step before it sent anything goes on
@@ -75,8 +79,8 @@ inline constexpr int kNumLanes = 11;
 // The tickets of one process group in program order. tfdear has one lane for gradients, one for the
 // small collectives that a step waits for (counts of examples, metrics, statistics) and one for
 // what scripts exchange, so that the small ones never queue behind megabytes. Thread safe; no call
-// blocks.
-class Lane {
+// blocks but Close().
+class Lane : public std::enable_shared_from_this<Lane> {
  public:
   Lane(LaneKind kind, std::unique_ptr<ProcessGroup> group)
       : kind_(kind), group_(std::move(group)) {}
@@ -96,6 +100,9 @@ class Lane {
   int64_t opened() const;
   // Every ticket in line and every later one fails with this cause.
   void Fail(const Status& cause);
+  // The same, and ends the group's threads and connections. Whoever still holds a ticket may go on
+  // calling it, and hears the cause. Not from a callback of the group's work.
+  void Close(const Status& cause);
 
  private:
   void AdvanceLocked(Ticket::Reactions* reactions) TFDEAR_REQUIRES(mutex_);

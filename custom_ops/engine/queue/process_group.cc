@@ -19,23 +19,34 @@ constexpr size_t kMostInFlight = 2;
 
 ProcessGroup::ProcessGroup(std::string name, std::vector<int> ranks,
                            std::unique_ptr<CollectiveBackend> backend)
-    : name_(std::move(name)), ranks_(std::move(ranks)), backend_(std::move(backend)) {
+    : name_(std::move(name)),
+      ranks_(std::move(ranks)),
+      rank_(backend->rank()),
+      size_(backend->size()),
+      backend_(std::move(backend)) {
   backend_->NameRanks(ranks_);
   ScopedHelperThreadSignals signals;
   thread_ = std::thread(&ProcessGroup::Loop, this);
 }
 
-ProcessGroup::~ProcessGroup() {
+ProcessGroup::~ProcessGroup() { Close(); }
+
+void ProcessGroup::Close() {
   bool idle;
   {
     MutexLock lock(mutex_);
+    if (stopping_) return;
     stopping_ = true;
     idle = queue_.empty() && started_.empty();
+    // What comes from now on would find no thread.
+    if (idle && cause_.ok()) {
+      cause_ = Status(StatusCode::kAborted, "process group '" + name_ + "' was closed");
+    }
   }
   changed_.notify_all();
   if (!idle) {
     Abort(Status(StatusCode::kAborted,
-                 "process group '" + name_ + "' was destroyed while collectives were under way"));
+                 "process group '" + name_ + "' was closed while collectives were under way"));
   }
   thread_.join();
   {
@@ -44,6 +55,12 @@ ProcessGroup::~ProcessGroup() {
   }
   changed_.notify_all();
   if (completion_thread_.joinable()) completion_thread_.join();
+  std::shared_ptr<CollectiveBackend> closed;  // Freed without the mutex.
+  {
+    MutexLock lock(mutex_);
+    bytes_sent_ = backend_->bytes_sent();
+    closed.swap(backend_);
+  }
 }
 
 std::shared_ptr<Work> ProcessGroup::Run(SignaturePtr signature, Body body,
@@ -69,13 +86,15 @@ std::shared_ptr<Work> ProcessGroup::Run(SignaturePtr signature, Body body,
 void ProcessGroup::Abort(const Status& cause) {
   const Status reason =
       cause.ok() ? Status(StatusCode::kAborted, "aborted without a cause") : cause;
+  std::shared_ptr<CollectiveBackend> backend;
   {
     MutexLock lock(mutex_);
     if (!cause_.ok()) return;
     cause_ = reason;
+    backend = backend_;
   }
   changed_.notify_all();
-  backend_->Abort(reason);
+  if (backend != nullptr) backend->Abort(reason);
 }
 
 void ProcessGroup::Loop() {
@@ -168,7 +187,7 @@ Status ProcessGroup::CauseOf(const Status& error) {
     if (cause_.ok() && !failure_) {
       const int peer = backend_->failed_peer();
       failed_peer_ = peer < 0 ? -1 : GlobalRank(peer);
-      failure_ = Status(error.code(), "rank " + std::to_string(GlobalRank(backend_->rank())) +
+      failure_ = Status(error.code(), "rank " + std::to_string(GlobalRank(rank_)) +
                                           ", process group '" + name_ + "': " + error.message());
     }
     const Clock::time_point start = Clock::now();
@@ -209,8 +228,8 @@ int ProcessGroup::failed_peer() const {
 
 ProcessGroup::Counters ProcessGroup::counters() const {
   Counters counters;
-  counters.bytes_sent = backend_->bytes_sent();
   MutexLock lock(mutex_);
+  counters.bytes_sent = backend_ == nullptr ? bytes_sent_ : backend_->bytes_sent();
   counters.collectives = finished_;
   return counters;
 }

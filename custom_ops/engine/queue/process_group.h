@@ -45,16 +45,16 @@ class ProcessGroup {
   // member; ranks.size() == backend->size().
   ProcessGroup(std::string name, std::vector<int> ranks,
                std::unique_ptr<CollectiveBackend> backend);
-  // Fails what is left in the queue, and joins the thread. Not from a Work's callback.
+  // Close().
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
   const std::string& name() const { return name_; }
-  int rank() const { return backend_->rank(); }  // in this group
-  int size() const { return backend_->size(); }
+  int rank() const { return rank_; }  // in this group
+  int size() const { return size_; }
   const std::vector<int>& ranks() const { return ranks_; }
-  // Memory that all members can reach, or null.
+  // Memory that all members can reach, or null. Before Close().
   std::shared_ptr<FusionMemory> fusion_memory() const { return backend_->fusion_memory(); }
 
   // A collective, or any compound of them, as one entry of the queue. `body` runs on the group's
@@ -70,6 +70,11 @@ class ProcessGroup {
 
   // Fails the current and all later work with `cause`; the first cause stays.
   void Abort(const Status& cause);
+
+  // Fails what is left in the queue and all later work, joins the threads and frees the backend:
+  // its connections and memory. Not from a Work's callback, nor from two threads at once. A second
+  // call does nothing.
+  void Close();
 
   struct InFlight {
     std::string signature;
@@ -117,13 +122,18 @@ class ProcessGroup {
 
   const std::string name_;
   const std::vector<int> ranks_;
-  const std::unique_ptr<CollectiveBackend> backend_;
+  const int rank_;
+  const int size_;
+  // Null once it is closed, which happens with the mutex held, when the group's threads, which need
+  // no mutex to use it, have ended. Shared with whoever aborts meanwhile.
+  std::shared_ptr<CollectiveBackend> backend_;
 
   mutable Mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Entry>> queue_ TFDEAR_GUARDED_BY(mutex_);
   uint64_t next_sequence_ TFDEAR_GUARDED_BY(mutex_) = 0;
   uint64_t finished_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  uint64_t bytes_sent_ TFDEAR_GUARDED_BY(mutex_) = 0;  // By a backend that is gone.
   std::deque<std::shared_ptr<Entry>> started_ TFDEAR_GUARDED_BY(mutex_);  // And not over.
   std::optional<Status> failure_ TFDEAR_GUARDED_BY(mutex_);
   int failed_peer_ TFDEAR_GUARDED_BY(mutex_) = -1;

@@ -21,7 +21,7 @@ Reduction::Reduction(std::shared_ptr<const ReductionLayout> layout, int rank, in
       events_(events),
       lane_(lane),
       max_delay_ms_(max_delay_ms),
-      levels_(levels),
+      levels_(std::move(levels)),
       compression_(std::move(compression)),
       group_pool_(std::move(group_pool)),
       tables_(std::move(tables)),

@@ -25,6 +25,9 @@ namespace tfdear {
 struct LevelGroups {
   ProcessGroup* intra = nullptr;
   ProcessGroup* inter = nullptr;
+  // The lanes that they belong to, which a sum keeps; null where something else keeps them.
+  std::shared_ptr<Lane> lane_of_intra = nullptr;
+  std::shared_ptr<Lane> lane_of_inter = nullptr;
 };
 
 // How the sparse exchanges of one execution go.

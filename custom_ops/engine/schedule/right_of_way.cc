@@ -130,4 +130,13 @@ void RightOfWay::Release() {
   ReleaseIf([](const Waiting&) { return true; });
 }
 
+void RightOfWay::Reset() {
+  MutexLock lock(mutex_);
+  held_.clear();
+  arrived_ = -1;
+  dense_.clear();
+  forward_.clear();
+  changed_.notify_all();
+}
+
 }  // namespace tfdear

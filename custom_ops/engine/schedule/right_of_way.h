@@ -77,6 +77,8 @@ class RightOfWay {
   void VariableWanted(int64_t variable);
   // Whatever is held back now may go.
   void Release();
+  // Forgets all tickets, whose numbers are about to be used again; none of them is under way.
+  void Reset();
 
  private:
   // Rows, and the dense sums that they still wait for once the next vectors are there.

@@ -254,8 +254,27 @@ TEST(ProcessGroup, DestructionFailsWhatIsLeft) {
   EXPECT_TRUE(queued->done());
   for (auto& work : {running, queued}) {
     EXPECT_EQ(work->Wait().code(), StatusCode::kAborted);
-    EXPECT_TRUE(Contains(work->Wait().message(), "'alone' was destroyed"));
+    EXPECT_TRUE(Contains(work->Wait().message(), "'alone' was closed while"));
   }
+}
+
+TEST(ProcessGroup, AClosedOneRefusesWorkAndKeepsItsCounts) {
+  auto group = GroupOfOne();
+  TFDEAR_EXPECT_OK(Barrier(group.get(), "before")->Wait());
+  const auto before = group->counters();
+  group->Close();
+  group->Close();
+  const auto late = Barrier(group.get(), "late");
+  ASSERT_TRUE(late->done());
+  EXPECT_EQ(late->Wait().code(), StatusCode::kAborted);
+  EXPECT_TRUE(Contains(late->Wait().message(), "'alone' was closed")) << late->Wait().message();
+  group->Abort(Status(StatusCode::kUnavailable, "too late"));
+  EXPECT_FALSE(group->Current().has_value());
+  EXPECT_FALSE(group->Failure().has_value());
+  EXPECT_EQ(group->rank(), 0);
+  EXPECT_EQ(group->size(), 1);
+  EXPECT_EQ(group->counters().collectives, before.collectives);
+  EXPECT_EQ(group->counters().bytes_sent, before.bytes_sent);
 }
 
 TEST(ProcessGroup, DifferentCollectivesNeverMixAndEndByAbort) {
