@@ -132,7 +132,7 @@ def start(**monitor_options):
     meeting = rendezvous.connect(cluster.discover(), timeout=60, common=COMMON)
     engine = ByteEngine(meeting)
     watch = monitor.Monitor(meeting, engine, **monitor_options)
-    exit_handlers.install(watch)
+    exit_handlers.install(watch, meeting.ending)
     watch.start()
     return meeting, engine, watch
 

@@ -1,41 +1,88 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Lets a process outlive its script as long as other ranks may need what it holds."""
+"""Where the ranks of a job wait for each other at its end."""
 
-import atexit
 import contextlib
 
 from tfdear import errors
+from tfdear.base.deadline import Deadline
 from tfdear.monitor.monitor import Monitor
+from tfdear.rendezvous import rank_names
 from tfdear.rendezvous.rendezvous import Rendezvous
 from tfdear.rendezvous.store import CALL_SECONDS
+from tfdear.rendezvous.store_protocol import ALL_ENDED, ENDED
 
-_ENDED, _ALL_ENDED = "job/ended", "job/all_ended"
 _PAUSE_SECONDS = 0.1
 
 
 class LastEnd:
-    """Waits, where a script ends without an error, for the ends of those of all ranks.
-
-    There is no other limit: whoever is lost, or fails, ends all ranks by the monitor.
-    """
+    """Waits until all ranks have come to the end of the job."""
 
     def __init__(self, rendezvous: Rendezvous, rank: int, monitor: Monitor):
         self._rendezvous, self._rank, self._monitor = rendezvous, rank, monitor
         self._is_awaited = False
 
     def await_at_exit(self) -> None:
-        """From now on this process stays."""
+        """From now on this process outlives its script, as others may need what it holds.
+
+        It waits, where a script ends without an error, for the ends of those of all ranks. There is
+        no other limit: whoever is lost, or fails, ends all ranks by the monitor.
+        """
         if not self._is_awaited:
             self._is_awaited = True
-            atexit.register(self._wait)
+            self._rendezvous.ending.add(self._wait)
+
+    def meet(self, timeout: float) -> None:
+        """Waits until all ranks are here, or their scripts have ended.
+
+        Raises:
+            JobAbortedError: The job was aborted meanwhile.
+            RendezvousTimeoutError: A rank did not come within `timeout` seconds; the text says
+                which.
+        """
+        deadline = Deadline(timeout)
+        self._come()
+        while True:
+            # Where the store is gone, the monitor finds out why.
+            with contextlib.suppress(errors.StoreUnavailableError):
+                if self._are_all_here():
+                    return
+            self._monitor.check_alive()
+            if deadline.expired():
+                raise errors.RendezvousTimeoutError(
+                    f"all ranks close() a strategy together, so that none closes it while another "
+                    f"one still trains; after {timeout:g} s not all were there. "
+                    + rank_names.came(self._ranks_here(), self._rendezvous.world_size)
+                    + " See what the missing ranks do in their logs."
+                )
+            self._rendezvous.store.wait_for_news(min(_PAUSE_SECONDS, deadline.remaining()))
+
+    def _come(self) -> None:
+        self._rendezvous.store.insert(f"{ENDED}/{self._rank}", "", timeout=CALL_SECONDS)
+
+    def _are_all_here(self) -> bool:
+        """Rank 0 knows who is; the others hear of all."""
+        store = self._rendezvous.store
+        if self._rank > 0:
+            # Rank 0 tells nobody of all when its own script has ended.
+            keys = (ALL_ENDED, "monitor/left/0")
+            return any(store.told_value(key, timeout=CALL_SECONDS) is not None for key in keys)
+        here = store.told(ENDED).keys() | store.told("monitor/left").keys()
+        if len(here) < self._rendezvous.world_size:
+            return False
+        store.insert(ALL_ENDED, "", timeout=CALL_SECONDS)
+        return True
+
+    def _ranks_here(self) -> list[int]:
+        with contextlib.suppress(errors.StoreUnavailableError):
+            store = self._rendezvous.store
+            ended = store.directory(ENDED, timeout=CALL_SECONDS).keys()
+            gone = store.directory("monitor/left", timeout=CALL_SECONDS).keys()
+            return [int(rank) for rank in ended | gone]
+        return [self._rank]
 
     def _wait(self) -> None:
-        store, ranks = self._rendezvous.store, self._rendezvous.world_size
         with contextlib.suppress(errors.StoreUnavailableError):
             if self._monitor.healthy:
-                store.insert(f"{_ENDED}/{self._rank}", "", timeout=CALL_SECONDS)
-            while self._monitor.healthy:
-                if store.wait_for(_ALL_ENDED, timeout=_PAUSE_SECONDS) is not None:
-                    return
-                if self._rank == 0 and len(store.told(_ENDED)) == ranks:
-                    store.insert(_ALL_ENDED, "", timeout=CALL_SECONDS)
+                self._come()
+            while self._monitor.healthy and not self._are_all_here():
+                self._rendezvous.store.wait_for_news(_PAUSE_SECONDS)

@@ -102,6 +102,7 @@ class Monitor:
         self._lock = threading.Lock()
         self._cause: diagnosis.Cause | None = None
         self._closing_since: float | None = None
+        self._has_left = False
         self._reported = False
         self._failure_since: float | None = None
         self._script_failure: dict[str, Any] | None = None
@@ -157,7 +158,8 @@ class Monitor:
         if os.getpid() != self._pid:
             return
         with self._lock:
-            if self._reported or self._cause is not None or self._rendezvous.world_size == 1:
+            over = self._cause is not None or self._closing_since is not None
+            if self._reported or over or self._rendezvous.world_size == 1:
                 return
             self._reported = True
         report = {"error": error, "time": time.time()}
@@ -183,6 +185,10 @@ class Monitor:
         elif self._thread.is_alive():
             self._thread.join(_CALL_SECONDS + self._poll_seconds)
         self._rendezvous.close()
+
+    def leave(self) -> None:
+        """Says, after `close`, that the script goes on without the job: nothing watches it."""
+        self._has_left = True
 
     def _wait_for_others(self) -> None:
         end = time.monotonic() + _REPORT_SECONDS
@@ -342,9 +348,14 @@ class Monitor:
     def _end_stuck_script(self) -> None:
         if stuck_script.is_interactive():
             return
-        stuck_script.wait_until_stuck(
-            self._cleanup_timeout, _REPORT_SECONDS, lambda: self._closing_since
+        is_stuck = stuck_script.wait_until_stuck(
+            self._cleanup_timeout,
+            _REPORT_SECONDS,
+            lambda: self._closing_since,
+            lambda: self._has_left,
         )
+        if not is_stuck:
+            return
         message = self._cause.message if self._cause is not None else ""
         # Printed, not logged: the exit handlers may have shut logging down.
         print(

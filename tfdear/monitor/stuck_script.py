@@ -23,19 +23,25 @@ def is_interactive() -> bool:
 
 
 def wait_until_stuck(
-    cleanup_timeout: float, grace_seconds: float, closing_since: Callable[[], float | None]
-) -> None:
-    """Returns when the script has not moved for as long as it may clean up.
+    cleanup_timeout: float,
+    grace_seconds: float,
+    closing_since: Callable[[], float | None],
+    has_left: Callable[[], bool],
+) -> bool:
+    """Whether the script has not moved for as long as it may clean up.
 
-    The main thread may stay at one instruction for `cleanup_timeout` seconds; exit handlers, which
-    started at `closing_since` by `time.monotonic`, may take `grace_seconds` more, to wait for other
-    ranks. A checkpoint that is being written may be finished.
+    False once it has left the job, and goes on without it. The main thread may stay at one
+    instruction for `cleanup_timeout` seconds; what closes the job, since `closing_since` by
+    `time.monotonic`, may take `grace_seconds` more, to wait for other ranks. A checkpoint that is
+    being written may be finished.
     """
     main = threading.main_thread().ident
     position, since = None, time.monotonic()
     last_write = time.monotonic() + _WRITE_SECONDS
     while True:
         time.sleep(_POLL_SECONDS)
+        if has_left():
+            return False
         now = time.monotonic()
         frames = sys._current_frames()
         if now < last_write and any(map(_writes_checkpoint, frames.values())):
@@ -44,14 +50,14 @@ def wait_until_stuck(
         closing = closing_since()
         if closing is not None:
             if now - max(closing, since) >= cleanup_timeout + grace_seconds:
-                return
+                return True
             continue
         frame = frames.get(main or 0)
         current = (id(frame), frame.f_lasti) if frame is not None else None
         if current != position:
             position, since = current, now
         if now - since >= cleanup_timeout:
-            return
+            return True
 
 
 def _writes_checkpoint(frame: types.FrameType | None) -> bool:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import socket
@@ -14,6 +13,7 @@ import tensorflow as tf
 
 from tfdear import errors
 from tfdear.base.deadline import Deadline
+from tfdear.base.ending import Ending
 from tfdear.measure import clock
 from tfdear.rendezvous import (
     addresses,
@@ -60,6 +60,9 @@ class Rendezvous:
         # The node of every rank.
         self.nodes = nodes.of_ranks(descriptions)
         self._exchanges: dict[str, int] = {}
+        # Whoever uses it alone need not close it.
+        self.ending = Ending()
+        self.ending.add(self.close)
         # Set by the monitor. Raises when the job was aborted, so that no rank goes on polling the
         # store for one that will not come.
         self.check_alive: Callable[[], None] = lambda: None
@@ -198,9 +201,6 @@ def connect(
     except errors.RendezvousError as error:
         meeting.refuse(error)
         raise
-    met = Rendezvous(
+    return Rendezvous(
         cluster, meeting.store, meeting.service, meeting.certificate, descriptions, heartbeat
     )
-    # Whoever uses it alone need not close it.
-    atexit.register(met.close)
-    return met

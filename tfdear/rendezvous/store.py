@@ -7,7 +7,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -54,6 +54,7 @@ class Store:
         self._leaves = False
         self._stream: Any = None
         self._to_send: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._threads: list[threading.Thread] = []
         # Why the stream ended, if it did.
         self._broken: grpc.RpcError | None = None
 
@@ -84,13 +85,11 @@ class Store:
         stream = self._channel.stream_stream(
             f"/{store_protocol.SERVICE}/Join", store_protocol.encode, store_protocol.decode
         )
-        self._to_send = queue.Queue()
-        self._to_send.put({"rank": rank, "description": description})
+        self._to_send = to_send = queue.Queue()
+        to_send.put({"rank": rank, "description": description})
         answers: queue.Queue[dict[str, Any] | grpc.RpcError] = queue.Queue()
-        self._stream = stream(iter(self._to_send.get, None))
-        threading.Thread(
-            target=self._read, args=(self._stream, answers), name="tfdear-told", daemon=True
-        ).start()
+        self._stream = stream(iter(to_send.get, None))
+        self._start(self._read, "tfdear-told", self._stream, to_send, answers)
         try:
             answer = answers.get(timeout=max(timeout, 0.001))
         except queue.Empty:
@@ -106,8 +105,15 @@ class Store:
                 f"{answer['world_size']}, and this process is rank {rank} of another one. Give it "
                 "the address of its own job."
             )
-        threading.Thread(target=self._pulse, name="tfdear-pulse", daemon=True).start()
+        if "joined" not in answer:  # See [Note: one job after another].
+            raise self._unavailable("Join", f"the job has ended for rank {rank}", refused=False)
+        self._start(self._pulse, "tfdear-pulse")
         return None
+
+    def _start(self, work: Callable[..., None], name: str, *arguments: Any) -> None:
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        self._threads.append(threading.Thread(target=work, args=arguments, name=name, daemon=True))
+        self._threads[-1].start()
 
     @property
     def was_joined(self) -> bool:
@@ -177,11 +183,16 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Closes the connection, and ends the threads that serve it."""
         self._to_send.put(None)
         self._channel.close()
+        end = time.monotonic() + _LEAVE_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
 
-    def _read(self, stream: Iterator[dict[str, Any]], answers: queue.Queue) -> None:
+    def _read(
+        self, stream: Iterator[dict[str, Any]], to_send: queue.Queue, answers: queue.Queue
+    ) -> None:
         error: grpc.RpcError | None = None
         try:
             answer = next(stream, {})
@@ -197,6 +208,7 @@ class Store:
         # Rank 0 ends a stream in good order only where this rank leaves.
         ended = error or grpc.RpcError("the stream has ended")
         answers.put(ended)
+        to_send.put(None)  # Else gRPC's thread would wait for more.
         with self._changed:
             if self._joined and not self._leaves:
                 self._broken = ended
@@ -204,8 +216,11 @@ class Store:
             self._changed.notify_all()
 
     def _pulse(self) -> None:
-        while self._joined:
-            time.sleep(store_protocol.pulse_seconds(self._heartbeat))
+        seconds = store_protocol.pulse_seconds(self._heartbeat)
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: not self._joined, seconds):
+                    return
             self._to_send.put({})
 
     def _call(self, method: str, request: dict[str, Any], timeout: float) -> dict[str, Any]:

@@ -7,6 +7,8 @@ import json
 from typing import Any
 
 SERVICE = "tfdear.Store"
+# Keys with which a job ends; below the first, each rank says that it comes to its end.
+ENDED, ALL_ENDED = "job/ended", "job/all_ended"
 _MOST_BYTES = 64 << 20  # Of a message: far above what ranks send, far below what hurts.
 _LONGEST_PULSE_SECONDS = 1.0
 
@@ -26,8 +28,8 @@ def is_pushed(key: str, rank: int) -> bool:
 
     All hear of what ends a wait or the job. Rank 0 alone collects what each rank has to say.
     """
-    to_all = ("start/verdict", "monitor/", "lost/", "exchanged/", "job/all_ended")
-    to_rank_0 = ("start/", "exchange/", "job/ended/")
+    to_all = ("start/verdict", "monitor/", "lost/", "exchanged/", ALL_ENDED)
+    to_rank_0 = ("start/", "exchange/", ENDED + "/")
     return key.startswith(to_all) or (rank == 0 and key.startswith(to_rank_0))
 
 

@@ -6,6 +6,11 @@ not announced is the end of its rank, and what others must know comes through it
 polls. gRPC answers signs of life without Python, so a rank whose script holds the interpreter for
 long is not taken for dead.
 
+[Note: one job after another]
+A process may take part in a job, and then in another one at the same address. A rank may come to
+the next job before rank 0 has ended this one: it is turned away, and tries again until the service
+of the next job listens, as ranks do that start before rank 0.
+
 [Note: signs of life]
 Both ends of a stream send a ping after half a heartbeat without a byte and wait half a heartbeat
 for its answer. The kernel closes the connections of a process that was killed, so that its stream
@@ -66,6 +71,7 @@ class StoreService:
         self._last_sign: dict[int, float] = {}
         self._thread = threading.Thread(target=self._run, name="tfdear-store", daemon=True)
         self._seen: set[int] = set()
+        self._left: set[int] = set()  # Those that said so.
         self._listens = threading.Event()
         self._error: Exception | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -176,7 +182,12 @@ class StoreService:
         request = await anext(requests)
         rank, description = int(request["rank"]), str(request["description"])
         other = self._entries.get(f"start/rank/{rank}")
-        if rank in self._present or (other is not None and not _same_process(other, description)):
+        same = other is not None and _same_process(other, description)
+        if store_protocol.ALL_ENDED in self._entries or (same and rank in self._left):
+            # See [Note: one job after another].
+            yield {"ended": True}
+            return
+        if rank in self._present or (other is not None and not same):
             yield {"other": other}
             return
         if not 0 <= rank < self._world_size and self._has_started():
@@ -205,7 +216,9 @@ class StoreService:
         finally:
             listener.cancel()
             del self._present[rank]
-            if not leaves:
+            if leaves:
+                self._left.add(rank)
+            else:
                 self._lose(rank)
 
     def _has_started(self) -> bool:

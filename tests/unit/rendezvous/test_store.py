@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -281,3 +282,37 @@ def test_strangers_fill_no_place_of_a_rank_for_long():
                         break
                     assert time.monotonic() < end
                     time.sleep(0.1)
+
+
+def test_who_has_left_is_turned_away_and_comes_to_the_next_job():
+    """A rank closes its strategy and creates another one before rank 0 has closed its own."""
+    with service() as (_, address):
+        with client(address, 1) as first:
+            assert first.join(1, description(), timeout=5) is None
+        with client(address, 1) as again:
+            with pytest.raises(errors.StoreUnavailableError, match="job has ended for rank 1"):
+                again.join(1, description(), timeout=5)
+            assert not again.was_joined
+        with client(address, 2) as other:
+            assert other.join(2, description(), timeout=5) is None
+            other.insert("job/all_ended", "", timeout=5)
+        with client(address, 0) as late:
+            with pytest.raises(errors.StoreUnavailableError, match="has ended for rank 0"):
+                late.join(0, description(), timeout=5)
+    certificate = certificates.of_rank(SECRET, 0)
+    following = StoreService(address, "127.0.0.1", 3, 2.0, certificate)
+    following.start()
+    try:
+        with client(address, 1) as store:
+            assert store.join(1, description(), timeout=5) is None
+    finally:
+        following.stop()
+
+
+def test_a_store_that_has_left_has_no_threads():
+    with service() as (_, address):
+        before = threading.active_count()
+        with client(address, 1, heartbeat=60.0) as store:
+            assert store.join(1, description(), timeout=5) is None
+            assert threading.active_count() > before
+        until(lambda: threading.active_count() == before)
