@@ -4,7 +4,7 @@
 import tensorflow as tf
 
 from tfdear.base import memory as memory_module
-from tfdear.base.checks import is_whole
+from tfdear.base.checks import is_number, is_whole
 from tfdear.base.sizes import bytes_of
 from tfdear.job import job as job_module
 
@@ -23,6 +23,15 @@ def check_choices(**given: str) -> None:
             raise ValueError(f"`{name}` must be one of {_CHOICES[name]}. Received: {value!r}")
 
 
+def check_rate(max_rate: float | None) -> None:
+    """Raises a ValueError for what is no limit of bytes per second."""
+    if max_rate is not None and (not is_number(max_rate) or max_rate <= 0):
+        raise ValueError(
+            "`max_rate` must be a positive number of bytes per second, or None. Received: "
+            f"{max_rate!r}"
+        )
+
+
 def job_of(strategy: tf.distribute.Strategy) -> job_module.Job:
     """The job of a strategy; raises a ValueError if it has none."""
     job = getattr(strategy, "_job", None)
@@ -31,6 +40,7 @@ def job_of(strategy: tf.distribute.Strategy) -> job_module.Job:
             "`strategy` must be a tfdear.DearStrategy, or None. Received: "
             f"{type(strategy).__name__}"
         )
+    job.check_open()
     return job
 
 

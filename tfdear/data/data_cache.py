@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdear._private import seams
-from tfdear.base.checks import is_number, is_whole
+from tfdear.base.checks import is_whole
 from tfdear.base.sizes import bytes_of
 from tfdear.data import (
     cache_options,
@@ -133,11 +133,7 @@ class DataCache:
                     f"`{name}` must be a whole number from {least}. Received: {value!r}"
                 )
         cache_options.check_choices(placement=placement, disk_holds=disk_holds, on_error=on_error)
-        if max_rate is not None and (not is_number(max_rate) or max_rate <= 0):
-            raise ValueError(
-                "`max_rate` must be a positive number of bytes per second, or None. Received: "
-                f"{max_rate!r}"
-            )
+        cache_options.check_rate(max_rate)
         if isinstance(source, tf.data.Dataset):
             source = DatasetRecords(source)
         self._job = job_module.current() if strategy is None else cache_options.job_of(strategy)
@@ -182,6 +178,8 @@ class DataCache:
             self._store, self._reads, len(source) if of_node is None else of_node
         )
         self._end_telling: Callable[[], object] = lambda: None
+        if self._job is not None:
+            self._job.close_with(self)
         if self._disk is not None:
             # The index of what was written, also where the script ends without `close`.
             weakref.finalize(self, self._disk.close)
@@ -319,7 +317,10 @@ class DataCache:
         return dataclasses.asdict(self._filling.progress())
 
     def close(self) -> None:
-        """Ends the preparation. What is in memory is freed when no data set holds it any more."""
+        """Ends the preparation. What is in memory is freed when no data set holds it any more.
+
+        A strategy that is closed does it for its caches.
+        """
         self._end_telling()
         self._store.close()
         if self._disk is not None:

@@ -1,11 +1,15 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """This process and the others of its job: what is started, and in which order."""
 
-from typing import Any
+import contextlib
+import weakref
+from typing import Any, Protocol
 
 from absl import logging
 
 import tfdear
+from tfdear import errors
+from tfdear.base.ending import Ending
 from tfdear.engine.engine import Engine
 from tfdear.engine.event_reader import EventReader
 from tfdear.engine.first_plan import FirstPlan
@@ -39,21 +43,31 @@ _current: "Job | None" = None
 
 
 def current() -> "Job | None":
-    """The job that this process has started last; None: it has started none."""
+    """The job that this process has started last; None: it has started none, or closed it."""
     return _current
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
 
 
 class Job:
     """Starts what a strategy needs of its own process and of the others, and holds it.
 
-    Raises a TfdearError if the ranks do not fit together or did not all come in time, a ValueError
-    if the environment describes no valid cluster, or not one for the collective.
+    Raises a TfdearError if the ranks do not fit together or did not all come in time, or an earlier
+    job of this process has failed; a ValueError if the environment describes no valid cluster, or
+    not one for the collective, or a job of several ranks is open in this process.
     """
 
     def __init__(self, options: DearOptions, cluster_resolver=None):
         self.options = options
         self.engine = Engine()
+        self.is_open = True
+        # What is closed before the job is, where it is still in use.
+        self._to_close: weakref.WeakSet[_Closable] = weakref.WeakSet()
         cluster = discover(cluster_resolver)
+        if cluster.world_size > 1:
+            _check_may_start(self.engine)
         self.source = cluster.source
         self.rank = cluster.rank
         self.world_size = cluster.world_size
@@ -65,7 +79,10 @@ class Job:
         self.table_choice: TableChoice | None = None
         # Which buckets are compressed, if any.
         self.sparse_buckets: SparseBuckets | None = None
+        # Numbered on through all jobs of this process.
+        self._first_event = EventReader.next_event()
         if self.world_size == 1:
+            self.ending = Ending()
             self.node = Node(node_rank=0, num_nodes=1, local_rank=0, local_size=1)
             self.groups = ProcessGroups(options, 0, [self.node])
             self.links = Links(self.groups)
@@ -86,11 +103,16 @@ class Job:
                 CHECK_DATA_VARIABLE: str(int(checks_data())),
             },
         )
+        self.ending = self._rendezvous.ending
         self.node = self._rendezvous.nodes[self.rank]
         self.cluster_resolver = cluster_resolver or make_cluster_resolver(
             cluster, self._rendezvous.hosts
         )
-        self.groups = ProcessGroups(options, self.rank, self._rendezvous.nodes)
+        try:
+            self.groups = ProcessGroups(options, self.rank, self._rendezvous.nodes)
+        except ValueError:
+            self.ending.run()  # All ranks see it alike, and may try again.
+            raise
         self.links = Links(self.groups)
         # From here on the others name a rank that fails or dies.
         self.monitor = Monitor(
@@ -104,7 +126,7 @@ class Job:
             cleanup_timeout=options.cleanup_timeout,
         )
         self.monitor.start()
-        exit_handlers.install(self.monitor, drain=self._drain)
+        exit_handlers.install(self.monitor, self.ending, drain=self._drain)
         self.last_end = LastEnd(self._rendezvous, self.rank, self.monitor)
         try:
             self._start(self.monitor)
@@ -160,7 +182,7 @@ class Job:
         if self.rank == 0:
             self.tuner = Tuner(
                 self.engine,
-                EventReader(),
+                self.event_reader(),
                 options.fusion,
                 options.planned_schedule,
                 self.costs,
@@ -168,8 +190,78 @@ class Job:
                 trace_file=trace_file(),
             )
 
+    def check_open(self) -> None:
+        """Raises a TfdearError when the job was closed."""
+        if not self.is_open:
+            raise errors.TfdearError(
+                "this DearStrategy was closed. Create another one, and in its scope the model, its "
+                "optimizer and whatever else has variables; those of the closed one can still be "
+                "read and saved."
+            )
+
+    def close_with(self, closable: _Closable) -> None:
+        """Closes something with the job, unless nobody else holds it by then."""
+        self._to_close.add(closable)
+
+    def close(self, failure: BaseException | None = None) -> None:
+        """Ends the job in this process, which may start another one then.
+
+        All ranks call it together, once no step runs any more; a second call does nothing. After a
+        `failure` of this rank, or of the job, it waits for nobody, and this process cannot start
+        another job.
+
+        Raises:
+            RendezvousTimeoutError: A rank did not come within the timeout; the text says which.
+            TfdearError: The job was aborted meanwhile, or updates failed. It is closed all the
+                same.
+        """
+        global _current
+        if not self.is_open:
+            return
+        monitor = self.monitor
+        error = failure
+        if monitor is not None and failure is None and monitor.healthy:
+            error = self._meet()
+        self.is_open = False
+        if _current is self:
+            _current = None
+        if monitor is not None and error is not None:
+            monitor.report_failure(exit_handlers.text_of(error))
+        healthy = monitor is None or monitor.healthy
+        if not healthy:
+            # The others know why by now. Nothing below may wait for them.
+            self.engine.abort("aborted", f"rank {self.rank} has left the job: {error}")
+        for closable in list(self._to_close):
+            closable.close()
+        if self.tuner is not None:
+            self.tuner.close()
+        try:
+            self.ending.run()
+        finally:
+            if monitor is not None:
+                monitor.leave()
+                with contextlib.nullcontext() if healthy else contextlib.suppress(Exception):
+                    self.engine.stop(self.options.timeout)
+        if error is not None and error is not failure:
+            raise error
+
+    def _meet(self) -> BaseException | None:
+        """Waits for the updates in flight, then for all ranks; returns what went wrong."""
+        assert self.last_end is not None
+        try:
+            self._drain()
+            self.last_end.meet(self.options.timeout)
+        except BaseException as error:  # An interrupt, too: the others must hear of it.
+            return error
+        return None
+
+    def event_reader(self) -> EventReader:
+        """Reads what the engine has recorded of this job."""
+        return EventReader(self._first_event)
+
     def exchange(self, value: str) -> list[str]:
         """The values of all ranks, in the order of the ranks. All ranks must call it together."""
+        self.check_open()
         return self._rendezvous.exchange("exchange", value, timeout=self.options.init_timeout)
 
     def exchange_integers(self, value: int) -> list[int]:
@@ -208,3 +300,19 @@ class Job:
 
     def _drain(self) -> None:
         self.engine.synchronize(self.options.timeout)
+
+
+def _check_may_start(engine: Engine) -> None:
+    """Raises where this process cannot take part in another job of several ranks."""
+    if _current is not None and _current.world_size > 1:
+        raise ValueError(
+            "a DearStrategy of several ranks is open in this process, which can hold one at a "
+            "time. Use it for every model, or close() it on all ranks before another one is "
+            "created."
+        )
+    cause = engine.aborted()
+    if cause is not None:
+        raise errors.TfdearError(
+            "the job of an earlier DearStrategy of this process has failed, so that it cannot take "
+            f"part in another one. Start the process again. What failed: {cause}"
+        )

@@ -1,9 +1,8 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""TFDEAR_TIMELINE=FILE: each rank writes what its engine recorded when the script ends."""
+"""TFDEAR_TIMELINE=FILE: each rank writes what its engine recorded when the job ends."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import socket
@@ -13,7 +12,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tfdear import errors
-from tfdear.engine.event_reader import EventReader
 from tfdear.job import options
 from tfdear.measure import clock, timeline
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TimelineRecorder:
-    """Writes one rank's timeline at the end of its script, also when the job failed.
+    """Writes one rank's timeline when its strategy is closed or its script ends, also by a failure.
 
     All ranks must create it together, once collectives work: they measure their clocks. `path` is
     the same for all; each adds its number to the name. `gather` gives a list of integers to all
@@ -44,14 +42,14 @@ class TimelineRecorder:
         measured = clock.measure(job.rank, gather, now_micros)
         shared = identities[job.rank] == identities[0]
         self._offset = clock.ClockOffset(0.0, 0.0, "shared") if shared else measured
-        # Runs before the monitor is closed, because it is registered later.
-        atexit.register(self._write)
+        # Before the monitor is closed, because it is added later.
+        job.ending.add(self._write)
 
     def _write(self) -> None:
         # The timeline of a job that failed ends at the failure.
         with contextlib.suppress(errors.TfdearError):
             self._job.engine.synchronize(self._job.options.timeout)
-        reader = EventReader()
+        reader = self._job.event_reader()
         try:
             rows = reader.read_rows()
             trace = timeline.make(

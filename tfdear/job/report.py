@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tfdear.base import names
-from tfdear.engine import event_reader
 from tfdear.engine import events as event_record
 from tfdear.engine import plan as engine_plan
 from tfdear.measure import steps as statistics
@@ -25,7 +24,7 @@ class StrategyStatistics:
     def __init__(self, job: job_module.Job):
         self._job = job
         self._steps = statistics.StepStatistics()
-        self._reader = event_reader.EventReader() if job.world_size > 1 else None
+        self._reader = job.event_reader() if job.world_size > 1 else None
 
     def take(self) -> dict:
         """Sums up what happened since the last call; see `DearStrategy.statistics`."""

@@ -15,7 +15,6 @@ import copy
 import dataclasses
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -49,6 +48,7 @@ FIRST_AGREEMENT = 4
 _HEADROOM = 1.25
 _POLL_SECONDS = 0.02
 _IDLE_POLL_SECONDS = 0.5
+_CLOSE_SECONDS = 60.0  # The search for a plan takes less.
 # A step that runs while plans change belongs to neither.
 _CHANGING_STEPS = 1
 _WATCH_STEPS = 50
@@ -141,6 +141,7 @@ class Tuner:
         self._mutex = threading.Lock()
         self._layouts: dict[int, _Layout] = {}
         self._thread: threading.Thread | None = None
+        self._is_closed = threading.Event()
 
     def add_layout(
         self,
@@ -161,11 +162,16 @@ class Tuner:
                 self._thread = threading.Thread(target=self._run, name="tfdear_tuner", daemon=True)
                 self._thread.start()
 
+    def close(self) -> None:
+        """Ends the thread; it may be in the middle of a plan."""
+        self._is_closed.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_SECONDS)
+
     def _run(self) -> None:
         try:
             idle = False
-            while True:
-                time.sleep(_IDLE_POLL_SECONDS if idle else _POLL_SECONDS)
+            while not self._is_closed.wait(_IDLE_POLL_SECONDS if idle else _POLL_SECONDS):
                 if self._engine.aborted() is not None:
                     return
                 idle = self._advance()

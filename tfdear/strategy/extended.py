@@ -126,6 +126,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
     def _create_variable(
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
     ) -> tf.Variable:
+        self._job.check_open()
         owner = kwargs.pop("colocate_with", None)
         with tf.device(self._device):
             strategy = self._container_strategy()
@@ -157,6 +158,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
     def _experimental_distribute_dataset(
         self, dataset: tf.data.Dataset, options: tf.distribute.InputOptions | None
     ) -> object:
+        self._job.check_open()
         self._check_input_options(options)
         return self._data_sets.distribute(dataset)
 
@@ -176,6 +178,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
         options: tf.distribute.InputOptions | None,
     ) -> object:
+        self._job.check_open()
         self._check_input_options(options)
         context = _tf_private.distribute_lib.InputContext(
             self._job.world_size, self._job.rank, self._job.world_size
@@ -202,6 +205,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
     def _call_for_each_replica(
         self, fn: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> object:
+        self._job.check_open()
         strategy = self._container_strategy()
         with tf.device(self._device):
             if not self.is_distributed_dear:
@@ -318,6 +322,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         destinations: object,
         options: Options | None,
     ) -> object:
+        self._job.check_open()
         ignored_options.warn(options)
         if not self.is_distributed_dear:
             return value

@@ -1,6 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """`DearStrategy`: data-parallel training whose communication hides behind computation."""
 
+import types
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,8 +12,8 @@ from absl import logging
 
 from tfdear.compression import compressor as compressor_module
 from tfdear.data import empty_batch
-from tfdear.engine import event_reader, library
 from tfdear.engine import events as events_module
+from tfdear.engine import library
 from tfdear.fusion import planner as planner_module
 from tfdear.gradients import collectives as collectives_module
 from tfdear.integrations.keras import residuals, seams
@@ -28,19 +29,24 @@ from tfdear.strategy import ignored_options, table_report, unused_devices
 class DearStrategy(tf.distribute.MirroredStrategy):
     """Trains one model on several processes, with gradients exchanged behind computation.
 
-    Use it in place of `tf.distribute.MultiWorkerMirroredStrategy`: create it before any other
-    TensorFlow object, build and compile the model in its `scope()`, and call `fit` with datasets
-    of the global batch size. Every process runs the same script; started alone, a process trains
-    by itself. Gradients are reduce-scattered while the backward pass runs and all-gathered while
-    the next forward pass runs; each variable's optimizer update happens as soon as its gradient is
-    there, and whatever reads the variable waits for it, so results are those of synchronous SGD.
+    Use it in place of `tf.distribute.MultiWorkerMirroredStrategy`: build and compile the model in
+    its `scope()`, and call `fit` with datasets of the global batch size. Every process runs the
+    same script; started alone, a process trains by itself. Gradients are reduce-scattered while the
+    backward pass runs and all-gathered while the next forward pass runs; each variable's optimizer
+    update happens as soon as its gradient is there, and whatever reads the variable waits for it,
+    so results are those of synchronous SGD.
 
     What Keras itself prints (progress bars, `model.summary()`) is shown by rank 0 alone;
     `keras.config.enable_interactive_logging()` brings it back on a rank.
 
     Arguments that are None come from the environment variable `TFDEAR_<NAME>`, else the default.
     Those that shape what the ranks do together are compared at the start, and must be equal.
-    With `TFDEAR_TIMELINE=FILE`, every rank writes a timeline when its script ends.
+    With `TFDEAR_TIMELINE=FILE`, every rank writes a timeline when it closes the strategy, or its
+    script ends.
+
+    It can be created at any time, also after other TensorFlow objects. A process has one of several
+    ranks at a time: `close()` it, or use it in a `with` statement, before another one is created. A
+    script need not close it: it ends with the process.
 
     Args:
         cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to None: the
@@ -99,8 +105,10 @@ class DearStrategy(tf.distribute.MirroredStrategy):
     Raises:
         TypeError: There is no such argument.
         ValueError: An argument or environment variable has a value that is not allowed, or the
-            nodes have different numbers of ranks and the collective works in two levels.
-        TfdearError: The ranks do not fit together, or did not all start in time.
+            nodes have different numbers of ranks and the collective works in two levels; or a
+            strategy of several ranks is open in this process.
+        TfdearError: The ranks do not fit together, or did not all start in time; or the job of an
+            earlier strategy of this process has failed.
 
     Reference: Zhang et al., "DeAR: Accelerating Distributed Deep Learning with Fine-Grained
     All-Reduce Pipelining", ICDCS 2023, section III.
@@ -167,11 +175,14 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         library.load()
         seams.verify()  # Before the ranks meet.
         self._job = job_module.Job(options, cluster_resolver)
-        if self._job.rank > 0:
-            # All ranks would show the same progress bars and summaries.
+        # All ranks would show the same progress bars and summaries.
+        self._has_silenced_keras = (
+            self._job.rank > 0 and keras.config.is_interactive_logging_enabled()
+        )
+        if self._has_silenced_keras:
             keras.config.disable_interactive_logging()
         unused_devices.warn(self._job.rank, tf.config.get_visible_devices())
-        self._events = event_reader.EventReader()
+        self._events = self._job.event_reader()
         self._statistics = report.StrategyStatistics(self._job)
         seams.install(self._job.world_size)
         device = tf.config.list_logical_devices("CPU")[0].name
@@ -191,6 +202,79 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             self._timeline = recorder.TimelineRecorder(
                 self._job, timeline_file, extended.gather_lists
             )
+
+    # Its end.
+
+    def close(self) -> None:
+        """Ends the job in this process, which may create another strategy then.
+
+        Use it in notebooks, tests and scripts that train several times, to start again with other
+        arguments; all ranks call it, outside of steps. It waits until no update is in flight and
+        all ranks are there, or their scripts have ended; writes what is written at the end, such as
+        timelines; and frees connections, threads and memory. Caches of examples
+        (`tfdear.data.DataCache`) that belong to the strategy are closed with it. Variables stay and
+        can be read and saved, but for tables of which every rank holds a part. Steps, collectives,
+        and whatever creates variables or distributes data under the strategy, raise from then on.
+        Another call does nothing.
+
+        A job that has failed is closed, too, without waiting for anybody; this process cannot take
+        part in another one.
+
+        Raises:
+            RendezvousTimeoutError: A rank did not come within the strategy's timeout; the text says
+                which.
+            TfdearError: The job failed meanwhile, or updates did. The strategy is closed all the
+                same.
+            RuntimeError: It is called in a step.
+
+        Example:
+
+        ```python
+        for schedule in ("dear", "sequential"):
+            strategy = tfdear.DearStrategy(schedule=schedule)
+            with strategy.scope():
+                model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(1)])
+                model.compile("sgd", "mse")
+            strategy.close()
+        ```
+        """
+        context = tf.distribute.get_replica_context()
+        if tf.inside_function() or (context is not None and context.strategy is self):
+            raise RuntimeError("a DearStrategy cannot be closed in a step or a `tf.function`.")
+        self._end()
+
+    def __enter__(self) -> "DearStrategy":
+        """The strategy itself, which the end of the `with` statement closes; see `close`.
+
+        Its scope is entered by `scope()`, as ever.
+        """
+        self._job.check_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
+        """Closes it. An error tells the other ranks that this one has failed; it waits for none."""
+        if isinstance(error, SystemExit):
+            return  # Exit handlers do the rest, as in a script without a `with` statement.
+        try:
+            self._end(error)
+        except Exception:
+            if error is None:
+                raise
+            logging.exception("tfdear: after %s, the strategy did not end in order", kind)
+
+    def _end(self, failure: BaseException | None = None) -> None:
+        try:
+            self._job.close(failure)
+        finally:
+            self._graph_functions.clear()
+            if self._has_silenced_keras:
+                self._has_silenced_keras = False
+                keras.config.enable_interactive_logging()
 
     # This process in the job.
 
@@ -259,6 +343,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         options: tf.distribute.RunOptions | None = None,
     ) -> Any:
         """Calls `fn` on this rank's part of a step; see `tf.distribute.Strategy.run`."""
+        self._job.check_open()
         ignored_options.warn(options)
         if self.world_size > 1 and loss_contract.current_step() is None:
             self.extended.consistency.check_step()
@@ -297,6 +382,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         Raises:
             ValueError: The density is out of range, or the strategy was made without `compression`.
         """
+        self._job.check_open()
         density = 1.0 if density is None else density
         compressor_module.check_density(density)
         if self._job.options.compression is None:
@@ -355,6 +441,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         strategy.broadcast_variables(model)
         ```
         """
+        self._job.check_open()
         if not isinstance(root, int) or not 0 <= root < self.world_size:
             raise ValueError(
                 f"`root` must be a rank, from 0 to {self.world_size - 1}. Received: root={root!r}"
@@ -370,6 +457,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         Raises:
             TfdearError: Updates failed, or were still in flight after the strategy's timeout.
         """
+        self._job.check_open()
         if self.world_size > 1:
             self._job.engine.synchronize(self._job.options.timeout)
 
@@ -381,6 +469,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         Use it to check or draw a schedule; `statistics()` sums them up. A call returns what
         happened since the last one.
         """
+        self._job.check_open()
         return self._events.read() if self.world_size > 1 else []
 
     def statistics(self) -> dict:
@@ -423,6 +512,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         Reference: Zhang et al., "DeAR", section VI-E, equations 6 to 8; Li et al., "EmbRace",
         section 5.4.
         """
+        self._job.check_open()
         tables = {} if self.world_size == 1 else self._tables.take()
         return {**self._statistics.take(), "embeddings": tables}
 
@@ -447,6 +537,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             TypeError: A tensor's type cannot be summed.
             tf.errors.InvalidArgumentError: Ranks called different collectives.
         """
+        self._job.check_open()
         collectives_module.lane_of(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return value
@@ -463,6 +554,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         Returns:
             Rows [rank * n // size, (rank + 1) * n // size) of the sum.
         """
+        self._job.check_open()
         collectives_module.lane_of(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return tf.convert_to_tensor(value)
@@ -475,6 +567,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             value: A tensor; ranks may have different numbers of rows.
             group: "world", "intra_node" or "inter_node". Defaults to "world".
         """
+        self._job.check_open()
         collectives_module.lane_of(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return tf.convert_to_tensor(value)
@@ -497,6 +590,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         Returns:
             The rows received, in the order of the ranks, and how many came from each.
         """
+        self._job.check_open()
         collectives_module.lane_of(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return tf.convert_to_tensor(value), tf.cast(splits, tf.int64)
@@ -512,6 +606,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             root: The rank in the group whose tensor it is. Defaults to 0.
             group: "world", "intra_node" or "inter_node". Defaults to "world".
         """
+        self._job.check_open()
         collectives_module.lane_of(group)  # A wrong name is an error with one rank, too.
         if self.world_size == 1:
             return tf.convert_to_tensor(value)
@@ -523,6 +618,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         Args:
             group: "world", "intra_node" or "inter_node". Defaults to "world".
         """
+        self._job.check_open()
         lane = collectives_module.lane_of(group)
         if self.world_size > 1:
             self.extended.collectives.barrier(lane)

@@ -9,7 +9,6 @@ the reader's, and writes of a script wait for all ranks (`ShardedVariable.assign
 script has ended serves until the scripts of all have; rank 0 waits for them, up to `timeout`.
 """
 
-import atexit
 import concurrent.futures
 import queue
 import struct
@@ -52,7 +51,8 @@ class TableService:
         self._count = 0
         self._chief_is_done = threading.Event()
         self._ended: set[int] = set()  # The ranks that have told rank 0 so.
-        self._server = grpc.server(_Daemon(), options=_OPTIONS)
+        self._daemon = _Daemon()
+        self._server = grpc.server(self._daemon, options=_OPTIONS)
         self._server.add_generic_rpc_handlers(
             [
                 grpc.method_handlers_generic_handler(
@@ -68,7 +68,7 @@ class TableService:
         self._server.start()
         published = job.exchange(address)
         self._peers = [_Peer(text, rank, job) for rank, text in enumerate(published)]
-        atexit.register(self._close)
+        job.ending.add(self._close)
 
     def add(self, variable: ShardedVariable) -> int:
         """Takes up a table or a slot; all ranks add theirs in the same order."""
@@ -196,7 +196,8 @@ class TableService:
         for peer in self._peers:
             peer.close()
         # The others close their channels, too: a server that stops before makes gRPC log it there.
-        self._server.stop(_FAREWELL_SECONDS)
+        self._server.stop(_FAREWELL_SECONDS).wait(_FAREWELL_SECONDS)
+        self._daemon.shutdown(wait=False)
 
 
 class _Peer:
@@ -258,9 +259,12 @@ class _Daemon(concurrent.futures.Executor):
         self._calls.put((future, fn, args, kwargs))
         return future
 
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._calls.put(None)
+
     def _work(self) -> None:
-        while True:
-            future, fn, args, kwargs = self._calls.get()
+        while (call := self._calls.get()) is not None:
+            future, fn, args, kwargs = call
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(fn(*args, **kwargs))

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tfdear
+from tfdear.job import job
 
 
 def test_xla_trains_a_process_alone():
@@ -95,3 +96,59 @@ def test_a_process_has_one_replica_to_feed(replication):
         strategy.distribute_datasets_from_function(rows, options)
     with pytest.raises(ValueError, match="PER_WORKER"):
         strategy.experimental_distribute_dataset(rows(None), options)
+
+
+def test_it_is_closed_and_created_again():
+    losses = []
+    for _ in range(2):
+        keras.utils.set_random_seed(1)
+        inputs = np.random.RandomState(0).randn(12, 4).astype("float32")
+        with tfdear.DearStrategy() as strategy:
+            assert job.current() is strategy._job
+            cache = tfdear.data.DataCache(tf.data.Dataset.range(3))
+            with strategy.scope():
+                model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+                model.compile("sgd", "mse")
+            history = model.fit(inputs, inputs[:, :1], batch_size=4, shuffle=False, verbose=0)
+            losses.append(history.history["loss"])
+        assert job.current() is None
+        strategy.close()
+        assert np.isfinite(model.get_weights()[0]).all()
+        for call in (
+            lambda: model.predict(inputs, verbose=0),  # noqa: B023
+            lambda: strategy.run(lambda: 1),  # noqa: B023
+            lambda: strategy.all_reduce(1.0),  # noqa: B023
+            strategy.__enter__,
+        ):
+            with pytest.raises(tfdear.errors.TfdearError, match="was closed. Create another one"):
+                call()
+        with pytest.raises(ValueError, match="DataCache was closed"):
+            cache.statistics()
+    assert losses[0] == losses[1]
+
+
+def test_an_error_in_a_with_statement_stays_what_it_is():
+    with pytest.raises(KeyError, match="mine"):
+        with tfdear.DearStrategy() as strategy:
+            raise KeyError("mine")
+    with pytest.raises(tfdear.errors.TfdearError, match="was closed"):
+        strategy.run(lambda: 1)
+    # A rank alone has failed nobody.
+    with tfdear.DearStrategy() as another:
+        assert another.run(lambda: 1) == 1
+
+
+def test_it_is_not_closed_in_a_step():
+    with tfdear.DearStrategy() as strategy:
+        for step in (strategy.close, tf.function(strategy.close, autograph=False)):
+            with pytest.raises(RuntimeError, match="cannot be closed in a step"):
+                strategy.run(step)
+        assert strategy.run(lambda: 1) == 1
+
+
+def test_an_older_one_may_be_closed_later():
+    first, second = tfdear.DearStrategy(), tfdear.DearStrategy()
+    first.close()
+    assert job.current() is second._job
+    second.close()
+    assert job.current() is None

@@ -121,7 +121,12 @@ def _read(job: job_module.Job, path: pathlib.Path) -> bytes:
 def _compressing_job(model: keras.Model) -> job_module.Job | None:
     """The job of a model, if its compression holds something back."""
     job = getattr(getattr(model, "distribute_strategy", None), "_job", None)
-    held_back = job is not None and job.compresses and job.options.compression.error_feedback
+    held_back = (
+        job is not None
+        and job.is_open
+        and job.compresses
+        and job.options.compression.error_feedback
+    )
     return job if held_back else None
 
 

@@ -1,0 +1,96 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Strategies that are closed, and created again in the same processes."""
+
+import json
+import pathlib
+
+import pytest
+from ranks import Ranks
+
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only]
+
+_JOB = pathlib.Path(__file__).parent / "jobs" / "close_job.py"
+# Cycles after which everything is there that a process keeps: threads of TensorFlow and gRPC, and
+# what they allocate once.
+_SETTLED = 20
+# What a cycle may keep on average. Keras and TensorFlow keep something of every model.
+_KIBIBYTES_PER_CYCLE = 1024
+
+
+def run(task, directory, *arguments, codes=(0, 0), timeout=120, **variables):
+    """Runs a task on two ranks; returns what each has reported."""
+    with Ranks(2, _JOB, variables, (task, str(directory), *map(str, arguments))) as ranks:
+        ended = ranks.wait(timeout=timeout)
+        outputs = [ranks.output(rank)[-6000:] for rank in range(2)]
+    assert ended == list(codes), "\n".join(outputs)
+    reports = [pathlib.Path(directory) / f"{task}_{rank}.json" for rank in range(2)]
+    return [json.loads(r.read_text()) if r.exists() else outputs[n] for n, r in enumerate(reports)]
+
+
+def check_cycles(reports, settled):
+    """Losses are the same whenever a variant comes, and a process holds no more than before."""
+    first = {}
+    for of_rank in reports:
+        for cycle in of_rank:
+            expected = first.setdefault(cycle["variant"], cycle["losses"])
+            assert cycle["losses"] == expected, cycle["variant"]
+    assert (
+        first["plain"] == first.get("sockets", first["plain"]) == first.get("nodes", first["plain"])
+    )
+    for of_rank in reports:
+        after = of_rank[settled:]
+        for what in ("descriptors", "threads"):
+            assert [cycle[what] for cycle in after] == [after[0][what]] * len(after), what
+
+
+def test_a_few_cycles(tmp_path):
+    reports = run("cycles", tmp_path, 7, timeout=240)
+    check_cycles(reports, settled=5)
+
+
+@pytest.mark.long
+def test_a_hundred_cycles(tmp_path):
+    reports = run("cycles", tmp_path, 100, timeout=1200)
+    check_cycles(reports, _SETTLED)
+    for of_rank in reports:
+        grown = of_rank[-1]["kibibytes"] - of_rank[_SETTLED]["kibibytes"]
+        assert grown <= _KIBIBYTES_PER_CYCLE * (len(of_rank) - _SETTLED), [
+            cycle["kibibytes"] for cycle in of_rank
+        ]
+
+
+def test_tensors_first_strategy_later_and_use_after_close(tmp_path):
+    reports = run("notebook", tmp_path, TFDEAR_TIMELINE=str(tmp_path / "timeline.json"))
+    for errors in reports:
+        assert "close() it on all ranks before another one is created" in errors.pop("second")
+        assert "cannot be closed in a step" in errors.pop("in_step")
+        errors.pop("losses")
+        for name, message in errors.items():
+            assert "closed" in message, (name, message)
+        for name in ("run", "fit", "predict", "all_reduce", "distribute", "variable", "new_cache"):
+            assert "this DearStrategy was closed. Create another one" in errors[name], name
+        words = (
+            "belongs to a strategy that was closed; create the model and compile it in the scope"
+        )
+        assert words in errors["train_on_batch_later"]
+
+
+def test_an_error_in_a_with_statement_reaches_the_other_ranks(tmp_path):
+    other, failed = run("error", tmp_path, codes=(1, 1), timeout=90)
+    assert failed["seen"] == "the disk is full"
+    assert "rank 1 (host " in other["seen"] and "ValueError: the disk is full" in other["seen"]
+    for report in (other, failed):
+        assert report["current"]
+        assert "Start the process again" in report["again"]
+
+
+def test_a_rank_that_does_not_come_is_named(tmp_path):
+    came, missing = run("missing", tmp_path, codes=(1, 1), timeout=90)
+    assert "RendezvousTimeoutError" in came["seen"]
+    assert "Ranks that came: 0; missing: 1." in came["seen"]
+    assert "rank 0 (host " in missing["seen"] and "missing: 1." in missing["seen"]
+
+
+def test_the_end_of_a_script_counts_as_closed(tmp_path):
+    _, output = run("ended", tmp_path, timeout=90)
+    assert "closed" in output
