@@ -119,6 +119,13 @@ REGISTRY.name(_OPS, "Operation._id")
 REGISTRY.name(_OPS, "Operation._add_control_input")
 REGISTRY.name(_OPS, "get_default_graph", "()")
 
+# Functions of gradients, which stay registered for ever.
+REGISTRY.name(_OPS, "gradient_registry")
+REGISTRY.name("tensorflow.python.framework.registry", "Registry.list", "(self)")
+REGISTRY.name(
+    "tensorflow.python.framework.registry", "Registry.__init__", "(self, name)", sets="_registry"
+)
+
 # Lets contributions of gradients run in any order, though they have side effects.
 REGISTRY.name(_OPS, "Graph.__init__", sets="experimental_acd_manager")
 REGISTRY.name(

@@ -35,6 +35,7 @@ from tfdear.rendezvous import certificates, connections, store_protocol, store_r
 from tfdear.rendezvous.cluster import split_address
 
 _START_SECONDS = 30.0
+_GRACE_SECONDS = 0.5  # For calls that are about to return.
 _HANDSHAKE_MILLISECONDS = 10_000
 # Connections beyond those of the ranks: a rank that starts again, and strangers.
 _SPARE_CONNECTIONS = 64
@@ -136,7 +137,8 @@ class StoreService:
         finally:
             self._listens.set()
         await self._end.wait()
-        await server.stop(grace=0.0)
+        # gRPC logs a traceback for every call that it has to cancel.
+        await server.stop(grace=_GRACE_SECONDS)
 
     def _options(self) -> list[tuple[str, int]]:
         return [

@@ -22,7 +22,7 @@ from tfdear.job import options as options_module
 from tfdear.job import recorder, report
 from tfdear.losses import loss_contract
 from tfdear.strategy import extended as extended_module
-from tfdear.strategy import ignored_options, table_report, unused_devices
+from tfdear.strategy import ignored_options, step_gradients, table_report, unused_devices
 
 
 # A MirroredStrategy to isinstance checks only (tf_keras has some): none of its code is used.
@@ -186,6 +186,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         self._statistics = report.StrategyStatistics(self._job)
         seams.install(self._job.world_size)
         device = tf.config.list_logical_devices("CPU")[0].name
+        self._gradients = step_gradients.StepGradients()
         self._graph_functions: weakref.WeakKeyDictionary[
             tf.types.experimental.PolymorphicFunction, tf.types.experimental.PolymorphicFunction
         ] = weakref.WeakKeyDictionary()
@@ -272,6 +273,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             self._job.close(failure)
         finally:
             self._graph_functions.clear()
+            self._gradients.forget()
             if self._has_silenced_keras:
                 self._has_silenced_keras = False
                 keras.config.enable_interactive_logging()
@@ -362,9 +364,11 @@ class DearStrategy(tf.distribute.MirroredStrategy):
                     return run(reference(), args, kwargs)
 
                 self._graph_functions[fn] = run_in_graph
-            outputs = self._graph_functions[fn](args, kwargs or {})
+            with self._gradients.collect():
+                outputs = self._graph_functions[fn](args, kwargs or {})
         else:
-            outputs = super().run(fn, args, kwargs, options)
+            with self._gradients.collect():
+                outputs = super().run(fn, args, kwargs, options)
         if self.world_size > 1:
             empty_batch.mark(outputs, self.extended.number_of_examples((args, kwargs)))
         return outputs
