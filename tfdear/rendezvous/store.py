@@ -85,7 +85,8 @@ class Store:
         stream = self._channel.stream_stream(
             f"/{store_protocol.SERVICE}/Join", store_protocol.encode, store_protocol.decode
         )
-        self._to_send = to_send = queue.Queue()
+        to_send: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._to_send = to_send
         to_send.put({"rank": rank, "description": description})
         answers: queue.Queue[dict[str, Any] | grpc.RpcError] = queue.Queue()
         self._stream = stream(iter(to_send.get, None))

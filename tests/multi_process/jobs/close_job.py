@@ -153,6 +153,7 @@ def notebook():
         errors["variable"] = raised(tf.Variable, 1.0)
     # The functions of the closed one do not work in the next one, which works.
     with tfdear.DearStrategy(timeout=60) as following:
+        errors["traced_later"] = raised(step)
         errors["train_on_batch_later"] = raised(model.train_on_batch, INPUTS[:6], INPUTS[:6, :1])
         with following.scope():
             model = make_model()
