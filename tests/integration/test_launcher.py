@@ -421,6 +421,22 @@ def test_keras_is_shown_once_and_the_cause_of_a_failure_at_the_end(runner):
     assert summary.rstrip().endswith("KeyError: 'the key'")
 
 
+def test_a_rank_that_ends_because_of_another_did_not_fail_first(runner):
+    script = runner.script(
+        "if rank == 0:\n"
+        "    print('tfdear: rank 0 ends: rank 1 failed', file=sys.stderr)\n"
+        "    touch('ends')\n"
+        "    sys.exit(1)\n"
+        "wait_for('ends')\n"
+        "time.sleep(0.3)\n"
+        "sys.exit(3)\n"
+    )
+    code, _, errors = runner.run("-n", "2", script)
+    assert code == 3
+    assert re.search(r"rank 1 \(pid \d+\) failed first: it exited with code 3", errors), errors
+    assert "rank 0 exited with code 1" in errors
+
+
 def test_a_rank_may_end_before_the_others(runner):
     script = runner.script(
         "if rank == 0:\n    sys.exit(0)\ntime.sleep(0.5)\ntouch(f'finished_{rank}')\n"

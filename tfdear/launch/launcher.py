@@ -23,7 +23,7 @@ import tty
 from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO
 
-from tfdear.launch.output import Relay, Sink, exception_line, last_lines, tail_of_file
+from tfdear.launch.output import Relay, Sink, exception_line, last_lines
 from tfdear.launch.plan import LaunchError, LaunchPlan, available_cores, free_port
 from tfdear.launch.rank import GUARD_SECONDS, Rank, signal_name
 
@@ -87,6 +87,7 @@ class _Job:
                 for rank in self._ranks:
                     if not rank.is_gone:
                         rank.channel.close()
+            self._prefer_the_cause()
             self._summarize()
             self._drain()
         if self._first is not None:
@@ -255,6 +256,16 @@ class _Job:
             self._notice_at = now + _NOTICE_SECONDS
             self._terminate_at = now + self._plan.grace
 
+    def _prefer_the_cause(self) -> None:
+        """A rank that ends because another one failed may be gone before that one is."""
+        first = self._first
+        if first is None or not first.ended_for_another:
+            return
+        end = (first.ended_at or 0.0) + _NOTICE_SECONDS
+        others = [rank for rank in self._ranks if rank.has_failed and not rank.ended_for_another]
+        causes = [rank for rank in others if (rank.ended_at or end) < end]
+        self._first = min(causes, key=lambda rank: rank.ended_at or end, default=first)
+
     def _end_by_signal(self, number: int) -> None:
         if self._signal:
             self._say("killing all ranks.")
@@ -316,9 +327,7 @@ class _Job:
         if first.error and not first.pid:
             self._say(f"{first} {first.error} ({self._plan.command[0]}).")
             return
-        data = b"\n".join(relay.tail for relay in first.relays)
-        if not first.relays and first.log_path:
-            data = tail_of_file(first.log_path)
+        data = first.printed
         cause = exception_line(data) if (first.exit_code or 0) > 0 else None
         self._say(
             f"{first} (pid {first.pid}{node}) failed first: it {first.ending()} after "

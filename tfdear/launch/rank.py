@@ -6,16 +6,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import time
 from typing import Any
 
-from tfdear.launch.output import Relay
+from tfdear.launch.output import Relay, tail_of_file
 
 # Seconds that a guard may take beyond the time it gives its rank.
 GUARD_SECONDS = 10.0
+# What the monitor logs on a rank that ends because of another one.
+_ENDS = re.compile(rb"tfdear: rank \d+ ends: ")
 
 
 class Rank:
@@ -107,6 +110,18 @@ class Rank:
         """Its exit code as a shell reports it: 128 + n after signal n."""
         code = self.exit_code or 0
         return 128 - code if code < 0 else code
+
+    @property
+    def printed(self) -> bytes:
+        """The end of what it printed."""
+        if not self.relays and self.log_path:
+            return tail_of_file(self.log_path)
+        return b"\n".join(relay.tail for relay in self.relays)
+
+    @property
+    def ended_for_another(self) -> bool:
+        """Whether it says that it ends because another one did."""
+        return _ENDS.search(self.printed) is not None
 
     def ending(self) -> str:
         """How it ended: "exited with code 1"."""
