@@ -14,6 +14,7 @@ import configparser
 import os
 import pathlib
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,9 @@ from setuptools.command.build_ext import build_ext
 ROOT = pathlib.Path(__file__).resolve().parent
 LIBRARY = "_tfdear_ops.so"
 BUILD_INFO = "_build_info.py"
-TARGETS = ["//custom_ops:_tfdear_ops.so", "//custom_ops:build_info"]
+# For backend="gloo"; where Gloo is installed.
+GLOO_LIBRARY = "_tfdear_gloo.so"
+TARGET = "//custom_ops:libraries"
 # An unpacked source distribution lies in a temporary folder: Bazel's cache and server end with it.
 UNPACKED = (ROOT / "PKG-INFO").exists()
 
@@ -34,8 +37,7 @@ tfdear's custom-op library cannot be built; missing on this machine:
 {missing}
 On Debian or Ubuntu, as root:
     apt-get update && apt-get install -y --no-install-recommends {packages}
-Elsewhere: Bazelisk as `bazel` on PATH, a C++17 compiler, and Gloo 0.5 or later under /usr or under
-the folder that TFDEAR_GLOO_ROOT names. Then run the same command again.
+Elsewhere: Bazelisk as `bazel` on PATH and a C++17 compiler. Then run the same command again.
 """
 
 
@@ -125,11 +127,9 @@ def find_bazel() -> str | None:
 
 def require_system_packages() -> None:
     """Raises SystemExit naming what is missing to build, and the commands that install it."""
-    gloo = pathlib.Path(os.environ.get("TFDEAR_GLOO_ROOT") or "/usr", "include/gloo/config.h")
     compiler = os.environ.get("CC") or "g++"
     needed = [
         ("Bazel (`bazel` or `bazelisk` on PATH)", "bazel-bootstrap", find_bazel() is not None),
-        (f"Gloo ({gloo})", "libgloo-dev", gloo.exists()),
         ("a C++ compiler (`g++` on PATH)", "g++", shutil.which(compiler) is not None),
     ]
     missing = [(what, package) for what, package, present in needed if not present]
@@ -181,20 +181,22 @@ class BazelBuild(build_ext):
 
         library = pathlib.Path(self.get_ext_fullpath(extension.name))
         library.parent.mkdir(parents=True, exist_ok=True)
-        replace(outputs / LIBRARY, library)
-        replace(outputs / BUILD_INFO, library.with_name(BUILD_INFO))
+        for name in files_in(outputs):
+            replace(outputs / name, library.with_name(name))
 
     def copy_extensions_to_source(self) -> None:
         """Puts the files into the source tree, for editable installations."""
         for extension in self.extensions:
             relative = pathlib.Path(self.get_ext_filename(extension.name)).parent
             (ROOT / relative).mkdir(parents=True, exist_ok=True)
-            for name in (LIBRARY, BUILD_INFO):
-                replace(pathlib.Path(self.build_lib, relative, name), ROOT / relative / name)
+            (ROOT / relative / GLOO_LIBRARY).unlink(missing_ok=True)  # Of an earlier build.
+            built = pathlib.Path(self.build_lib, relative)
+            for name in files_in(built):
+                replace(built / name, ROOT / relative / name)
 
     def _bazel(self, variables: dict[str, str]) -> pathlib.Path:
         """Builds, and returns the folder that holds the outputs."""
-        self._call_bazel(variables, "build", *TARGETS)
+        self._call_bazel(variables, "build", TARGET)
         return pathlib.Path(self._call_bazel(variables, "info", "bazel-bin"), "custom_ops")
 
     def _call_bazel(self, variables: dict[str, str], command: str, *arguments: str) -> str:
@@ -203,6 +205,12 @@ class BazelBuild(build_ext):
         output = subprocess.PIPE if command == "info" else None
         line = [find_bazel(), *cache, command, *options, *arguments]
         return call(line, output, **variables)
+
+
+def files_in(folder: pathlib.Path) -> list[str]:
+    """Returns the names of what a build has made there, for one TensorFlow."""
+    has_gloo = runpy.run_path(str(folder / BUILD_INFO))["GLOO_VERSION"]
+    return [LIBRARY, BUILD_INFO] + ([GLOO_LIBRARY] if has_gloo else [])
 
 
 def replace(source: pathlib.Path, target: pathlib.Path) -> None:

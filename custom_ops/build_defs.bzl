@@ -31,12 +31,13 @@ def tfdear_shared_library(name, deps, **kwargs):
         **kwargs
     )
 
-def tfdear_cc_tests(deps, shards = {}):
+def tfdear_cc_tests(deps, shards = {}, tags = []):
     """One googletest binary for each X_test.cc of a folder, named after it.
 
     Args:
       deps: Libraries under test, and helpers.
       shards: Sources whose cases run in several processes at once, and in how many.
+      tags: Of all of them.
     """
     for source in native.glob(["*_test.cc"]):
         native.cc_test(
@@ -50,10 +51,11 @@ def tfdear_cc_tests(deps, shards = {}):
             local_defines = ["_GLIBCXX_ASSERTIONS"],
             linkopts = ["-pthread"],
             linkstatic = True,
+            tags = tags,
             deps = deps + ["@googletest"],
         )
 
-def tfdear_fuzz_targets(sources, helpers, replay, corpora, deps):
+def tfdear_fuzz_targets(sources, helpers, replay, corpora, deps, tags = []):
     """For each source file X_fuzz.cc a fuzzer X_fuzz, and a test X_replay of the kept inputs.
 
     The fuzzer needs `--config=fuzz`; the test is an ordinary one, and runs under every sanitizer.
@@ -64,6 +66,7 @@ def tfdear_fuzz_targets(sources, helpers, replay, corpora, deps):
       replay: The source with the test's main function.
       corpora: Files of inputs, those of X in corpus/X/.
       deps: Libraries under test.
+      tags: Of the tests.
     """
     for source in sources:
         subject = source[:-len("_fuzz.cc")]
@@ -87,5 +90,6 @@ def tfdear_fuzz_targets(sources, helpers, replay, corpora, deps):
             data = [path for path in corpora if path.startswith(folder)],
             linkopts = ["-pthread"],
             linkstatic = True,
+            tags = tags,
             deps = deps,
         )

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "custom_ops/api/c_text.h"
 #include "custom_ops/api/names.h"
+#include "custom_ops/engine/base/c_text.h"
 #include "custom_ops/engine/engine.h"
 
 namespace {

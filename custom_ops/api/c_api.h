@@ -16,20 +16,24 @@ extern "C" {
 TFDEAR_EXPORT const char* tfdear_names();
 
 // Start-up: create every lane's process group, listen, exchange the addresses (the caller does),
-// connect, start. `transport`: 0 for Gloo, 1 for shared memory, which uses no bind_address; a group
-// may be created again, with another transport, until it is connected. `direct_ranks` and
-// `connections` as in TcpBackend; a negative number of the former for its default.
-TFDEAR_EXPORT int tfdear_group_create(int lane, const char* name, const int* ranks, int size,
-                                      int rank_in_group, const char* bind_address,
-                                      double timeout_seconds, int direct_ranks, int transport,
-                                      int connections, char* error, int error_size);
+// connect, start. A group may be created again, another way, until it is connected.
+TFDEAR_EXPORT int tfdear_group_create_in_shared_memory(int lane, const char* name, const int* ranks,
+                                                       int size, int rank_in_group,
+                                                       double timeout_seconds, char* error,
+                                                       int error_size);
 // The same over TCP: `sockets` are connected to the members, `connections` to each, in their order,
-// and belong to the group from now on; those of this rank are not looked at.
+// and belong to the group from now on; those of this rank are not looked at. `direct_ranks` as in
+// TcpBackend; a negative number for its default.
 TFDEAR_EXPORT int tfdear_group_create_over_sockets(int lane, const char* name, const int* ranks,
                                                    int size, int rank_in_group,
                                                    double timeout_seconds, int direct_ranks,
                                                    const int* sockets, int connections, char* error,
                                                    int error_size);
+// The same over a MessageTransport that another library has made, such as gloo_api.h; it belongs to
+// the group from now on.
+TFDEAR_EXPORT int tfdear_group_create_over_transport(int lane, const char* name, const int* ranks,
+                                                     int size, int direct_ranks, void* transport,
+                                                     char* error, int error_size);
 // Copies the group's address blob; returns its length, or -1 if `capacity` is too small.
 TFDEAR_EXPORT int tfdear_group_listen(int lane, char* blob, int capacity);
 // CollectiveBackend::Probe.

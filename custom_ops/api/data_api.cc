@@ -9,7 +9,7 @@
 #include <mutex>
 #include <utility>
 
-#include "custom_ops/api/c_text.h"
+#include "custom_ops/engine/base/c_text.h"
 #include "custom_ops/engine/engine.h"
 
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "custom_ops/api/c_text.h"
+#include "custom_ops/engine/base/c_text.h"
 #include "custom_ops/engine/engine.h"
 #include "custom_ops/engine/examples/example_reader.h"
 #include "custom_ops/engine/examples/example_store.h"

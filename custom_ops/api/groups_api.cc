@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "custom_ops/api/c_api.h"
-#include "custom_ops/api/c_text.h"
-#include "custom_ops/api/names.h"
+#include "custom_ops/engine/base/c_text.h"
 #include "custom_ops/engine/collectives/shared_memory_backend.h"
 #include "custom_ops/engine/collectives/tcp_backend.h"
 #include "custom_ops/engine/engine.h"
 #include "custom_ops/engine/examples/example_store.h"
 #include "custom_ops/engine/examples/registry.h"
+#include "custom_ops/engine/transport/tcp/tcp_transport.h"
 
 namespace {
 
@@ -26,12 +26,14 @@ using tfdear::Engine;
 using tfdear::ExampleStore;
 using tfdear::kNumLanes;
 using tfdear::LaneKind;
+using tfdear::MessageTransport;
 using tfdear::ProcessGroup;
 using tfdear::Registry;
 using tfdear::Report;
 using tfdear::SharedMemoryBackend;
 using tfdear::Status;
 using tfdear::TcpBackend;
+using tfdear::TcpTransport;
 
 // Groups between their creation and the start of the engine, which takes them over. One thread
 // starts them; the mutex lets another one abort them meanwhile, also while Connect() waits for
@@ -61,6 +63,10 @@ StartingGroup& Begin(int lane, const char* name, const int* ranks, int size) {
   return group;
 }
 
+std::chrono::milliseconds Milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
 std::vector<std::string> Blobs(const char* const* blobs, const int* lengths, int count) {
   std::vector<std::string> result;
   for (int i = 0; i < count; ++i) result.emplace_back(blobs[i], lengths[i]);
@@ -69,30 +75,22 @@ std::vector<std::string> Blobs(const char* const* blobs, const int* lengths, int
 
 }  // namespace
 
-int tfdear_group_create(int lane, const char* name, const int* ranks, int size, int rank_in_group,
-                        const char* bind_address, double timeout_seconds, int direct_ranks,
-                        int transport, int connections, char* error, int error_size) {
+int tfdear_group_create_in_shared_memory(int lane, const char* name, const int* ranks, int size,
+                                         int rank_in_group, double timeout_seconds, char* error,
+                                         int error_size) {
   std::lock_guard<std::mutex> lock(StartingMutex());
   StartingGroup& group = Begin(lane, name, ranks, size);
   const Status aborted = Engine::Get()->failure();
   if (!aborted.ok()) return Report(aborted, error, error_size);
-  const std::chrono::milliseconds timeout(static_cast<int64_t>(timeout_seconds * 1000));
-  Status status;
-  if (static_cast<tfdear::Transport>(transport) == tfdear::Transport::kSharedMemory) {
-    std::unique_ptr<SharedMemoryBackend> backend;
-    const bool gradients = static_cast<LaneKind>(lane) == LaneKind::kGradients;
-    status = SharedMemoryBackend::Create(rank_in_group, size, timeout, &backend,
-                                         gradients ? SharedMemoryBackend::kArenaBytes : 0);
-    group.backend = std::move(backend);
-  } else {
-    std::unique_ptr<TcpBackend> backend;
-    status = TcpBackend::CreateOverGloo(rank_in_group, size, bind_address, timeout, &backend,
-                                        connections);
-    if (status.ok() && direct_ranks >= 0) backend->set_direct_ranks(direct_ranks);
-    group.backend = std::move(backend);
-  }
-  if (status.ok()) group.backend->NameRanks(group.ranks);
-  return Report(status, error, error_size);
+  const bool gradients = static_cast<LaneKind>(lane) == LaneKind::kGradients;
+  std::unique_ptr<SharedMemoryBackend> backend;
+  const Status status =
+      SharedMemoryBackend::Create(rank_in_group, size, Milliseconds(timeout_seconds), &backend,
+                                  gradients ? SharedMemoryBackend::kArenaBytes : 0);
+  if (!status.ok()) return Report(status, error, error_size);
+  backend->NameRanks(group.ranks);
+  group.backend = std::move(backend);
+  return 0;
 }
 
 int tfdear_group_create_over_sockets(int lane, const char* name, const int* ranks, int size,
@@ -105,15 +103,24 @@ int tfdear_group_create_over_sockets(int lane, const char* name, const int* rank
       owned.Add(member, sockets[member * connections + i]);
     }
   }
+  std::unique_ptr<TcpTransport> transport;
+  const Status status = TcpTransport::Create(rank_in_group, size, Milliseconds(timeout_seconds),
+                                             std::move(owned), &transport);
+  if (!status.ok()) return Report(status, error, error_size);
+  MessageTransport* const made = transport.release();
+  return tfdear_group_create_over_transport(lane, name, ranks, size, direct_ranks, made, error,
+                                            error_size);
+}
+
+int tfdear_group_create_over_transport(int lane, const char* name, const int* ranks, int size,
+                                       int direct_ranks, void* transport, char* error,
+                                       int error_size) {
+  std::unique_ptr<MessageTransport> owned(static_cast<MessageTransport*>(transport));
   std::lock_guard<std::mutex> lock(StartingMutex());
   StartingGroup& group = Begin(lane, name, ranks, size);
   const Status aborted = Engine::Get()->failure();
   if (!aborted.ok()) return Report(aborted, error, error_size);
-  const std::chrono::milliseconds timeout(static_cast<int64_t>(timeout_seconds * 1000));
-  std::unique_ptr<TcpBackend> backend;
-  const Status status =
-      TcpBackend::Create(rank_in_group, size, timeout, std::move(owned), &backend);
-  if (!status.ok()) return Report(status, error, error_size);
+  auto backend = std::make_unique<TcpBackend>(std::move(owned));
   if (direct_ranks >= 0) backend->set_direct_ranks(direct_ranks);
   backend->NameRanks(group.ranks);
   group.backend = std::move(backend);
@@ -167,8 +174,7 @@ int tfdear_stop(double timeout_seconds, char* error, int error_size) {
     std::lock_guard<std::mutex> lock(StartingMutex());
     for (StartingGroup& group : StartingGroups()) group = StartingGroup();
   }
-  const std::chrono::milliseconds timeout(static_cast<int64_t>(timeout_seconds * 1000));
-  return Report(Engine::Get()->Stop(timeout), error, error_size);
+  return Report(Engine::Get()->Stop(Milliseconds(timeout_seconds)), error, error_size);
 }
 
 void tfdear_abort(int status_code, const char* message) {

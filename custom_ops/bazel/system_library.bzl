@@ -14,9 +14,18 @@ cc_library(
 exports_files(["version.py"])
 """
 
+_ABSENT = """package(default_visibility = ["//visibility:public"])
+
+cc_library(name = "{name}")
+
+exports_files(["version.py"])
+"""
+
 _MISSING = """{what} is missing: there is no {path}.
 On Debian or Ubuntu run: apt-get install {package}
-For a copy elsewhere set {variable}=PREFIX, where PREFIX/include/{header} exists."""
+For a copy elsewhere set {variable}=PREFIX, where PREFIX/include/{header} exists.{without}"""
+_WITHOUT = """
+To build without it set {variable}=none."""
 
 def _version(repository_ctx, root):
     """Reads the library's version from macros in one of its headers, "" if it has none."""
@@ -34,12 +43,18 @@ def _system_library_impl(repository_ctx):
     for header in attr.headers:
         path = "{}/include/{}".format(root, header)
         if not repository_ctx.path(path).exists:
+            if attr.optional and (not given or given == "none"):
+                repository_ctx.file("installed.bzl", "INSTALLED = False\n")
+                repository_ctx.file("version.py", '{}_VERSION = ""\n'.format(attr.name.upper()))
+                repository_ctx.file("BUILD", _ABSENT.format(name = attr.name))
+                return
             fail(_MISSING.format(
                 header = header,
                 package = attr.debian_package,
                 path = path,
                 variable = attr.root_variable,
                 what = attr.name,
+                without = _WITHOUT.format(variable = attr.root_variable) if attr.optional else "",
             ))
 
     linkopts = ["-l" + library for library in attr.libraries]
@@ -51,6 +66,7 @@ def _system_library_impl(repository_ctx):
         linkopts = ["-L{}/lib".format(root), "-Wl,-rpath,{}/lib".format(root)] + linkopts
 
     version = _version(repository_ctx, root)
+    repository_ctx.file("installed.bzl", "INSTALLED = True\n")
     repository_ctx.file("version.py", '{}_VERSION = "{}"\n'.format(attr.name.upper(), version))
     repository_ctx.file("BUILD", _BUILD.format(
         hdrs = repr(["include/**"] if given else []),
@@ -65,6 +81,7 @@ system_library = repository_rule(
         "debian_package": attr.string(doc = "What to install when it is missing."),
         "headers": attr.string_list(doc = "Folders below PREFIX/include."),
         "libraries": attr.string_list(doc = "Names for -l, in link order."),
+        "optional": attr.bool(doc = "Whether @NAME//:installed.bzl says so when it is missing."),
         "root_variable": attr.string(doc = "Environment variable that gives another PREFIX."),
         "version_header": attr.string(doc = "Header that holds the version macros."),
         "version_macros": attr.string_list(doc = "Their names, most significant first."),

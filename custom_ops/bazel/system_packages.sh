@@ -16,7 +16,8 @@ googletest=${TFDEAR_GTEST_ROOT:-/usr}/include/gtest/gtest.h
 list_missing() {
   command -v bazel >/dev/null || command -v bazelisk >/dev/null || echo bazel-bootstrap
   command -v g++ >/dev/null || echo g++
-  [ -e "$gloo" ] || echo libgloo-dev
+  # Nothing but backend="gloo" needs it: not worth a question.
+  [ -e "$gloo" ] || [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || echo libgloo-dev
   [ -e "$googletest" ] || echo libgtest-dev
   "$python" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
   case $extra in
@@ -49,8 +50,8 @@ missing=$(echo $(list_missing))
 install="apt-get install -y --no-install-recommends $missing"
 if ! command -v apt-get >/dev/null; then
   echo "Missing, and this is no Debian or Ubuntu: $missing (Debian's names)." >&2
-  echo "Install Bazelisk as bazel, a C++17 compiler, Gloo (TFDEAR_GLOO_ROOT=PREFIX), googletest" >&2
-  echo "(TFDEAR_GTEST_ROOT=PREFIX) and Python 3.10 or later, then run make again." >&2
+  echo "Install Bazelisk as bazel, a C++17 compiler, googletest (TFDEAR_GTEST_ROOT=PREFIX) and Python" >&2
+  echo "3.10 or later, for backend=\"gloo\" also Gloo (TFDEAR_GLOO_ROOT=PREFIX), then run make again." >&2
   exit 1
 fi
 if [ "$(id -u)" != 0 ]; then

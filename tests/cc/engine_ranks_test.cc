@@ -20,6 +20,7 @@ using Body = std::function<void(Engine* engine, int rank)>;
 void RunEngineObjects(int size, const Engine::Options& options, const Body& body) {
   std::array<std::unique_ptr<BlobExchange>, 2> exchanges;
   for (auto& exchange : exchanges) exchange = std::make_unique<BlobExchange>(size);
+  std::array<std::vector<Sockets>, 2> sockets = {ConnectAll(size), ConnectAll(size)};
   Rendezvous all_are_through(size);
   RunThreads(size, [&](int rank) {
     std::vector<int> everyone(size);
@@ -28,7 +29,8 @@ void RunEngineObjects(int size, const Engine::Options& options, const Body& body
     for (LaneKind kind : {LaneKind::kGradients, LaneKind::kControl}) {
       const int lane = static_cast<int>(kind);
       std::unique_ptr<TcpBackend> backend;
-      TFDEAR_EXPECT_OK(TcpBackend::CreateOverGloo(rank, size, "127.0.0.1", kTestTimeout, &backend));
+      TFDEAR_EXPECT_OK(
+          TcpBackend::Create(rank, size, kTestTimeout, std::move(sockets[lane][rank]), &backend));
       TFDEAR_EXPECT_OK(backend->Connect(exchanges[lane]->Meet(rank, backend->Listen())));
       groups[lane] = std::make_unique<ProcessGroup>("world", everyone, std::move(backend));
     }

@@ -22,60 +22,65 @@ _MEMORY = ctypes.c_void_p
 _OBJECT = ctypes.c_void_p
 
 # What every function that can fail ends with: a place for its message, and how long it may be.
-_ERROR = (_TEXT, _INT)
+ERROR = (_TEXT, _INT)
 
 # Of every function: what it returns, and its arguments. The headers say what they mean.
 SIGNATURES: dict[str, tuple] = {
     "tfdear_names": (_TEXT,),
     # c_api.h
-    "tfdear_group_create": (
+    "tfdear_group_create_in_shared_memory": (
         _INT,
-        *(_INT, _TEXT, _INTS, _INT, _INT, _TEXT, _DOUBLE, _INT, _INT, _INT),
-        *_ERROR,
+        *(_INT, _TEXT, _INTS, _INT, _INT, _DOUBLE),
+        *ERROR,
     ),
     "tfdear_group_create_over_sockets": (
         _INT,
         *(_INT, _TEXT, _INTS, _INT, _INT, _DOUBLE, _INT, _INTS, _INT),
-        *_ERROR,
+        *ERROR,
+    ),
+    "tfdear_group_create_over_transport": (
+        _INT,
+        *(_INT, _TEXT, _INTS, _INT, _INT, _OBJECT),
+        *ERROR,
     ),
     "tfdear_group_listen": (_INT, _INT, _TEXT, _INT),
-    "tfdear_group_probe": (_INT, _INT, _TEXTS, _INTS, _INT, *_ERROR),
-    "tfdear_group_connect": (_INT, _INT, _TEXTS, _INTS, _INT, *_ERROR),
-    "tfdear_start": (_INT, _INT, _INT64, _INT, *_ERROR),
-    "tfdear_stop": (_INT, _DOUBLE, *_ERROR),
+    "tfdear_group_probe": (_INT, _INT, _TEXTS, _INTS, _INT, *ERROR),
+    "tfdear_group_connect": (_INT, _INT, _TEXTS, _INTS, _INT, *ERROR),
+    "tfdear_start": (_INT, _INT, _INT64, _INT, *ERROR),
+    "tfdear_stop": (_INT, _DOUBLE, *ERROR),
     "tfdear_layout_create": (_INT64, _TEXT, _INT),
-    "tfdear_layout_add": (_INT, _INT64, _INT, _INT64, _INT, *_ERROR),
-    "tfdear_layout_set_lane": (_INT, _INT64, _INT, *_ERROR),
-    "tfdear_layout_set_variable": (_INT, _INT64, _INT, _INT64, _TEXT, _TEXT, _TEXT, *_ERROR),
-    "tfdear_layout_set_partition": (_INT, _INT64, _INT, _INT64S, _INT, *_ERROR),
-    "tfdear_layout_set_table": (_INT, _INT64, _INT, _INT64, _INT64, _INT64, *_ERROR),
+    "tfdear_layout_add": (_INT, _INT64, _INT, _INT64, _INT, *ERROR),
+    "tfdear_layout_set_lane": (_INT, _INT64, _INT, *ERROR),
+    "tfdear_layout_set_variable": (_INT, _INT64, _INT, _INT64, _TEXT, _TEXT, _TEXT, *ERROR),
+    "tfdear_layout_set_partition": (_INT, _INT64, _INT, _INT64S, _INT, *ERROR),
+    "tfdear_layout_set_table": (_INT, _INT64, _INT, _INT64, _INT64, _INT64, *ERROR),
     "tfdear_table_counts": (None, _INT64, _INT64S),
     "tfdear_lookup_create": (_INT64,),
-    "tfdear_lookup_add": (_INT, _INT64, _INT64S, _INT, _INT64, _INT64, _TEXT, *_ERROR),
-    "tfdear_lookup_look_ahead": (_INT, _INT64, *_ERROR),
-    "tfdear_lookup_early": (_INT, _INT64, _INT, *_ERROR),
-    "tfdear_lookup_may_pool": (_INT, _INT64, _INT, _INT64, *_ERROR),
+    "tfdear_lookup_add": (_INT, _INT64, _INT64S, _INT, _INT64, _INT64, _TEXT, *ERROR),
+    "tfdear_lookup_look_ahead": (_INT, _INT64, *ERROR),
+    "tfdear_lookup_early": (_INT, _INT64, _INT, *ERROR),
+    "tfdear_lookup_may_pool": (_INT, _INT64, _INT, _INT64, *ERROR),
     "tfdear_layout_shared": (_INT64, _INT64),
-    "tfdear_layout_request_norms": (_INT, _INT64, _INT, *_ERROR),
-    "tfdear_layout_set_optimizer": (_INT, _INT64, _DOUBLE, *_ERROR),
+    "tfdear_layout_request_norms": (_INT, _INT64, _INT, *ERROR),
+    "tfdear_layout_set_optimizer": (_INT, _INT64, _DOUBLE, *ERROR),
     "tfdear_layout_buckets": (_INT, _INT64, _INT64S, _INT),
-    "tfdear_layout_set_plan": (_INT, _INT64, _INT64S, _INT64, *_ERROR),
-    "tfdear_layout_propose": (_INT, _INT64, _INT64S, _INT64, _INT64, *_ERROR),
+    "tfdear_layout_set_plan": (_INT, _INT64, _INT64S, _INT64, *ERROR),
+    "tfdear_layout_propose": (_INT, _INT64, _INT64S, _INT64, _INT64, *ERROR),
     "tfdear_layout_plan": (_INT64, _INT64, _INT64S, _INT64, _INT64S),
     "tfdear_variable_create": (_INT64,),
     "tfdear_compress": (
         _INT,
         *(_INT, _INT, _INT, _DOUBLE, _INT, _INT, _INT64, _DOUBLE, _INT, _INT),
-        *_ERROR,
+        *ERROR,
     ),
-    "tfdear_set_density": (_INT, _DOUBLE, *_ERROR),
+    "tfdear_set_density": (_INT, _DOUBLE, *ERROR),
     "tfdear_compression_save": (
         _INT,
         *(ctypes.POINTER(ctypes.POINTER(ctypes.c_char)), _INT64S),
-        *_ERROR,
+        *ERROR,
     ),
-    "tfdear_compression_load": (_INT, _TEXT, _INT64, *_ERROR),
-    "tfdear_synchronize": (_INT, _DOUBLE, *_ERROR),
+    "tfdear_compression_load": (_INT, _TEXT, _INT64, *ERROR),
+    "tfdear_synchronize": (_INT, _DOUBLE, *ERROR),
     "tfdear_in_flight": (_INT, _INT, _UINT64S, _DOUBLES, _INTS, _TEXT, _INT),
     "tfdear_waits": (_INT64, _TEXT, _INT),
     "tfdear_transport_failure": (_INT, _INTS, _TEXT, _INT),
@@ -89,33 +94,33 @@ SIGNATURES: dict[str, tuple] = {
     "tfdear_collective_run": (
         _INT,
         *(_INT, _INT, _MEMORY, _INT64, _INT, _INT, _INT, _INT, _DOUBLES),
-        *_ERROR,
+        *ERROR,
     ),
-    "tfdear_reduction_open": (_INT, _INT64, _INT64S, *_ERROR),
-    "tfdear_reduction_contribute": (_INT, _INT64, _INT, _MEMORY, _INT64, *_ERROR),
+    "tfdear_reduction_open": (_INT, _INT64, _INT64S, *ERROR),
+    "tfdear_reduction_contribute": (_INT, _INT64, _INT, _MEMORY, _INT64, *ERROR),
     "tfdear_reduction_wait": (
         _INT,
         *(_INT64, _INT, _MEMORY, _INT64, _DOUBLE, _INT64S),
-        *_ERROR,
+        *ERROR,
     ),
     "tfdear_reduction_close": (None, _INT64),
     # examples_api.h
     "tfdear_examples_create": (
         _INT,
         *(_INT64, _INT64, _INT64, _INT64, _DOUBLE, _DOUBLE, _INT, _INT64S),
-        *_ERROR,
+        *ERROR,
     ),
     "tfdear_examples_address": (_INT, _INT64, _TEXT, _INT),
-    "tfdear_examples_map": (_INT, _INT64, _INT, _TEXT, *_ERROR),
-    "tfdear_examples_serve": (_INT, _INT64, _TEXT, _TEXT, _TEXT, _INT, *_ERROR),
+    "tfdear_examples_map": (_INT, _INT64, _INT, _TEXT, *ERROR),
+    "tfdear_examples_serve": (_INT, _INT64, _TEXT, _TEXT, _TEXT, _INT, *ERROR),
     "tfdear_examples_add_node": (
         _INT,
         *(_INT64, _INT, _TEXT, _TEXT, _INT64S, _INT, _INT),
-        *_ERROR,
+        *ERROR,
     ),
     "tfdear_examples_unpublish": (None, _INT64),
     "tfdear_examples_read_in_order": (None, _INT64),
-    "tfdear_examples_await_filled": (_INT, _INT64, _DOUBLE, _INTS, *_ERROR),
+    "tfdear_examples_await_filled": (_INT, _INT64, _DOUBLE, _INTS, *ERROR),
     "tfdear_examples_stop_growing": (None, _INT64),
     "tfdear_examples_close": (None, _INT64, _TEXT),
     "tfdear_examples_note_read": (None, _INT64, _INT64, _INT64),
@@ -163,8 +168,13 @@ def call(name: str, *arguments) -> None:
 
     The last two arguments, which take its message, are added; a failure is a TfdearError.
     """
+    call_in(load(), name, *arguments)
+
+
+def call_in(library: ctypes.CDLL, name: str, *arguments) -> None:
+    """The same for a function of another library."""
     error = ctypes.create_string_buffer(_TEXT_BYTES)
-    code = getattr(load(), f"tfdear_{name}")(*arguments, error, _TEXT_BYTES)
+    code = getattr(library, f"tfdear_{name}")(*arguments, error, _TEXT_BYTES)
     if code:
         failure = errors.TfdearError(error.value.decode(errors="replace"))
         failure.kind = names.STATUS_CODES[code - 1]

@@ -6,22 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfdear import errors
 from tfdear.base import names
-from tfdear.base.names import Lane, Transport
+from tfdear.base.names import Lane
 from tfdear.engine import table_counts
 from tfdear.engine.c_api import call, load
 from tfdear.engine.open_reduction import OpenReduction
 
 _TEXT_BYTES = 4096
 _SIGNATURE_BYTES = 1 << 16  # With a line for each tensor.
-_LARGEST_ADDRESS_BLOB = 1 << 22
-
-
-def _address_arguments(blobs: Sequence[bytes]) -> tuple:
-    texts = (ctypes.c_char_p * len(blobs))(*blobs)
-    lengths = (ctypes.c_int * len(blobs))(*[len(blob) for blob in blobs])
-    return texts, lengths, len(blobs)
 
 
 class Engine:
@@ -29,84 +21,6 @@ class Engine:
 
     There is one. Whoever is handed an instance may use the engine; instances hold nothing.
     """
-
-    def open_group(
-        self,
-        lane: Lane,
-        name: str,
-        ranks: Sequence[int],
-        rank: int,
-        bind_address: str,
-        timeout: float,
-        direct: bool,
-        connections: int,
-        transport: Transport = Transport.GLOO,
-    ) -> bytes:
-        """Creates a lane's process group and returns the address blob to publish.
-
-        A group that is not connected can be opened again, over another transport.
-
-        `direct`: whether ranks may exchange shards with all others at once; where several ranks
-        share a node's network and reach other nodes through it, a ring moves fewer bytes there.
-        `connections`: to each member, for Gloo.
-        """
-        members = (ctypes.c_int * len(ranks))(*ranks)
-        call(
-            "group_create",
-            lane,
-            name.encode(),
-            members,
-            len(ranks),
-            list(ranks).index(rank),
-            bind_address.encode(),
-            timeout,
-            -1 if direct else 0,
-            transport,
-            connections,
-        )
-        blob = ctypes.create_string_buffer(_LARGEST_ADDRESS_BLOB)
-        length = load().tfdear_group_listen(lane, blob, _LARGEST_ADDRESS_BLOB)
-        if length < 0:
-            raise errors.TfdearError(f"the addresses of process group {name!r} are too long")
-        return blob.raw[:length]
-
-    def open_group_over_sockets(
-        self,
-        lane: Lane,
-        name: str,
-        ranks: Sequence[int],
-        rank: int,
-        timeout: float,
-        direct: bool,
-        sockets: Sequence[Sequence[int]],
-    ) -> None:
-        """Creates a lane's process group over TCP; see `open_group`.
-
-        `sockets`: descriptors of connections to each member, in their order, which belong to the
-        engine from now on; none for this rank.
-        """
-        connections = max(map(len, sockets))
-        flat = [fd for own in sockets for fd in (own or [-1] * connections)]
-        call(
-            "group_create_over_sockets",
-            lane,
-            name.encode(),
-            (ctypes.c_int * len(ranks))(*ranks),
-            len(ranks),
-            list(ranks).index(rank),
-            timeout,
-            -1 if direct else 0,
-            (ctypes.c_int * len(flat))(*flat),
-            connections,
-        )
-
-    def probe_group(self, lane: Lane, blobs: Sequence[bytes]) -> None:
-        """Raises TfdearError unless this rank can reach the members whose blobs are given."""
-        call("group_probe", lane, *_address_arguments(blobs))
-
-    def connect_group(self, lane: Lane, blobs: Sequence[bytes]) -> None:
-        """Connects a lane's process group to the members whose address blobs are given."""
-        call("group_connect", lane, *_address_arguments(blobs))
 
     def start(self, max_delay_ms: int, first_agreement: int, tables_first: bool) -> None:
         """Hands the connected groups to the engine. Once per process."""

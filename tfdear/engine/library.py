@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import pathlib
-import re
 import types
 
 import tensorflow as tf
@@ -15,14 +14,8 @@ from tfdear.engine import build_check as _build_check
 # Kernels for GPUs of ops in the library. Optional: `make cuda-ops` builds it.
 _CUDA_LIBRARY = "_tfdear_cuda_ops.so"
 
-_SYSTEM_LIBRARY_MISSING = """tfdear's custom-op library needs {missing}, which this machine lacks:
-    {error}
-It comes with Gloo 0.5. On Debian or Ubuntu, as root:
-    apt-get update && apt-get install -y --no-install-recommends libgloo0
-Where Gloo is in a folder of its own, name that folder in LD_LIBRARY_PATH."""
-
 _NOT_LOADABLE = """TensorFlow {running} cannot load {path},
-which was built against TensorFlow {built} with Gloo {gloo}:
+which was built against TensorFlow {built}:
     {error}
 Another installation has changed underneath, or the library comes from another system. {rebuild}"""
 
@@ -68,15 +61,11 @@ def load() -> types.ModuleType:
 
 def _not_loadable(path: pathlib.Path, error: str) -> str:
     """Why the library cannot be loaded, given what the dynamic linker says."""
-    missing = re.match(r"(\S+): cannot open shared object file", error)
-    if missing:
-        return _SYSTEM_LIBRARY_MISSING.format(missing=missing[1], error=error)
     info = _build_check.build_info(tf.__version__)
     return _NOT_LOADABLE.format(
         running=tf.__version__,
         path=path,
         built=info["TENSORFLOW_VERSION"],
-        gloo=info["GLOO_VERSION"],
         error=error,
         rebuild=_build_check.how_to_rebuild(tf.__version__),
     )

@@ -2,15 +2,14 @@
 """The job's process groups: the members and the transport of each."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 
 from absl import logging
 
 from tfdear import errors
 from tfdear.base.names import COLLECTIVES_IN_LEVELS, Lane, Transport
-from tfdear.engine.engine import Engine
 from tfdear.engine.plan import Levels
+from tfdear.engine.process_group import ProcessGroup
 from tfdear.job import topology
 from tfdear.job.options import DearOptions
 from tfdear.rendezvous.certificates import Certificate
@@ -108,7 +107,6 @@ class ProcessGroups:
 
     def connect(
         self,
-        engine: Engine,
         bind_address: str,
         exchange: Callable[[str], list[str]],
         cause_of: Callable[[errors.TfdearError], Exception],
@@ -120,39 +118,35 @@ class ProcessGroups:
         `cause_of` gives the error to raise for one that a failed connection raised; `certificate`
         is this rank's, by which its peers know it.
         """
-        self._engine = engine
+        self._bind_address = bind_address
         self._exchange = exchange
         self._cause_of = cause_of
         self._make_data_connections = lambda: DataConnections(
             self._rank, bind_address, certificate, exchange, self._options.timeout
         )
         try:
-            self._connect_all(bind_address)
+            self._connect_all()
         finally:
             if self._data_connections is not None:
                 self._data_connections.close()
 
-    def _connect_all(self, bind_address: str) -> None:
-        engine = self._engine
+    def _connect_all(self) -> None:
         for lane, ranks in self.members.items():
             # In a torus rows and columns are rings, except rows that share memory.
             ring = self._options.collective == "torus2d" and lane in LEVELS
-            open_group = functools.partial(
-                engine.open_group,
+            group = ProcessGroup(
                 lane,
-                lane.name.lower(),
                 ranks,
                 self._rank,
-                bind_address,
-                self._options.timeout,
+                timeout=self._options.timeout,
                 direct=not ring and len({self._node_ranks[r] for r in ranks}) in (1, len(ranks)),
                 # Messages of other groups are too short to be divided among connections.
                 connections=self._options.connections if lane in GRADIENT_LANES else 1,
             )
             if lane in self._lanes_on_one_node:
-                self._connect_on_one_node(lane, open_group)
+                self._connect_on_one_node(group)
             else:
-                self._connect_over_network(lane, open_group)
+                self._connect_over_network(group)
 
     @property
     def _lanes_on_one_node(self) -> tuple[Lane, ...]:
@@ -165,69 +159,59 @@ class ProcessGroups:
             lanes.append(Lane.GRADIENTS_INTRA)
         return tuple(lanes)
 
-    def _connect_on_one_node(self, lane: Lane, open_group: functools.partial[bytes]) -> None:
-        ranks = self.members[lane]
+    def _connect_on_one_node(self, group: ProcessGroup) -> None:
         refusal = "" if self._options.shared_memory else "switched off"
         blob = b""
         if not refusal:
             try:
-                blob = open_group(transport=Transport.SHARED_MEMORY)
+                blob = group.open_in_shared_memory()
             except errors.TfdearError as error:
                 refusal = str(error)
         blobs = self._exchange_blobs(blob)
         if not refusal:
             try:
-                self._engine.probe_group(lane, [blobs[r] for r in ranks])
+                group.probe([blobs[r] for r in group.ranks])
             except errors.TfdearError as error:
                 refusal = str(error)
         refusals = self._exchange(refusal)
-        shared = not any(refusals[r] for r in ranks)
+        shared = not any(refusals[r] for r in group.ranks)
         if shared:
-            self._connect(lane, blobs, Transport.SHARED_MEMORY)
+            self._connect(group, blobs, Transport.SHARED_MEMORY)
         if not any(refusals):
             return
         # A group on another node may have refused, and every rank takes part in every exchange.
         if not shared:
-            name = lane.name.lower()
-            logging.info("tfdear: process group %r does not use shared memory: %s", name, refusals)
-        self._connect_over_network(lane, open_group, takes_part=not shared)
+            logging.info(
+                "tfdear: process group %r does not use shared memory: %s", group.name, refusals
+            )
+        self._connect_over_network(group, takes_part=not shared)
 
-    def _connect_over_network(
-        self, lane: Lane, open_group: functools.partial[bytes], takes_part: bool = True
-    ) -> None:
+    def _connect_over_network(self, group: ProcessGroup, takes_part: bool = True) -> None:
         """Connects a group of this rank; or takes part in what concerns other ranks' alone."""
         if self._options.backend == "gloo":
-            blobs = self._exchange_blobs(open_group() if takes_part else b"")
+            blob = group.open_over_gloo(self._bind_address) if takes_part else b""
+            blobs = self._exchange_blobs(blob)
             if takes_part:
-                self._connect(lane, blobs, Transport.GLOO)
+                self._connect(group, blobs, Transport.GLOO)
             return
         if self._data_connections is None:
             self._data_connections = self._make_data_connections()
         if not takes_part:
             return
-        ranks, settings = self.members[lane], open_group.keywords
         try:
-            sockets = self._data_connections.connect(lane, ranks, settings["connections"])
-            self._engine.open_group_over_sockets(
-                lane,
-                lane.name.lower(),
-                ranks,
-                self._rank,
-                self._options.timeout,
-                settings["direct"],
-                sockets,
-            )
+            sockets = self._data_connections.connect(group.lane, group.ranks, group.connections)
+            group.open_over_sockets(sockets)
         except errors.TfdearError as error:
             raise self._cause_of(error) from None
         blobs = [self._data_connections.job] * len(self._node_ranks)
-        self._connect(lane, blobs, Transport.TCP)
+        self._connect(group, blobs, Transport.TCP)
 
-    def _connect(self, lane: Lane, blobs: list[bytes], transport: Transport) -> None:
+    def _connect(self, group: ProcessGroup, blobs: list[bytes], transport: Transport) -> None:
         try:
-            self._engine.connect_group(lane, [blobs[r] for r in self.members[lane]])
+            group.connect([blobs[r] for r in group.ranks])
         except errors.TfdearError as error:
             raise self._cause_of(error) from None
-        self.transports[lane] = transport
+        self.transports[group.lane] = transport
 
     def _exchange_blobs(self, blob: bytes) -> list[bytes]:
         return [bytes.fromhex(text) for text in self._exchange(blob.hex())]

@@ -10,6 +10,7 @@ from absl import logging
 import tfdear
 from tfdear import errors
 from tfdear.base.ending import Ending
+from tfdear.engine import gloo_library
 from tfdear.engine.engine import Engine
 from tfdear.engine.event_reader import EventReader
 from tfdear.engine.first_plan import FirstPlan
@@ -68,6 +69,8 @@ class Job:
         cluster = discover(cluster_resolver)
         if cluster.world_size > 1:
             _check_may_start(self.engine)
+            if options.backend == "gloo":
+                gloo_library.load()  # Before the ranks meet.
         self.source = cluster.source
         self.rank = cluster.rank
         self.world_size = cluster.world_size
@@ -143,7 +146,6 @@ class Job:
         """The part of the start that the monitor watches: all ranks have met and do it together."""
         options = self.options
         self.groups.connect(
-            self.engine,
             self._rendezvous.listen_address,
             self.exchange,
             monitor.cause_of,

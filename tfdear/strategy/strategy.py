@@ -54,7 +54,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             process.
         backend: What carries data between nodes: "tcp", connections of tfdear's own, whose ends
             have shown that they know the job's secret; "gloo", for comparison, on networks that
-            nobody else reaches; or "auto", which is "tcp". Defaults to "auto".
+            nobody else reaches, in builds that have it; or "auto", which is "tcp". Defaults to
+            "auto".
         schedule: "dear" as above, "wfbp" (all-reduce under the backward pass), "sequential"
             (all-reduce after it) or "bytescheduler" (all-reduce of partitions, the earliest layer
             first). They differ in time, not in the result. Defaults to "dear".
@@ -107,6 +108,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         ValueError: An argument or environment variable has a value that is not allowed, or the
             nodes have different numbers of ranks and the collective works in two levels; or a
             strategy of several ranks is open in this process.
+        ImportError: The library is missing, or does not fit TensorFlow; or backend "gloo" is asked
+            for, and this build or machine lacks it.
         TfdearError: The ranks do not fit together, or did not all start in time; or the job of an
             earlier strategy of this process has failed.
 

@@ -1,6 +1,6 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 // The data movement of TcpBackend's sums and gathers: rings, and the choice between them and the
-// direct exchange. gloo_backend.cc holds the rest.
+// direct exchange. tcp_backend.cc holds the rest.
 
 #include <algorithm>
 #include <vector>
@@ -8,7 +8,6 @@
 #include "custom_ops/engine/base/sum.h"
 #include "custom_ops/engine/collectives/collective_arguments.h"
 #include "custom_ops/engine/collectives/tcp_backend.h"
-#include "custom_ops/engine/transport/gloo/gloo_exchange.h"
 
 namespace tfdear {
 namespace {

@@ -8,7 +8,6 @@
 
 #include "custom_ops/engine/base/sum.h"
 #include "custom_ops/engine/collectives/collective_arguments.h"
-#include "custom_ops/engine/transport/gloo/gloo_transport.h"
 #include "custom_ops/engine/transport/membership.h"
 #include "custom_ops/engine/transport/tcp/tcp_transport.h"
 
@@ -38,16 +37,6 @@ struct Tree {
 };
 
 }  // namespace
-
-Status TcpBackend::CreateOverGloo(int rank, int size, const std::string& bind_address,
-                                  std::chrono::milliseconds timeout,
-                                  std::unique_ptr<TcpBackend>* result, int connections) {
-  std::unique_ptr<GlooTransport> transport;
-  TFDEAR_RETURN_IF_ERROR(
-      GlooTransport::Create(rank, size, bind_address, timeout, connections, &transport));
-  *result = std::make_unique<TcpBackend>(std::move(transport));
-  return Status();
-}
 
 Status TcpBackend::Create(int rank, int size, std::chrono::milliseconds timeout, Sockets sockets,
                           std::unique_ptr<TcpBackend>* result) {

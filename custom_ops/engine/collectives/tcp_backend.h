@@ -40,12 +40,6 @@ class TcpBackend : public CollectiveBackend {
   static Status Create(int rank, int size, std::chrono::milliseconds timeout, Sockets sockets,
                        std::unique_ptr<TcpBackend>* result);
 
-  // Over Gloo, which makes its own. `bind_address`: IP address or host name to listen on, nothing
-  // else is bound. `timeout`: how long Connect() may take, too. A group of one uses no network.
-  static Status CreateOverGloo(int rank, int size, const std::string& bind_address,
-                               std::chrono::milliseconds timeout,
-                               std::unique_ptr<TcpBackend>* result, int connections = 1);
-
   std::string Listen() override { return transport_->Listen(); }
 
   // At most three timeouts: the last connection may begin just before the end of the first one, and

@@ -29,7 +29,7 @@ int Sum(int size, size_t i) {
   return sum;
 }
 
-enum class Kind { kDirect, kRing, kGloo, kSharedMemory };
+enum class Kind { kDirect, kRing, kSharedMemory };
 
 // Ranks, and how they exchange.
 class CollectivesTest : public testing::TestWithParam<std::tuple<int, Kind>> {
@@ -53,9 +53,7 @@ class CollectivesTest : public testing::TestWithParam<std::tuple<int, Kind>> {
       }
       std::unique_ptr<TcpBackend> backend;
       TFDEAR_RETURN_IF_ERROR(
-          kind() == Kind::kGloo
-              ? TcpBackend::CreateOverGloo(rank, size, "127.0.0.1", timeout, &backend)
-              : TcpBackend::Create(rank, size, timeout, std::move(sockets[rank]), &backend));
+          TcpBackend::Create(rank, size, timeout, std::move(sockets[rank]), &backend));
       backend->set_direct_ranks(kind() == Kind::kRing ? 0 : 8);
       if (segment_bytes > 0) backend->set_segment_bytes(segment_bytes);
       *result = std::move(backend);
@@ -410,8 +408,6 @@ INSTANTIATE_TEST_SUITE_P(Direct, CollectivesTest,
                                           testing::Values(Kind::kDirect)));
 INSTANTIATE_TEST_SUITE_P(Ring, CollectivesTest,
                          testing::Combine(testing::Values(2, 3, 4), testing::Values(Kind::kRing)));
-INSTANTIATE_TEST_SUITE_P(Gloo, CollectivesTest,
-                         testing::Combine(testing::Values(1, 2, 3), testing::Values(Kind::kGloo)));
 INSTANTIATE_TEST_SUITE_P(SharedMemory, CollectivesTest,
                          testing::Combine(testing::Values(1, 2, 3, 4),
                                           testing::Values(Kind::kSharedMemory)));
@@ -443,21 +439,7 @@ TEST(TcpBackend, ManyRanks) {
 
 TEST(TcpBackend, RefusesWrongArguments) {
   std::unique_ptr<TcpBackend> backend;
-  EXPECT_EQ(TcpBackend::CreateOverGloo(2, 2, "127.0.0.1", kTestTimeout, &backend).code(),
-            StatusCode::kInvalidArgument);
-  for (const char* address : {"", "0.0.0.0", "::", "no.such.host.invalid"}) {
-    const Status status = TcpBackend::CreateOverGloo(0, 2, address, kTestTimeout, &backend);
-    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << address;
-  }
-  EXPECT_EQ(TcpBackend::CreateOverGloo(0, 2, "127.0.0.1", kTestTimeout, &backend, 0).code(),
-            StatusCode::kInvalidArgument);
-  // Reserved for documentation: never an address of this machine.
-  EXPECT_EQ(TcpBackend::CreateOverGloo(0, 2, "192.0.2.1", kTestTimeout, &backend).code(),
-            StatusCode::kUnavailable);
-
-  TFDEAR_EXPECT_OK(TcpBackend::CreateOverGloo(0, 2, "localhost", kTestTimeout, &backend));
-
-  TFDEAR_EXPECT_OK(TcpBackend::CreateOverGloo(0, 1, "127.0.0.1", kTestTimeout, &backend));
+  TFDEAR_EXPECT_OK(TcpBackend::Create(0, 1, kTestTimeout, Sockets(1), &backend));
   float value = 3;
   EXPECT_EQ(backend->Broadcast(&value, 4, 1, Signature("x"), 0).code(),
             StatusCode::kInvalidArgument);
@@ -533,40 +515,6 @@ TEST(TcpBackend, SeveralConnectionsShareTheBytesAndChangeNoBit) {
   }
 }
 
-TEST(TcpBackend, ASenderDoesNotRunAheadWithOnePeerOfADirectExchange) {
-  constexpr size_t kSegmentBytes = 64 * 1024;
-  Rendezvous checked(3);
-  for (bool gather : {false, true}) {
-    auto make = [&](int rank, int size, std::chrono::milliseconds timeout,
-                    std::unique_ptr<CollectiveBackend>* result) {
-      std::unique_ptr<TcpBackend> backend;
-      TFDEAR_RETURN_IF_ERROR(
-          TcpBackend::CreateOverGloo(rank, size, "127.0.0.1", timeout, &backend));
-      backend->set_segment_bytes(kSegmentBytes);
-      *result = std::move(backend);
-      return Status();
-    };
-    RunRanksOver(
-        make, 3,
-        [&](std::unique_ptr<CollectiveBackend> backend) {
-          const uint64_t before = backend->bytes_sent();
-          if (backend->rank() != 2) {  // rank 2 never comes
-            std::vector<float> data(3 * 16 * kSegmentBytes / sizeof(float));
-            const std::vector<Range> shards = ShardsOf(data.size(), 3);
-            const Signature name("x");
-            const Status status =
-                gather ? backend->AllGather(data.data(), shards, DataType::kFloat32, name, 0)
-                       : backend->ReduceScatter(data.data(), shards, DataType::kFloat32, name, 0);
-            EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status.message();
-            EXPECT_TRUE(Contains(status.message(), "rank 2 took no data")) << status.message();
-            EXPECT_EQ(backend->bytes_sent() - before, 2 * 2 * kSegmentBytes);
-          }
-          checked.Wait();
-        },
-        std::chrono::milliseconds(500));
-  }
-}
-
 TEST(TcpBackend, GivesWayBetweenSegments) {
   for (int direct_ranks : {0, 8}) {
     RunRanks(3, [&](std::unique_ptr<TcpBackend> backend) {
@@ -585,39 +533,6 @@ TEST(TcpBackend, GivesWayBetweenSegments) {
       EXPECT_EQ(data, std::vector<float>(data.size(), 3));
     });
   }
-}
-
-TEST(TcpBackend, RanksMustHaveTheSameNumberOfConnections) {
-  BlobExchange exchange(2);
-  RunThreads(2, [&](int rank) {
-    std::unique_ptr<TcpBackend> backend;
-    TFDEAR_EXPECT_OK(
-        TcpBackend::CreateOverGloo(rank, 2, "127.0.0.1", kTestTimeout, &backend, 2 + rank));
-    const Status status = backend->Connect(exchange.Meet(rank, backend->Listen()));
-    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-    const std::string expected = "expected " + std::to_string(2 + rank) + " connections to rank " +
-                                 std::to_string(1 - rank) + ", which has " +
-                                 std::to_string(3 - rank);
-    EXPECT_NE(status.message().find(expected), std::string::npos) << status.message();
-  });
-}
-
-TEST(TcpBackend, WorksOverIpv6Loopback) {
-  BlobExchange exchange(2);
-  std::unique_ptr<TcpBackend> probe;
-  if (!TcpBackend::CreateOverGloo(0, 2, "::1", kTestTimeout, &probe).ok()) {
-    GTEST_SKIP() << "no IPv6 loopback here";
-  }
-  RunThreads(2, [&](int rank) {
-    std::unique_ptr<TcpBackend> backend;
-    TFDEAR_EXPECT_OK(TcpBackend::CreateOverGloo(rank, 2, "::1", kTestTimeout, &backend));
-    const std::string blob = backend->Listen();
-    EXPECT_NE(blob.find("[::1]:"), std::string::npos) << blob;
-    TFDEAR_EXPECT_OK(backend->Connect(exchange.Meet(rank, blob)));
-    int64_t value = rank + 1;
-    TFDEAR_EXPECT_OK(backend->AllReduce(&value, 1, DataType::kInt64, Signature("x"), 0));
-    EXPECT_EQ(value, 3);
-  });
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ std::shared_ptr<Work> Barrier(ProcessGroup* group, const std::string& text) {
 
 std::unique_ptr<ProcessGroup> GroupOfOne() {
   std::unique_ptr<TcpBackend> backend;
-  const Status created = TcpBackend::CreateOverGloo(0, 1, "127.0.0.1", kTestTimeout, &backend);
+  const Status created = TcpBackend::Create(0, 1, kTestTimeout, Sockets(1), &backend);
   EXPECT_TRUE(created.ok()) << created.message();
   return std::make_unique<ProcessGroup>("alone", std::vector<int>{7}, std::move(backend));
 }
@@ -426,28 +426,21 @@ class PeerProcess {
  public:
   // Forks rank 1 of 2: it joins a barrier and then sleeps until it is killed.
   explicit PeerProcess(Milliseconds timeout) {
-    int to_child[2], to_parent[2];
-    if (pipe(to_child) != 0 || pipe(to_parent) != 0) abort();
+    const auto [own, others] = ConnectedSockets();
     pid_ = fork();
     if (pid_ == 0) {
       alarm(120);  // no orphan survives a failed test for long
-      std::unique_ptr<TcpBackend> backend;
-      if (!TcpBackend::CreateOverGloo(1, 2, "127.0.0.1", timeout, &backend).ok()) _exit(1);
-      const std::string own = backend->Listen();
-      WriteLine(to_parent[1], own);
-      if (!backend->Connect({ReadLine(to_child[0]), own}).ok()) _exit(2);
-      if (!backend->Barrier(Signature("start"), 0).ok()) _exit(3);
+      close(own);
+      std::unique_ptr<TcpBackend> backend = Connect(1, others, timeout);
+      if (backend == nullptr) _exit(1);
+      if (!backend->Barrier(Signature("start"), 0).ok()) _exit(2);
       while (true) pause();
     }
-    std::unique_ptr<TcpBackend> backend;
-    TFDEAR_EXPECT_OK(TcpBackend::CreateOverGloo(0, 2, "127.0.0.1", timeout, &backend));
-    const std::string own = backend->Listen();
-    WriteLine(to_child[1], own);
-    TFDEAR_EXPECT_OK(backend->Connect({own, ReadLine(to_parent[0])}));
-    group_ = std::make_unique<ProcessGroup>("world", std::vector<int>{0, 1}, std::move(backend));
+    close(others);
+    group_ =
+        std::make_unique<ProcessGroup>("world", std::vector<int>{0, 1}, Connect(0, own, timeout));
     group_->set_cause_grace(Milliseconds(0));
     TFDEAR_EXPECT_OK(Barrier(group_.get(), "start")->Wait());
-    for (int fd : {to_child[0], to_child[1], to_parent[0], to_parent[1]}) close(fd);
   }
   ~PeerProcess() {
     kill(pid_, SIGKILL);
@@ -462,14 +455,14 @@ class PeerProcess {
   }
 
  private:
-  static void WriteLine(int fd, const std::string& line) {
-    const std::string text = line + "\n";
-    if (write(fd, text.data(), text.size()) != static_cast<ssize_t>(text.size())) abort();
-  }
-  static std::string ReadLine(int fd) {
-    std::string line;
-    for (char character; read(fd, &character, 1) == 1 && character != '\n';) line += character;
-    return line;
+  static std::unique_ptr<TcpBackend> Connect(int rank, int socket, Milliseconds timeout) {
+    Sockets sockets(2);
+    sockets.Add(1 - rank, socket);
+    std::unique_ptr<TcpBackend> backend;
+    const bool connected =
+        TcpBackend::Create(rank, 2, timeout, std::move(sockets), &backend).ok() &&
+        backend->Connect({"same", "same"}).ok();
+    return connected ? std::move(backend) : nullptr;
   }
 
   pid_t pid_ = -1;
@@ -509,44 +502,6 @@ TEST(PeerProcess, StoppedPeerIsNamedAtTheDeadline) {
   auto work = AllReduce(peer.group(), "x", data.data(), data.size(), DataType::kFloat32);
   EXPECT_EQ(work->Wait().code(), StatusCode::kDeadlineExceeded) << work->Wait().message();
   EXPECT_EQ(peer.group()->failed_peer(), 1);
-}
-
-TEST(Connect, NamesThePeerThatDoesNotAnswer) {
-  HardTimeout hard_timeout;
-  // Both bind, then one never connects: rank 1 listens, so rank 0 sees silence or, as the
-  // connecting side, a rank that never confirms.
-  std::unique_ptr<TcpBackend> present, absent;
-  TFDEAR_EXPECT_OK(TcpBackend::CreateOverGloo(0, 2, "127.0.0.1", Milliseconds(300), &present));
-  TFDEAR_EXPECT_OK(TcpBackend::CreateOverGloo(1, 2, "127.0.0.1", Milliseconds(300), &absent));
-  const Status status = present->Connect({present->Listen(), absent->Listen()});
-  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status.message();
-  EXPECT_TRUE(Contains(status.message(), "rank 1")) << status.message();
-  EXPECT_EQ(present->failed_peer(), 1);
-}
-
-TEST(Connect, NamesThePeerThatEnded) {
-  HardTimeout hard_timeout;
-  std::unique_ptr<TcpBackend> present, ended;
-  TFDEAR_EXPECT_OK(TcpBackend::CreateOverGloo(0, 2, "127.0.0.1", Milliseconds(300), &present));
-  TFDEAR_EXPECT_OK(TcpBackend::CreateOverGloo(1, 2, "127.0.0.1", Milliseconds(300), &ended));
-  const std::string blob = ended->Listen();
-  ended.reset();
-  const Status status = present->Connect({present->Listen(), blob});
-  EXPECT_FALSE(status.ok());
-  EXPECT_TRUE(Contains(status.message(), "no connection to rank 1 at 127.0.0.1:"))
-      << status.message();
-}
-
-TEST(Connect, RefusesWrongBlobsInWords) {
-  std::unique_ptr<TcpBackend> backend;
-  TFDEAR_EXPECT_OK(TcpBackend::CreateOverGloo(0, 2, "127.0.0.1", kTestTimeout, &backend));
-  const std::string own = backend->Listen();
-  for (const std::string& blob : {std::string(), std::string("nonsense"), own}) {
-    const Status status = backend->Connect({own, blob});
-    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.message();
-    EXPECT_TRUE(Contains(status.message(), "rank")) << status.message();
-  }
-  EXPECT_EQ(backend->Connect({own}).code(), StatusCode::kInvalidArgument);
 }
 
 TEST(ProcessGroup, WorkOfAnotherGroupComesFirst) {

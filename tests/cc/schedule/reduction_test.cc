@@ -60,14 +60,14 @@ std::vector<std::string> LineOf(const std::vector<Event>& events) {
   return line;
 }
 
-enum class Over { kGloo, kSharedMemory };
+enum class Over { kTcp, kSharedMemory };
 
 // Ranks, and where their fusion buffers are.
 class ReductionTest : public testing::TestWithParam<std::tuple<int, Over>> {
  protected:
   int size() const { return std::get<0>(GetParam()); }
   static void RunEngines(int size, const std::function<void(EngineRank*)>& body) {
-    if (std::get<1>(GetParam()) == Over::kGloo) {
+    if (std::get<1>(GetParam()) == Over::kTcp) {
       tfdear::RunEngines(size, body);
     } else {
       RunEnginesInSharedMemory(size, body);
@@ -77,7 +77,7 @@ class ReductionTest : public testing::TestWithParam<std::tuple<int, Over>> {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ReductionTest,
                          testing::Combine(testing::Values(1, 2, 3, 4),
-                                          testing::Values(Over::kGloo)));
+                                          testing::Values(Over::kTcp)));
 INSTANTIATE_TEST_SUITE_P(SharedMemory, ReductionTest,
                          testing::Combine(testing::Values(2, 3, 4),
                                           testing::Values(Over::kSharedMemory)));

@@ -35,7 +35,8 @@ def declared(*patterns):
 @pytest.mark.parametrize(
     ("library", "sources"),
     [
-        (_ops.library_path(), ("api/*.h", "tensorflow_server/*.h")),
+        (_ops.library_path(), ("api/*.h",)),
+        (_ops.library_path().with_name("_tfdear_gloo.so"), ("api/gloo/*.h",)),
         (engine_parts.PATH, ("benchmarks/*.cc",)),
     ],
 )

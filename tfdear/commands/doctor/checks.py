@@ -102,7 +102,7 @@ def check_backend() -> Check:
     built = facts.build_info().get("BACKENDS")
     if built:
         return Check("backends", True, f"this build has {', '.join(built)}")
-    remedy = "install Gloo (libgloo-dev on Debian and Ubuntu) and build again: make install"
+    remedy = "build it again: make install"
     return Check("backends", False, "this build has none, or does not say which", remedy)
 
 
