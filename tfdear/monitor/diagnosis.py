@@ -322,7 +322,13 @@ def _disconnected(snapshot: Snapshot) -> Cause | None:
         return Cause("unavailable", f"{failure['message']}.{_activity(snapshot)}")
     if snapshot.failure_seconds < SECONDS_FOR_REPORT:
         return None
-    return _killed(snapshot, [peer])
+    # The end of its process would have ended its stream, too.
+    return Cause(
+        "unavailable",
+        f"{snapshot.describe(snapshot.rank)} has lost a connection to {snapshot.describe(peer)}, "
+        f"which still gives signs of life: {failure['message']}.{_activity(snapshot)} See the log "
+        f"of {rank_names.ranks([peer])}; the network between them may reset connections.",
+    )
 
 
 def _overdue(snapshot: Snapshot) -> Cause | None:

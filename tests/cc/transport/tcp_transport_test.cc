@@ -47,7 +47,14 @@ std::unique_ptr<Channel> OpenOn(TcpTransport* transport) {
 // What Channel sends for a message of the call above.
 TcpConnection::Header HeaderOf(uint64_t tag, uint64_t bytes) {
   const uint64_t key = KeyOfCall("test", Signature("x"), 0, 0);
-  return {MixBits(MixBits(key ^ tag) ^ bytes), bytes};
+  return TcpConnection::Header(MixBits(MixBits(key ^ tag) ^ bytes), bytes);
+}
+
+// A header and what follows it, as they travel.
+std::string Frame(const TcpConnection::Header& header, const std::vector<char>& data) {
+  std::string frame(sizeof(header), '\0');
+  std::memcpy(frame.data(), &header, sizeof(header));
+  return frame.append(data.begin(), data.end());
 }
 
 TEST(TcpTransport, MessagesArriveInTheOrderInWhichTheyAreAskedFor) {
@@ -95,10 +102,7 @@ TEST(TcpTransport, AMessageMayComeInAnyPieces) {
   for (size_t piece : {1, 7, 15, 16, 17, 1016}) {
     const auto [own, other] = ConnectedSockets();
     const auto transport = TransportTo(own);
-    std::vector<char> frame(sizeof(TcpConnection::Header) + data.size());
-    const TcpConnection::Header header = HeaderOf(5, data.size());
-    std::memcpy(frame.data(), &header, sizeof(header));
-    std::memcpy(frame.data() + sizeof(header), data.data(), data.size());
+    const std::string frame = Frame(HeaderOf(5, data.size()), data);
     std::thread sender([&, other = other] {
       for (size_t i = 0; i < frame.size(); i += piece) {
         ASSERT_GT(send(other, &frame[i], std::min(piece, frame.size() - i), 0), 0);
@@ -177,7 +181,7 @@ TEST(TcpTransport, AWaitEndsAtItsDeadlineAndSaysWhatCameInstead) {
   for (bool sends_other : {false, true}) {
     const auto [own, other] = ConnectedSockets();
     const auto transport = TransportTo(own, milliseconds(200));
-    const TcpConnection::Header header = {123, 456};
+    const TcpConnection::Header header(123, 456);
     char target[8];
     const auto channel = OpenOn(transport.get());
     // What nobody asks for stays where it is, and what a rank would not send is no more than that.
@@ -238,8 +242,8 @@ TEST(TcpTransport, WhatNoRankSendsEndsTheConnectionAtTheMost) {
     for (char& byte : noise) byte = static_cast<char>(draw());
     // Some begin like a message that is waited for, with another length or another name.
     TcpConnection::Header header = HeaderOf(5, 100);
-    if (round % 3 == 0) header.bytes = uint64_t{draw()} << (draw() % 64);
-    if (round % 3 == 1) header.name ^= uint64_t{1} << (draw() % 64);
+    if (round % 3 == 0) header = {header.name(), draw() % (uint64_t{1} << (draw() % 40))};
+    if (round % 3 == 1) header = {header.name() ^ uint64_t{1} << (draw() % 64), header.bytes()};
     if (round % 4 != 3) send(other, &header, sizeof(header), 0);
     send(other, noise.data(), noise.size(), 0);
     close(other);
@@ -251,6 +255,28 @@ TEST(TcpTransport, WhatNoRankSendsEndsTheConnectionAtTheMost) {
   }
 }
 
+TEST(TcpTransport, BytesThatAreNoFrameEndTheConnectionAtOnce) {
+  const std::string sound = Frame(HeaderOf(5, 8), Bytes(8, 1));
+  for (size_t bit = 0; bit <= 8 * sizeof(TcpConnection::Header); ++bit) {
+    std::string frame = sound;
+    if (bit < 8 * sizeof(TcpConnection::Header)) {
+      frame[bit / 8] ^= static_cast<char>(1 << (bit % 8));
+    } else {
+      frame.assign(frame.size(), '\0');
+    }
+    const auto [own, other] = ConnectedSockets();
+    const auto transport = TransportTo(own);
+    send(other, frame.data(), frame.size(), 0);
+    char target[8];
+    const auto channel = OpenOn(transport.get());
+    const Status status = channel->Wait(channel->Receive(1, 5, target, sizeof(target)));
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable) << bit;
+    EXPECT_TRUE(Contains(status.message(), "rank 1 ")) << status.message();
+    EXPECT_TRUE(Contains(status.message(), "bytes that are no message")) << status.message();
+    close(other);
+  }
+}
+
 TEST(TcpTransport, AMessageThatCameEarlyWithAnotherLengthEndsTheConnection) {
   for (size_t length : {0, 99, 101, 1 << 20}) {
     const auto [own, other] = ConnectedSockets();
@@ -259,13 +285,9 @@ TEST(TcpTransport, AMessageThatCameEarlyWithAnotherLengthEndsTheConnection) {
     RunThreads(2, [&](int thread) {
       if (thread == 1) {
         // The name is that of a message of 100 bytes. Behind it comes what is waited for.
-        const TcpConnection::Header early = {HeaderOf(6, 100).name, length};
-        const TcpConnection::Header header = HeaderOf(5, 100);
-        const std::vector<char> data = Bytes(length + 100, 1);
-        send(peer, &early, sizeof(early), MSG_NOSIGNAL);
-        send(peer, data.data(), length, MSG_NOSIGNAL);
-        send(peer, &header, sizeof(header), MSG_NOSIGNAL);
-        send(peer, data.data(), 100, MSG_NOSIGNAL);
+        const std::string frames = Frame({HeaderOf(6, 100).name(), length}, Bytes(length, 1)) +
+                                   Frame(HeaderOf(5, 100), Bytes(100, 1));
+        send(peer, frames.data(), frames.size(), MSG_NOSIGNAL);
         return;
       }
       char target[100];

@@ -31,7 +31,7 @@ BATCHES, FAULTY_BATCH = 400, 20
 FAULTS = {
     "noise": random.Random(1).randbytes(1 << 16),
     "zeros": bytes(1 << 16),
-    # Frames of names that nobody has: one without bytes, and one that has nearly all there are.
+    # A name and a length: none, and nearly all there are.
     "empty frame": struct.pack("<2Q", 1, 0),
     "endless frame": struct.pack("<2Q", 1, (1 << 63) - 1) + bytes(1 << 16),
     "half a header": b"\x01" * 5,

@@ -58,6 +58,9 @@ def test_closed_connection_waits_for_last_words():
     assert cause(failure=CLOSED, failure_seconds=1.0) is None
     found = cause(failure=CLOSED, failure_seconds=1.6)
     assert found.kind == "unavailable"
+    assert "rank 0 (host h0, pid 100) has lost a connection to rank 1 (host" in found.message
+    assert "signs of life: connection to rank 1 was closed. Rank 0 was in" in found.message
+    found = cause(failure=CLOSED, failure_seconds=1.6, lost={1: 0.0})
     assert "rank 1 (host h1, pid 101) was lost: it was killed or crashed" in found.message
 
 

@@ -13,6 +13,7 @@
 #include <exception>
 
 #include "custom_ops/engine/base/errors.h"
+#include "custom_ops/engine/base/signature.h"
 
 namespace tfdear {
 namespace {
@@ -23,7 +24,19 @@ constexpr size_t kTurnBytes = size_t{1} << 20;
 constexpr size_t kMostFrames = 16;
 constexpr char kOtherLength[] = "a message has another length than its name says";
 
+constexpr char kNoFrame[] = "it sent bytes that are no message";
+// So that zeros are no header.
+constexpr uint64_t kCheckSalt = 0x9e3779b97f4a7c15;
+
 }  // namespace
+
+TcpConnection::Header::Header(uint64_t name, uint64_t bytes)
+    : name_(name),
+      length_and_check_((MixBits(MixBits(bytes ^ kCheckSalt) ^ name) << kLengthBits) | bytes) {}
+
+bool TcpConnection::Header::IsSound() const {
+  return Header(name_, bytes()).length_and_check_ == length_and_check_;
+}
 
 TcpConnection::TcpConnection(int peer, int socket) : peer_(peer), socket_(socket) {
   // Where it is none of TCP, as between threads of a test, this does nothing.
@@ -34,14 +47,14 @@ TcpConnection::TcpConnection(int peer, int socket) : peer_(peer), socket_(socket
 TcpConnection::~TcpConnection() { close(socket_); }
 
 void TcpConnection::Receive(Message* message) {
-  const auto found = aside_.find(message->header.name);
+  const auto found = aside_.find(message->header.name());
   if (found == aside_.end()) {
     receives_.push_back(message);
     return;
   }
   const bool arrives_now =
-      is_matched_ && target_ == nullptr && header_.name == message->header.name;
-  if ((arrives_now ? header_.bytes : found->second.size()) != message->bytes) {
+      is_matched_ && target_ == nullptr && header_.name() == message->header.name();
+  if ((arrives_now ? header_.bytes() : found->second.size()) != message->bytes) {
     receives_.push_back(message);  // So that whoever waits for it hears of the failure.
     Fail(kOtherLength);
     return;
@@ -69,7 +82,7 @@ bool TcpConnection::HasMore() const {
   if (!sends_.empty() && is_writable_) return true;
   if (header_bytes_ == sizeof(header_) && !is_matched_) {
     return std::any_of(receives_.begin(), receives_.end(), [this](const Message* message) {
-      return message->header.name == header_.name;
+      return message->header.name() == header_.name();
     });
   }
   const bool is_wanted = is_matched_ || !receives_.empty();
@@ -138,11 +151,12 @@ bool TcpConnection::Read() {
       if (receives_.empty() && buffer_begin_ == buffer_end_) break;
       char* const target = reinterpret_cast<char*>(&header_) + header_bytes_;
       if (!Fill(target, sizeof(header_) - header_bytes_, &header_bytes_)) break;
+      if (header_bytes_ == sizeof(header_) && !header_.IsSound()) Fail(kNoFrame);
       turn += 1;
       continue;
     }
     if (!is_matched_ && !Match()) break;
-    if (received_ < header_.bytes) {
+    if (received_ < header_.bytes()) {
       size_t bytes;
       char* const target = Target(&bytes);
       const size_t before = received_;
@@ -150,18 +164,18 @@ bool TcpConnection::Read() {
       turn += received_ - before;
       if (!moved) break;
     }
-    if (received_ == header_.bytes) Complete();
+    if (received_ == header_.bytes()) Complete();
   }
   return turn > 0;
 }
 
 // Where the next bytes of the frame go, and how many.
 char* TcpConnection::Target(size_t* bytes) {
-  *bytes = header_.bytes - received_;
+  *bytes = header_.bytes() - received_;
   if (target_ != nullptr) return target_->target + received_;
   // Takes memory for what is there, not for what a header says.
   *bytes = std::min(*bytes, kTurnBytes);
-  std::vector<char>& memory = aside_[header_.name];
+  std::vector<char>& memory = aside_[header_.name()];
   try {
     if (memory.size() < received_ + *bytes) memory.resize(received_ + *bytes);
   } catch (const std::exception&) {
@@ -210,8 +224,8 @@ bool TcpConnection::Fill(char* target, size_t bytes, size_t* moved) {
 
 bool TcpConnection::Match() {
   for (auto message = receives_.begin(); message != receives_.end(); ++message) {
-    if ((*message)->header.name != header_.name) continue;
-    if ((*message)->header.bytes != header_.bytes) {
+    if ((*message)->header.name() != header_.name()) continue;
+    if ((*message)->header.bytes() != header_.bytes()) {
       Fail(kOtherLength);
       return false;
     }
@@ -233,14 +247,14 @@ void TcpConnection::Complete() {
 
 bool TcpConnection::PutAside() {
   if (!failure_.empty() || header_bytes_ < sizeof(header_) || is_matched_) return false;
-  aside_[header_.name].clear();
+  aside_[header_.name()].clear();
   is_matched_ = true;
   return true;
 }
 
 std::string TcpConnection::Unexpected() const {
   if (header_bytes_ < sizeof(header_) || is_matched_) return "";
-  return TextOf("a message of ", header_.bytes, " bytes of another collective");
+  return TextOf("a message of ", header_.bytes(), " bytes of another collective");
 }
 
 void TcpConnection::Fail(const char* what) {

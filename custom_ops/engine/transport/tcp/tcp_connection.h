@@ -21,15 +21,29 @@ namespace tfdear {
 // program, the tag and the length are mixed. Its bytes go where a receive of that name was posted,
 // without a copy. A frame that nobody has asked for yet stays where it is, and with it all behind
 // it: the kernel then slows the sender down, and no memory is taken by what a peer sends. Only when
-// this rank waits for a message that lies behind it, the frame is put aside.
+// this rank waits for a message that lies behind it, the frame is put aside. Bytes that begin no
+// frame end the connection: a header carries 24 bits that follow from the rest of it.
 class TcpConnection {
  public:
-  struct Header {
-    uint64_t name;
-    uint64_t bytes;
+  class Header {
+   public:
+    Header() = default;
+    Header(uint64_t name, uint64_t bytes);
+
+    uint64_t name() const { return name_; }
+    uint64_t bytes() const { return length_and_check_ & kMostBytes; }
+    // Whether it was one before it travelled.
+    bool IsSound() const;
+
+   private:
+    static constexpr int kLengthBits = 40;
+    static constexpr uint64_t kMostBytes = (uint64_t{1} << kLengthBits) - 1;
+
+    uint64_t name_ = 0;
+    uint64_t length_and_check_ = 0;
   };
   struct Message : Channel::Message {
-    Header header = {};
+    Header header;
     const char* source = nullptr;  // Of one that is sent.
     TcpConnection* connection = nullptr;
     bool done = false;
@@ -102,7 +116,7 @@ class TcpConnection {
   std::unordered_map<uint64_t, std::vector<char>> aside_;
 
   // The frame that is arriving.
-  Header header_ = {};
+  Header header_;
   size_t header_bytes_ = 0;
   bool is_matched_ = false;
   Message* target_ = nullptr;  // Null where it is put aside.

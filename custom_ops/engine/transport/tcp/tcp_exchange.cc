@@ -27,7 +27,8 @@ TcpExchange::TcpExchange(TcpTransport* transport, const char* operation, const S
 TcpExchange::~TcpExchange() { transport_->End(); }
 
 void TcpExchange::Start(TcpConnection::Message* message, uint64_t tag, bool is_send) {
-  message->header = {MixBits(MixBits(key_ ^ tag) ^ message->bytes), message->bytes};
+  message->header =
+      TcpConnection::Header(MixBits(MixBits(key_ ^ tag) ^ message->bytes), message->bytes);
   message->connection = transport_->ConnectionTo(message->peer, tag);
   transport_->Start(message, is_send);
 }
