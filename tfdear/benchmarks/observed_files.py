@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import importlib.util
 import json
 import os
 import pathlib
@@ -45,6 +46,8 @@ def missing() -> str | None:
         return f"there is no {_DEVICE}: the kernel or the container has no FUSE"
     if not os.access(_DEVICE, os.R_OK | os.W_OK) or os.geteuid() != 0:
         return f"mounting by {_DEVICE} needs root"
+    if importlib.util.find_spec("mfusepy") is None:
+        return f'mfusepy is not installed; run: {sys.executable} -m pip install "tfdear[observed]"'
     return None
 
 

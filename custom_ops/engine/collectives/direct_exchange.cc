@@ -10,9 +10,6 @@
 namespace tfdear {
 namespace {
 
-constexpr size_t kSmallBytes = 8 * 1024;
-constexpr int kSmallRanks = 16;
-
 size_t MostSegments(const std::vector<Range>& ranges, size_t segment_bytes) {
   size_t most = 0;
   for (const Range& range : ranges) most = std::max(most, SegmentsOf(range, segment_bytes));
@@ -60,10 +57,6 @@ Range SegmentOf(Range range, size_t index, size_t segment_bytes) {
 
 size_t SegmentsOf(Range range, size_t segment_bytes) {
   return range.size() / segment_bytes + (range.size() % segment_bytes > 0 ? 1 : 0);
-}
-
-bool DirectExchange::IsSmall(size_t bytes, int size) {
-  return bytes <= kSmallBytes && size <= kSmallRanks;
 }
 
 char* DirectExchange::Scratch(size_t bytes) {

@@ -43,9 +43,14 @@ class DirectExchange {
 
   // Whether so few bytes among so few ranks are faster this way, and by AllReduce(), than with more
   // latencies.
-  static bool IsSmall(size_t bytes, int size);
+  static bool IsSmall(size_t bytes, int size) { return IsSmall(bytes) && size <= kSmallRanks; }
+  // Whether so few bytes cost what a message without any does.
+  static bool IsSmall(size_t bytes) { return bytes <= kSmallBytes; }
 
  private:
+  static constexpr size_t kSmallBytes = 8 << 10;
+  static constexpr int kSmallRanks = 16;
+
   using Messages = std::vector<Channel::Message*>;
   // Peers, or Channel::kAll, and what they get: a message for each round.
   using Outgoing = std::vector<std::pair<int, OutgoingPieces>>;

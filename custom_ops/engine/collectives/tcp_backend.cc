@@ -17,9 +17,6 @@ namespace {
 // Fastest of 64 KiB .. 1 MiB on the loopback device with two ranks on two cores and 16 MiB.
 constexpr size_t kDefaultSegmentBytes = 512 * 1024;
 
-// A direct exchange has as many senders per receiver: more of them would collide in the switch.
-constexpr int kDefaultDirectRanks = 8;
-
 // A binomial tree, numbered from its root: a rank's parent is its number without the lowest set
 // bit; its children set one bit below that. Segments flow along it one after another.
 struct Tree {
@@ -49,8 +46,9 @@ Status TcpBackend::Create(int rank, int size, std::chrono::milliseconds timeout,
 TcpBackend::TcpBackend(std::unique_ptr<MessageTransport> transport)
     : transport_(std::move(transport)),
       segment_bytes_(kDefaultSegmentBytes),
-      direct_ranks_(kDefaultDirectRanks),
-      direct_(transport_->rank(), transport_->size()) {}
+      direct_ranks_(kMostDirectRanks),
+      direct_(transport_->rank(), transport_->size()),
+      halving_(transport_->rank(), transport_->size()) {}
 
 Status TcpBackend::Connect(const std::vector<std::string>& blob_of_rank) {
   TFDEAR_RETURN_IF_ERROR(transport_->Connect(blob_of_rank));
@@ -85,8 +83,9 @@ Status TcpBackend::AllReduce(void* data, const Shards& shards, DataType type,
   TFDEAR_RETURN_IF_ERROR(ToByteRanges(data, shards, type, size(), &ranges));
   const auto exchange = transport_->Open("all_reduce", signature, sequence, rounds_.Next(sequence));
   char* const bytes = static_cast<char*>(data);
-  if (DirectExchange::IsSmall(TotalOf(ranges), size())) {
-    return direct_.AllReduce(exchange.get(), bytes, ranges, type);
+  if (const size_t total = TotalOf(ranges); DirectExchange::IsSmall(total)) {
+    return IsDirect(total) ? direct_.AllReduce(exchange.get(), bytes, ranges, type)
+                           : halving_.AllReduce(exchange.get(), bytes, ranges, type);
   }
   TFDEAR_RETURN_IF_ERROR(ScatterSums(exchange.get(), bytes, ranges, type));
   return Gather(exchange.get(), bytes, ranges);

@@ -11,6 +11,7 @@
 #include "custom_ops/engine/base/signature.h"
 #include "custom_ops/engine/collectives/collective_backend.h"
 #include "custom_ops/engine/collectives/direct_exchange.h"
+#include "custom_ops/engine/collectives/halving_doubling.h"
 #include "custom_ops/engine/transport/message_transport.h"
 #include "custom_ops/engine/transport/sockets.h"
 
@@ -21,16 +22,22 @@ namespace tfdear {
 // Algorithms of ReduceScatter and AllGather, of which a large AllReduce is made:
 //
 // DirectExchange for groups of up to `direct_ranks` members, and for payloads up to 8 KiB among up
-// to 16: one latency, and sums in the order of the ranks, so results do not depend on how values
+// to 8: one latency, and sums in the order of the ranks, so results do not depend on how values
 // are put into buckets.
 //
-// [Note: ring] For the rest: as many bytes per rank, P - 1 latencies, but one neighbour each way,
-// so that between nodes with several ranks a byte crosses the network once. A shard is summed along
-// the ring from the rank after its owner to the owner: that order depends on the shard, so for more
-// than two ranks a result depends in its last bits on how values are put into buckets.
+// HalvingDoubling for more ranks: as many bytes where P is a power of two, log2(P) latencies, and
+// sums that do not depend on the buckets, either. Where P is no power of two, for payloads up to
+// 64 KiB: it would send up to twice the bytes.
 //
-// Both cut shards into segments, so that one is summed and sent on while the next arrives. A small
-// AllReduce is one direct exchange. The choice is a function of the size alone, the same for all.
+// [Note: ring] For the rest, and where several ranks share each of several nodes: P - 1 latencies,
+// but one neighbour each way, so that between nodes a byte crosses the network once. A shard is
+// summed along the ring from the rank after its owner to the owner: that order depends on the
+// shard, so for more than two ranks a result depends in its last bits on how values are put into
+// buckets.
+//
+// All cut shards into segments, so that one is summed and sent on while the next arrives. A small
+// AllReduce is one direct exchange, or doubling. The choice is a function of the size alone, the
+// same for all.
 class TcpBackend : public CollectiveBackend {
  public:
   explicit TcpBackend(std::unique_ptr<MessageTransport> transport);
@@ -85,7 +92,11 @@ class TcpBackend : public CollectiveBackend {
   void set_direct_ranks(int ranks) { direct_ranks_ = ranks; }
 
  private:
+  // A direct exchange has as many senders per receiver: more of them would collide in the switch.
+  static constexpr int kMostDirectRanks = 8;
+
   bool IsDirect(size_t bytes) const;
+  bool IsHalving(size_t bytes) const;
   int Peer(int offset) const { return ((rank() + offset) % size() + size()) % size(); }
 
   // On ranges of bytes.
@@ -96,6 +107,7 @@ class TcpBackend : public CollectiveBackend {
   size_t segment_bytes_;
   int direct_ranks_;
   DirectExchange direct_;
+  const HalvingDoubling halving_;
   RoundCounter rounds_;
 };
 

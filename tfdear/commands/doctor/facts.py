@@ -94,6 +94,9 @@ def describe_secret(environ: Mapping[str, str] = os.environ) -> str:
         ("under tfdear run", "another one for each job, unless a variable names one"),
         ("where ranks meet", "mutual TLS"),
         ("data", "not encrypted"),
+        ("ports", "rank 0's, all the time, which the launcher or TF_CONFIG chooses"),
+        ("", "one of every rank, any free one, while the job starts"),
+        ("", "with a cache of several nodes, or tables of layers, one more while it runs"),
     ]
     return table(rows, num_left=2)
 
