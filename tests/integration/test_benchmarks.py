@@ -414,7 +414,9 @@ def test_memory_of_data(tmp_path):
         tmp_path, "data", "--cases", "memory", "--size", "20KB", "--memory-bytes", "80MB",
         "--batch-size", "16", "--repeats", "1",
     )  # fmt: skip
-    (row,) = numbers["rows"]
-    # All ranks have a cache of their own; those of one DataCache share one.
-    assert row["taken"]["cache()"][0] >= 3.5 * row["bytes"]
-    assert row["taken"]["DataCache"][0] <= 2 * row["bytes"]
+    on_node, of_each, of_two = numbers["rows"]
+    # All ranks have a cache of their own; those of one DataCache share one, of two nodes a half.
+    assert of_each["taken"][0] >= 3.5 * of_each["bytes"]
+    assert on_node["taken"][0] <= 2 * on_node["bytes"]
+    assert of_two["bytes"] == on_node["bytes"] // 2 and "each of 2 nodes" in of_two["case"]
+    assert of_two["taken"][0] <= on_node["taken"][0]
