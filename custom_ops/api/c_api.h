@@ -23,11 +23,12 @@ TFDEAR_EXPORT int tfdear_group_create_in_shared_memory(int lane, const char* nam
                                                        int error_size);
 // The same over TCP: `sockets` are connected to the members, `connections` to each, in their order,
 // and belong to the group from now on; those of this rank are not looked at. `direct_ranks` as in
-// TcpBackend; a negative number for its default.
+// TcpBackend; a negative number for its default. `key`: of the job, if they are to be encrypted.
 TFDEAR_EXPORT int tfdear_group_create_over_sockets(int lane, const char* name, const int* ranks,
                                                    int size, int rank_in_group,
                                                    double timeout_seconds, int direct_ranks,
-                                                   const int* sockets, int connections, char* error,
+                                                   const int* sockets, int connections,
+                                                   const char* key, int key_bytes, char* error,
                                                    int error_size);
 // The same over a MessageTransport that another library has made, such as gloo_api.h; it belongs to
 // the group from now on.

@@ -95,8 +95,8 @@ int tfdear_group_create_in_shared_memory(int lane, const char* name, const int* 
 
 int tfdear_group_create_over_sockets(int lane, const char* name, const int* ranks, int size,
                                      int rank_in_group, double timeout_seconds, int direct_ranks,
-                                     const int* sockets, int connections, char* error,
-                                     int error_size) {
+                                     const int* sockets, int connections, const char* key,
+                                     int key_bytes, char* error, int error_size) {
   tfdear::Sockets owned(size);
   for (int member = 0; member < size; ++member) {
     for (int i = 0; member != rank_in_group && i < connections; ++i) {
@@ -104,8 +104,9 @@ int tfdear_group_create_over_sockets(int lane, const char* name, const int* rank
     }
   }
   std::unique_ptr<TcpTransport> transport;
-  const Status status = TcpTransport::Create(rank_in_group, size, Milliseconds(timeout_seconds),
-                                             std::move(owned), &transport);
+  const Status status =
+      TcpTransport::Create(rank_in_group, size, Milliseconds(timeout_seconds), std::move(owned),
+                           &transport, {std::string(key, key_bytes), name});
   if (!status.ok()) return Report(status, error, error_size);
   MessageTransport* const made = transport.release();
   return tfdear_group_create_over_transport(lane, name, ranks, size, direct_ranks, made, error,

@@ -73,6 +73,12 @@ def over_gloo() -> Peer:
     return Peer("tfdear over Gloo", "with_tfdear", sys.executable, "", variables)
 
 
+def over_tls() -> Peer:
+    """tfdear with encrypted connections."""
+    variables = {"TFDEAR_TLS": "1", "TFDEAR_SHARED_MEMORY": "0"}
+    return Peer("tfdear over TLS", "with_tfdear", sys.executable, "", variables)
+
+
 def torch(python: str | None) -> Peer:
     """PyTorch with Gloo."""
     return Peer("torch", "with_torch", python, "--torch-python")

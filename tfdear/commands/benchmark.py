@@ -76,6 +76,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     collectives.add_argument(
         "--gloo", action="store_true", help="also over Gloo's connections in place of tfdear's own"
     )
+    collectives.add_argument("--tls", action="store_true", help="also over encrypted connections")
     _add_number(collectives, "--paths", 1, "as of `tfdear netlab up`")
     replay = _add(kinds, benchmark_runs.replay, "schedules and planners, with sleep as computation")
     replay.add_argument(

@@ -158,6 +158,7 @@ def collectives(options: argparse.Namespace) -> dict[str, Any]:
     frameworks = [
         *(peers.tfdear(count) for count in [1, *options.connections]),
         *([peers.over_gloo()] if options.gloo else []),
+        *([peers.over_tls()] if options.tls else []),
         peers.torch(options.torch_python),
         peers.horovod(options.horovod_python),
     ]

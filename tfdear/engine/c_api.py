@@ -35,7 +35,7 @@ SIGNATURES: dict[str, tuple] = {
     ),
     "tfdear_group_create_over_sockets": (
         _INT,
-        *(_INT, _TEXT, _INTS, _INT, _INT, _DOUBLE, _INT, _INTS, _INT),
+        *(_INT, _TEXT, _INTS, _INT, _INT, _DOUBLE, _INT, _INTS, _INT, _TEXT, _INT),
         *ERROR,
     ),
     "tfdear_group_create_over_transport": (

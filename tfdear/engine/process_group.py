@@ -52,19 +52,20 @@ class ProcessGroup:
         call("group_create_in_shared_memory", *self._identity, self._member, self._timeout)
         return self._listen()
 
-    def open_over_sockets(self, sockets: Sequence[Sequence[int]]) -> None:
-        """Opens it over TCP.
+    def open_over_sockets(self, sockets: Sequence[Sequence[int]], key: bytes) -> None:
+        """Opens it over TCP; `connect` encrypts the connections, if there is a key.
 
         Args:
             sockets: Descriptors of connections to each member, in their order, which belong to the
                 engine from now on; none for this rank.
+            key: What all ranks of the job have, and nobody else; empty: they stay in the clear.
         """
         flat = [fd for own in sockets for fd in (own or [-1] * self.connections)]
         call(
             "group_create_over_sockets",
             *(*self._identity, self._member, self._timeout, self._direct_ranks),
             (ctypes.c_int * len(flat))(*flat),
-            self.connections,
+            *(self.connections, key, len(key)),
         )
 
     def open_over_gloo(self, bind_address: str) -> bytes:

@@ -12,6 +12,7 @@ from tfdear.engine.plan import Levels
 from tfdear.engine.process_group import ProcessGroup
 from tfdear.job import topology
 from tfdear.job.options import DearOptions
+from tfdear.rendezvous import data_encryption
 from tfdear.rendezvous.certificates import Certificate
 from tfdear.rendezvous.data_connections import DataConnections
 from tfdear.rendezvous.nodes import Node
@@ -119,6 +120,10 @@ class ProcessGroups:
         is this rank's, by which its peers know it.
         """
         self._bind_address = bind_address
+        # What encrypts data; without it they travel in the clear.
+        self._data_key = b""
+        if certificate is not None and data_encryption.is_on():
+            self._data_key = certificate.data_key
         self._exchange = exchange
         self._cause_of = cause_of
         self._make_data_connections = lambda: DataConnections(
@@ -200,7 +205,7 @@ class ProcessGroups:
             return
         try:
             sockets = self._data_connections.connect(group.lane, group.ranks, group.connections)
-            group.open_over_sockets(sockets)
+            group.open_over_sockets(sockets, self._data_key)
         except errors.TfdearError as error:
             raise self._cause_of(error) from None
         blobs = [self._data_connections.job] * len(self._node_ranks)

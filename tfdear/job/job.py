@@ -35,7 +35,7 @@ from tfdear.monitor import exit_handlers
 from tfdear.monitor.monitor import Monitor
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.table_choice import TableChoice
-from tfdear.rendezvous import connections, rendezvous
+from tfdear.rendezvous import connections, data_encryption, rendezvous
 from tfdear.rendezvous.cluster import discover
 from tfdear.rendezvous.cluster_resolver import make as make_cluster_resolver
 from tfdear.rendezvous.nodes import Node
@@ -71,6 +71,7 @@ class Job:
             _check_may_start(self.engine)
             if options.backend == "gloo":
                 gloo_library.load()  # Before the ranks meet.
+            data_encryption.check(options.backend)
         self.source = cluster.source
         self.rank = cluster.rank
         self.world_size = cluster.world_size
@@ -104,6 +105,7 @@ class Job:
                 # Ranks that record timelines measure their clocks together.
                 TIMELINE_VARIABLE: "set" if timeline_file() else "not set",
                 CHECK_DATA_VARIABLE: str(int(checks_data())),
+                data_encryption.VARIABLE: str(int(data_encryption.is_on())),
             },
         )
         self.ending = self._rendezvous.ending

@@ -33,6 +33,7 @@ class Certificate:
     authority: bytes  # Whom this rank trusts: certificates signed with the job's key.
     chain: bytes  # This rank's certificate.
     key: bytes  # This rank's private key.
+    data_key: bytes  # What the job's ranks encrypt data with (TFDEAR_TLS=1); not in PEM.
 
 
 def name_of(rank: int) -> str:
@@ -66,6 +67,7 @@ def of_rank(secret: bytes, rank: int) -> Certificate:
             serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
         ),
+        data_key=derive(secret, "tfdear 1 data", 32),
     )
 
 

@@ -6,7 +6,8 @@ Every rank listens on one port while the job starts. Whoever connects proves by 
 knows the job's secret, before anything else of it is looked at; then it says which connection of
 which rank it is, in a message of fixed length. After that TLS ends, and the plain socket goes to
 the engine: who is at its other end is known, but not that nobody on the way changes what it
-carries. The port is closed when all peers are there.
+carries. With TFDEAR_TLS=1 the engine encrypts it again, by a library of its own and with a key that
+follows from the secret. The port is closed when all peers are there.
 """
 
 from __future__ import annotations

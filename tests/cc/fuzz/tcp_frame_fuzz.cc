@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -77,7 +78,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                     static_cast<ssize_t>(sent.size()));
   close(ends[1]);
   {
-    TcpConnection connection(1, ends[0]);
+    TcpConnection connection(1, std::make_unique<PlainStream>(ends[0]));
     for (int i = 0; i < early; ++i) connection.Receive(&messages[i]);
     while (connection.Advance()) {
     }

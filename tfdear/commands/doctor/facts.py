@@ -18,7 +18,7 @@ from tfdear.base import extras
 from tfdear.benchmarks.table import table
 from tfdear.engine import build_check
 from tfdear.launch.plan import available_cores
-from tfdear.rendezvous import secret
+from tfdear.rendezvous import data_encryption, secret
 
 PACKAGES = ("tensorflow", "keras", "numpy", "scikit-optimize")
 _OPTIONAL_PACKAGES = ("matplotlib", "psutil", "tf-keras", "tensorflow-text", "tf-models-official")
@@ -93,12 +93,20 @@ def describe_secret(environ: Mapping[str, str] = os.environ) -> str:
         ("secret", f"{found}"),
         ("under tfdear run", "another one for each job, unless a variable names one"),
         ("where ranks meet", "mutual TLS"),
-        ("data", "not encrypted"),
+        ("data", _encryption(environ)),
         ("ports", "rank 0's, all the time, which the launcher or TF_CONFIG chooses"),
         ("", "one of every rank, any free one, while the job starts"),
         ("", "with a cache of several nodes, or tables of layers, one more while it runs"),
     ]
     return table(rows, num_left=2)
+
+
+def _encryption(environ: Mapping[str, str]) -> str:
+    try:
+        is_on = data_encryption.is_on(environ)
+    except ValueError as error:
+        return str(error)
+    return "TLS" if is_on else f"not encrypted ({data_encryption.VARIABLE}=1: TLS)"
 
 
 def describe_environment(environ: Mapping[str, str] = os.environ) -> str:

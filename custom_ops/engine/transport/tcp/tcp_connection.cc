@@ -5,10 +5,8 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <exception>
 
@@ -24,6 +22,7 @@ constexpr size_t kTurnBytes = size_t{1} << 20;
 constexpr size_t kMostFrames = 16;
 constexpr char kOtherLength[] = "a message has another length than its name says";
 
+constexpr char kClosed[] = "the connection was closed";
 constexpr char kNoFrame[] = "it sent bytes that are no message";
 // So that zeros are no header.
 constexpr uint64_t kCheckSalt = 0x9e3779b97f4a7c15;
@@ -38,13 +37,12 @@ bool TcpConnection::Header::IsSound() const {
   return Header(name_, bytes()).length_and_check_ == length_and_check_;
 }
 
-TcpConnection::TcpConnection(int peer, int socket) : peer_(peer), socket_(socket) {
+TcpConnection::TcpConnection(int peer, std::unique_ptr<ByteStream> stream)
+    : peer_(peer), stream_(std::move(stream)) {
   // Where it is none of TCP, as between threads of a test, this does nothing.
   const int on = 1;
-  setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  setsockopt(socket(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
-
-TcpConnection::~TcpConnection() { close(socket_); }
 
 void TcpConnection::Receive(Message* message) {
   const auto found = aside_.find(message->header.name());
@@ -70,7 +68,7 @@ void TcpConnection::Receive(Message* message) {
 
 void TcpConnection::Forget() {
   // A frame that is half sent, or half received, can be ended by nobody.
-  if (sent_ > 0 && failure_.empty()) Fail("a message was given up");
+  if ((sent_ > 0 || stream_->is_sending()) && failure_.empty()) Fail("a message was given up");
   if (target_ != nullptr && failure_.empty()) Fail("a message was given up");
   sends_.clear();
   receives_.clear();
@@ -114,17 +112,12 @@ bool TcpConnection::Write() {
       offered += message->bytes;
       skip = 0;
     }
-    msghdr call = {};
-    call.msg_iov = parts;
-    call.msg_iovlen = count;
-    const ssize_t written = sendmsg(socket_, &call, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      if (errno == EAGAIN || errno == EWOULDBLOCK) {
-        is_writable_ = false;
-      } else {
-        Fail("sending", errno);
-      }
+    size_t written = 0;
+    const ByteStream::Result result = stream_->Send(parts, count, &written);
+    if (result != ByteStream::Result::kMoved) {
+      is_writable_ = false;
+      if (result == ByteStream::Result::kEnded) Fail(kClosed);
+      if (result == ByteStream::Result::kFailed) Fail(stream_->failure());
       break;
     }
     turn += written;
@@ -189,27 +182,26 @@ char* TcpConnection::Target(size_t* bytes) {
 bool TcpConnection::Fill(char* target, size_t bytes, size_t* moved) {
   if (buffer_begin_ == buffer_end_) {
     if (!is_readable_) return false;
-    iovec parts[2] = {{target, bytes}, {buffer_.data(), buffer_.size()}};
-    msghdr call = {};
-    call.msg_iov = parts;
+    const iovec parts[2] = {{target, bytes}, {buffer_.data(), buffer_.size()}};
     // What follows many bytes is left to the next call: it goes to its own place.
-    call.msg_iovlen = bytes < buffer_.size() ? 2 : 1;
-    ssize_t count;
-    do {
-      count = recvmsg(socket_, &call, MSG_DONTWAIT);
-    } while (count < 0 && errno == EINTR);
-    if (count < 0) {
-      is_readable_ = false;
-      if (errno != EAGAIN && errno != EWOULDBLOCK) Fail("receiving", errno);
-      return false;
+    size_t count = 0;
+    switch (stream_->Receive(parts, bytes < buffer_.size() ? 2 : 1, &count)) {
+      case ByteStream::Result::kMoved:
+        break;
+      case ByteStream::Result::kNotNow:
+        is_readable_ = false;
+        return false;
+      case ByteStream::Result::kEnded: {
+        const bool is_between = header_bytes_ == 0;
+        Fail(kClosed);
+        ended_well_ = is_between && !IsBusy();
+        return false;
+      }
+      case ByteStream::Result::kFailed:
+        Fail(stream_->failure());
+        return false;
     }
-    if (count == 0) {
-      const bool is_between = header_bytes_ == 0;
-      Fail("the connection was closed");
-      ended_well_ = is_between && !IsBusy();
-      return false;
-    }
-    const size_t direct = std::min<size_t>(count, bytes);
+    const size_t direct = std::min(count, bytes);
     *moved += direct;
     buffer_begin_ = 0;
     buffer_end_ = count - direct;
@@ -257,12 +249,8 @@ std::string TcpConnection::Unexpected() const {
   return TextOf("a message of ", header_.bytes(), " bytes of another collective");
 }
 
-void TcpConnection::Fail(const char* what) {
+void TcpConnection::Fail(const std::string& what) {
   if (failure_.empty()) failure_ = what;
-}
-
-void TcpConnection::Fail(const char* what, int error) {
-  if (failure_.empty()) failure_ = TextOf(what, ": ", std::strerror(error));
 }
 
 }  // namespace tfdear

@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "custom_ops/engine/transport/channel.h"
+#include "custom_ops/engine/transport/tcp/byte_stream.h"
 
 namespace tfdear {
 
@@ -50,14 +52,12 @@ class TcpConnection {
     std::vector<char> memory;  // Where one arrives that came without a target.
   };
 
-  // Takes over a connected socket.
-  TcpConnection(int peer, int socket);
-  ~TcpConnection();
+  TcpConnection(int peer, std::unique_ptr<ByteStream> stream);
   TcpConnection(const TcpConnection&) = delete;
   TcpConnection& operator=(const TcpConnection&) = delete;
 
   int peer() const { return peer_; }
-  int socket() const { return socket_; }
+  int socket() const { return stream_->socket(); }
 
   // Whether the transport has it among those with messages under way.
   bool is_listed = false;
@@ -98,11 +98,10 @@ class TcpConnection {
   bool Fill(char* target, size_t bytes, size_t* moved);
   bool Match();
   void Complete();
-  void Fail(const char* what);
-  void Fail(const char* what, int error);
+  void Fail(const std::string& what);
 
   const int peer_;
-  const int socket_;
+  const std::unique_ptr<ByteStream> stream_;
   bool is_readable_ = true;
   bool is_writable_ = true;
   std::string failure_;

@@ -1,6 +1,7 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/transport/tcp/tcp_transport.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -10,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "custom_ops/engine/transport/membership.h"
 #include "custom_ops/engine/transport/tcp/tcp_exchange.h"
@@ -22,14 +24,14 @@ constexpr int kMostEvents = 64;
 }  // namespace
 
 Status TcpTransport::Create(int rank, int size, std::chrono::milliseconds timeout, Sockets sockets,
-                            std::unique_ptr<TcpTransport>* result) {
+                            std::unique_ptr<TcpTransport>* result, const Encryption& encryption) {
   TFDEAR_RETURN_IF_ERROR(CheckMembership(rank, size, timeout));
   if (sockets.size() != size) {
     return InvalidArgument("expected sockets for a group of ", size, ", received those of one of ",
                            sockets.size());
   }
   std::unique_ptr<TcpTransport> transport(new TcpTransport(rank, size, timeout));
-  TFDEAR_RETURN_IF_ERROR(transport->Open(std::move(sockets)));
+  TFDEAR_RETURN_IF_ERROR(transport->Open(std::move(sockets), encryption));
   *result = std::move(transport);
   return Status();
 }
@@ -42,7 +44,7 @@ TcpTransport::~TcpTransport() {
   if (abort_event_ >= 0) close(abort_event_);
 }
 
-Status TcpTransport::Open(Sockets sockets) {
+Status TcpTransport::Open(Sockets sockets, const Encryption& encryption) {
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   abort_event_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (epoll_ < 0 || abort_event_ < 0) {
@@ -63,8 +65,28 @@ Status TcpTransport::Open(Sockets sockets) {
                              "; give all ranks the same number");
     }
     number = of_peer;
-    for (int socket : sockets.Take(peer)) {
-      TcpConnection* const connection = &connections_.emplace_back(peer, socket);
+    std::vector<int> taken = sockets.Take(peer);
+    for (size_t i = 0; i < taken.size(); ++i) {
+      const int socket = std::exchange(taken[i], -1);
+      std::unique_ptr<ByteStream> stream;
+      if (encryption.key.empty()) {
+        stream = std::make_unique<PlainStream>(socket);
+      } else {
+        const auto [low, high] = std::minmax(rank_, peer);
+        const std::string name = TextOf(encryption.group, " ", low, " ", high, " ", i);
+        std::unique_ptr<TlsStream> encrypted;
+        const Status begun =
+            TlsStream::Create(socket, {rank_ == high, encryption.key, name}, &encrypted);
+        if (!begun.ok()) {
+          for (int rest : taken) {
+            if (rest >= 0) close(rest);
+          }
+          return begun;
+        }
+        handshakes_.push_back({encrypted.get(), peer});
+        stream = std::move(encrypted);
+      }
+      TcpConnection* const connection = &connections_.emplace_back(peer, std::move(stream));
       of_peer_[peer].push_back(connection);
       // Told once of each change: what a connection can do stays known until it was tried in vain.
       event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
@@ -80,6 +102,48 @@ Status TcpTransport::Open(Sockets sockets) {
 
 Status TcpTransport::Connect(const std::vector<std::string>& blob_of_rank) {
   TFDEAR_RETURN_IF_ERROR(CheckBlobs(blob_of_rank, size_));
+  TFDEAR_RETURN_IF_ERROR(ShakeHands());
+  return failure_.status();
+}
+
+// All at once: a rank whose turn it is not would hold up the others.
+Status TcpTransport::ShakeHands() {
+  const Clock::time_point deadline = Clock::now() + timeout_;
+  while (!handshakes_.empty() && !failure_.failed()) {
+    std::vector<pollfd> waiting = {{abort_event_, POLLIN, 0}};
+    std::vector<Handshake> open;
+    for (const Handshake& handshake : handshakes_) {
+      switch (handshake.stream->ShakeHands()) {
+        case ByteStream::Result::kMoved:
+          continue;
+        case ByteStream::Result::kEnded:
+          return failure_.Fail(
+              Unavailable(failure_.NameOf(handshake.peer),
+                          " closed its connection before it was encrypted; it ended, or failed "
+                          "first, or has not set TFDEAR_TLS=1. See its own messages"),
+              handshake.peer);
+        case ByteStream::Result::kFailed:
+          return failure_.Fail(Unavailable("the connection to ", failure_.NameOf(handshake.peer),
+                                           " cannot be encrypted: ", handshake.stream->failure()),
+                               handshake.peer);
+        case ByteStream::Result::kNotNow:
+          break;
+      }
+      const short events = handshake.stream->wants_to_write() ? POLLOUT : POLLIN;
+      waiting.push_back({handshake.stream->socket(), events, 0});
+      open.push_back(handshake);
+    }
+    handshakes_ = std::move(open);
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    if (!handshakes_.empty() && left.count() <= 0) {
+      const int peer = handshakes_.front().peer;
+      return failure_.Fail(Status(StatusCode::kDeadlineExceeded,
+                                  TextOf(failure_.NameOf(peer), " did not encrypt its connection ",
+                                         "within ", timeout_.count(), " ms")),
+                           peer);
+    }
+    if (!handshakes_.empty()) poll(waiting.data(), waiting.size(), static_cast<int>(left.count()));
+  }
   return failure_.status();
 }
 

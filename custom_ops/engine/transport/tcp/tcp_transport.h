@@ -16,6 +16,7 @@
 #include "custom_ops/engine/transport/received_memory.h"
 #include "custom_ops/engine/transport/sockets.h"
 #include "custom_ops/engine/transport/tcp/tcp_connection.h"
+#include "custom_ops/engine/transport/tcp/tls_stream.h"
 
 namespace tfdear {
 
@@ -27,14 +28,21 @@ namespace tfdear {
 // waits the kernel's buffers keep the line busy.
 class TcpTransport : public MessageTransport {
  public:
+  // What encrypts the connections: a key that all ranks of the job have, none where they are in the
+  // clear, and the name of the group.
+  struct Encryption {
+    std::string key;
+    std::string group;
+  };
+
   // `sockets`: as many for each peer. `timeout` bounds every wait.
   static Status Create(int rank, int size, std::chrono::milliseconds timeout, Sockets sockets,
-                       std::unique_ptr<TcpTransport>* result);
+                       std::unique_ptr<TcpTransport>* result, const Encryption& encryption = {});
   ~TcpTransport() override;
   TcpTransport(const TcpTransport&) = delete;
   TcpTransport& operator=(const TcpTransport&) = delete;
 
-  // Has nothing to publish: the connections are there.
+  // Has nothing to publish: the connections are there. Connect() encrypts them.
   std::string Listen() override { return "tcp"; }
   Status Connect(const std::vector<std::string>& blob_of_rank) override;
 
@@ -56,7 +64,8 @@ class TcpTransport : public MessageTransport {
   using Clock = std::chrono::steady_clock;
 
   TcpTransport(int rank, int size, std::chrono::milliseconds timeout);
-  Status Open(Sockets sockets);
+  Status Open(Sockets sockets, const Encryption& encryption);
+  Status ShakeHands();
 
   // The following are for the thread that runs collectives.
   Status Begin(const std::string* call);
@@ -79,6 +88,12 @@ class TcpTransport : public MessageTransport {
   const std::chrono::milliseconds timeout_;
   std::deque<TcpConnection> connections_;
   std::vector<std::vector<TcpConnection*>> of_peer_;
+  // Connections that are not encrypted yet, and are to be.
+  struct Handshake {
+    TlsStream* stream;
+    int peer;
+  };
+  std::vector<Handshake> handshakes_;
   int epoll_ = -1;
   int abort_event_ = -1;
   const std::string* call_ = nullptr;  // The running collective: "all_reduce 'x' (sequence 3)".

@@ -1,0 +1,59 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "custom_ops/engine/base/status.h"
+#include "custom_ops/engine/transport/tcp/byte_stream.h"
+#include "custom_ops/engine/transport/tcp/gnutls.h"
+
+namespace tfdear {
+
+// The bytes of a socket by TLS 1.3, with a key that both sides know and an exchange of fresh ones:
+// nobody on the way reads them, then or later, or changes one unnoticed.
+//
+// [Note: which connection]
+// All connections of a job have one key. Each has a name, which its handshake proves too: that of
+// two ranks is not accepted in place of another.
+class TlsStream : public ByteStream {
+ public:
+  struct Options {
+    bool is_client = false;
+    std::string key;   // Of the job.
+    std::string name;  // The same on both sides.
+  };
+
+  // Takes over a connected socket in any case.
+  static Status Create(int socket, const Options& options, std::unique_ptr<TlsStream>* result);
+  ~TlsStream() override;
+
+  // Goes on with the handshake. kNotNow: wait until the socket is readable, or writable.
+  Result ShakeHands();
+  bool wants_to_write() const;
+
+  // After the handshake.
+  Result Send(const iovec* parts, size_t count, size_t* moved) override;
+  Result Receive(const iovec* parts, size_t count, size_t* moved) override;
+  bool is_sending() const override { return record_bytes_ > 0; }
+
+ private:
+  static constexpr size_t kRecordBytes = 16 << 10;  // TLS has none that is longer.
+
+  TlsStream(int socket, const Options& options, const gnutls::Functions& functions);
+  Status Start();
+  static int KeyOfUser(gnutls::Session* session, const char* user, gnutls::Datum* key);
+  Result ResultOf(const char* what, int code);
+
+  const Options options_;
+  const gnutls::Functions& functions_;
+  gnutls::Session* session_ = nullptr;
+  gnutls::Credentials* credentials_ = nullptr;
+  // A record that is being sent: its bytes count as moved when all of it has gone.
+  std::array<char, kRecordBytes> record_;
+  size_t record_bytes_ = 0;
+};
+
+}  // namespace tfdear

@@ -1,0 +1,214 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+// Encrypted connections: the same data arrive, nobody on the way reads or changes them, and sides
+// that do not belong together say so.
+
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "custom_ops/engine/transport/tcp/tcp_transport.h"
+#include "tests/cc/testing.h"
+
+namespace tfdear {
+namespace {
+
+using Encryption = TcpTransport::Encryption;
+const Encryption kEncryption = {std::string(32, 'k'), "world"};
+
+// Stands between two sockets, sees what passes, and may change it.
+class Tap {
+ public:
+  // `change(data, bytes, before)` gets what rank 0 sends; `before`: bytes that have passed already.
+  using Change = std::function<void(char* data, size_t bytes, size_t before)>;
+
+  explicit Tap(Change change = nullptr) : change_(std::move(change)) {
+    std::tie(first, inner_[0]) = ConnectedSockets();
+    std::tie(inner_[1], second) = ConnectedSockets();
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~Tap() {
+    stopping_ = true;
+    thread_.join();
+    for (int socket : inner_) close(socket);
+  }
+
+  std::string seen() const { return seen_; }  // Once it has ended, or nobody sends.
+
+  int first = -1;   // Of rank 0.
+  int second = -1;  // Of rank 1.
+
+ private:
+  void Run() {
+    std::array<bool, 2> open = {true, true};
+    std::vector<char> data(1 << 16);
+    while (!stopping_ && (open[0] || open[1])) {
+      std::array<pollfd, 2> waiting = {
+          {{open[0] ? inner_[0] : -1, POLLIN, 0}, {open[1] ? inner_[1] : -1, POLLIN, 0}}};
+      poll(waiting.data(), waiting.size(), 20);
+      for (int side : {0, 1}) {
+        if (waiting[side].revents == 0) continue;
+        const ssize_t read = recv(inner_[side], data.data(), data.size(), 0);
+        if (read <= 0) {
+          open[side] = false;
+          shutdown(inner_[1 - side], SHUT_WR);
+          continue;
+        }
+        if (side == 0) {
+          if (change_) change_(data.data(), read, passed_);
+          passed_ += read;
+        }
+        seen_.append(data.data(), std::min<size_t>(read, 4096));
+        for (ssize_t sent = 0; sent < read;) {
+          const ssize_t more = send(inner_[1 - side], &data[sent], read - sent, MSG_NOSIGNAL);
+          if (more <= 0) break;
+          sent += more;
+        }
+      }
+    }
+  }
+
+  const Change change_;
+  std::array<int, 2> inner_;
+  std::string seen_;
+  size_t passed_ = 0;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+std::unique_ptr<TcpTransport> TransportOf(int rank, int socket, const Encryption& encryption,
+                                          std::chrono::milliseconds timeout = kTestTimeout) {
+  Sockets sockets(2);
+  sockets.Add(1 - rank, socket);
+  std::unique_ptr<TcpTransport> transport;
+  TFDEAR_EXPECT_OK(
+      TcpTransport::Create(rank, 2, timeout, std::move(sockets), &transport, encryption));
+  return transport;
+}
+
+// Both ranks connect; then rank 0 sends `bytes` bytes. What each rank was told.
+std::array<Status, 2> Exchange(const std::array<Encryption, 2>& encryptions, Tap* tap, size_t bytes,
+                               std::chrono::milliseconds timeout = kTestTimeout) {
+  std::array<Status, 2> told;
+  const std::string text = "a text that is nobody's business ";
+  RunThreads(2, [&](int rank) {
+    const auto transport =
+        TransportOf(rank, rank == 0 ? tap->first : tap->second, encryptions[rank], timeout);
+    told[rank] = transport->Connect({"tcp", "tcp"});
+    if (!told[rank].ok()) return;
+    const auto channel = transport->Open("test", Signature("x"), 0, 0);
+    std::string data(bytes, '\0');
+    for (size_t i = 0; i < bytes; ++i) data[i] = text[i % text.size()];
+    if (rank == 0) {
+      channel->Send(1, 5, data.data(), bytes);
+      told[0] = channel->WaitForSends();
+      return;
+    }
+    std::string target(bytes, '\0');
+    told[1] = channel->Wait(channel->Receive(0, 5, target.data(), bytes));
+    if (told[1].ok()) EXPECT_TRUE(target == data);
+  });
+  return told;
+}
+
+TEST(Tls, CarriesWhatItIsGivenAndNobodyReadsIt) {
+  for (size_t bytes : {size_t{1}, size_t{100}, size_t{16384}, size_t{16385}, size_t{3} << 20}) {
+    for (bool encrypted : {false, true}) {
+      const Encryption encryption = encrypted ? kEncryption : Encryption();
+      std::string seen;
+      {
+        Tap tap;
+        const auto told = Exchange({encryption, encryption}, &tap, bytes);
+        TFDEAR_EXPECT_OK(told[0]);
+        TFDEAR_EXPECT_OK(told[1]);
+        seen = tap.seen();
+      }
+      if (bytes >= 100) EXPECT_EQ(Contains(seen, "nobody's business"), !encrypted) << bytes;
+    }
+  }
+}
+
+TEST(Tls, ABitThatIsChangedOnTheWayIsFound) {
+  constexpr size_t kBytes = 1 << 20;
+  for (size_t at : {size_t{1000}, size_t{100'000}, size_t{900'000}}) {
+    Tap tap([at](char* data, size_t bytes, size_t before) {
+      // Not in the handshake, which is shorter.
+      if (before <= at && at < before + bytes) data[at - before] ^= 4;
+    });
+    const auto told = Exchange({kEncryption, kEncryption}, &tap, kBytes);
+    EXPECT_EQ(told[1].code(), StatusCode::kUnavailable) << at;
+    EXPECT_TRUE(Contains(told[1].message(), "rank 0")) << told[1].message();
+    EXPECT_TRUE(Contains(told[1].message(), "by TLS")) << told[1].message();
+  }
+}
+
+TEST(Tls, SidesThatDoNotBelongTogetherDoNotMeet) {
+  Encryption key = kEncryption, group = kEncryption;
+  key.key[3] = 'x';
+  group.group = "control";
+  for (const Encryption& other : {key, group}) {
+    Tap tap;
+    const auto told = Exchange({kEncryption, other}, &tap, 10);
+    EXPECT_EQ(told[0].code(), StatusCode::kUnavailable) << told[0].message();
+    EXPECT_EQ(told[1].code(), StatusCode::kUnavailable) << told[1].message();
+    EXPECT_TRUE(Contains(told[0].message(), "rank 1")) << told[0].message();
+  }
+}
+
+TEST(Tls, AHandshakeEndsAtItsDeadlineAndByAbort) {
+  for (bool aborts : {false, true}) {
+    const auto [own, other] = ConnectedSockets();
+    const auto transport =
+        TransportOf(0, own, kEncryption, std::chrono::milliseconds(aborts ? 60'000 : 200));
+    std::thread ending([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      if (aborts) transport->Abort(Unavailable("the job has ended"));
+    });
+    const Status status = transport->Connect({"tcp", "tcp"});
+    ending.join();
+    EXPECT_EQ(status.code(), aborts ? StatusCode::kUnavailable : StatusCode::kDeadlineExceeded);
+    EXPECT_TRUE(Contains(status.message(), aborts ? "the job has ended" : "rank 1"));
+    close(other);
+  }
+}
+
+// Every collective, over several connections of several ranks.
+TEST(Tls, ChangesNoSum) {
+  for (int size : {1, 2, 3}) {
+    for (int connections : {1, 3}) {
+      std::vector<Sockets> sockets = ConnectAll(size, connections);
+      auto make = [&](int rank, int size, std::chrono::milliseconds timeout,
+                      std::unique_ptr<CollectiveBackend>* result) {
+        std::unique_ptr<TcpTransport> transport;
+        TFDEAR_RETURN_IF_ERROR(TcpTransport::Create(rank, size, timeout, std::move(sockets[rank]),
+                                                    &transport, kEncryption));
+        auto backend = std::make_unique<TcpBackend>(std::move(transport));
+        backend->set_segment_bytes(10'000);
+        *result = std::move(backend);
+        return Status();
+      };
+      RunRanksOver(make, size, [&](std::unique_ptr<CollectiveBackend> backend) {
+        for (size_t count : {size_t{0}, size_t{1}, size_t{100'003}}) {
+          std::vector<int64_t> data(count);
+          for (size_t i = 0; i < count; ++i) data[i] = static_cast<int64_t>(i) + backend->rank();
+          TFDEAR_EXPECT_OK(
+              backend->AllReduce(data.data(), count, DataType::kInt64, Signature("x"), count));
+          for (size_t i = 0; i < count; ++i) {
+            ASSERT_EQ(data[i], static_cast<int64_t>(i) * size + size * (size - 1) / 2);
+          }
+        }
+        TFDEAR_EXPECT_OK(backend->Barrier(Signature("end"), 0));
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tfdear
