@@ -179,6 +179,36 @@ TEST(Tls, AHandshakeEndsAtItsDeadlineAndByAbort) {
   }
 }
 
+// The library takes a fresh key after some hundred GB. What comes behind it must not wait for more.
+TEST(Tls, AFreshKeyHoldsNothingUp) {
+  const auto [one, other] = ConnectedSockets();
+  std::array<std::unique_ptr<TlsStream>, 2> streams;
+  TFDEAR_EXPECT_OK(TlsStream::Create(one, {true, kEncryption.key, "x"}, &streams[0]));
+  TFDEAR_EXPECT_OK(TlsStream::Create(other, {false, kEncryption.key, "x"}, &streams[1]));
+  RunThreads(2, [&](int side) {
+    while (streams[side]->ShakeHands() == ByteStream::Result::kNotNow) {
+      const short events = streams[side]->wants_to_write() ? POLLOUT : POLLIN;
+      pollfd waiting = {streams[side]->socket(), events, 0};
+      poll(&waiting, 1, 1000);
+    }
+  });
+  for (int round = 0; round < 3; ++round) {
+    std::string sent = "before", received(16, '\0');
+    iovec part = {sent.data(), sent.size()};
+    size_t moved = 0;
+    EXPECT_EQ(streams[0]->Send(&part, 1, &moved), ByteStream::Result::kMoved);
+    EXPECT_EQ(streams[0]->UpdateKey(), ByteStream::Result::kMoved);
+    EXPECT_EQ(streams[0]->Send(&part, 1, &moved), ByteStream::Result::kMoved);
+    for (int i = 0; i < 2; ++i) {
+      iovec target = {received.data(), received.size()};
+      ASSERT_EQ(streams[1]->Receive(&target, 1, &moved), ByteStream::Result::kMoved);
+      EXPECT_EQ(received.substr(0, moved), sent);
+    }
+    iovec target = {received.data(), received.size()};
+    EXPECT_EQ(streams[1]->Receive(&target, 1, &moved), ByteStream::Result::kNotNow);
+  }
+}
+
 // Every collective, over several connections of several ranks.
 TEST(Tls, ChangesNoSum) {
   for (int size : {1, 2, 3}) {

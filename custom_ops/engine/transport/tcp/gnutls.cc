@@ -47,6 +47,7 @@ Library Open() {
   find(&all.record_recv, "gnutls_record_recv");
   find(&all.record_check_pending, "gnutls_record_check_pending");
   find(&all.record_get_direction, "gnutls_record_get_direction");
+  find(&all.session_key_update, "gnutls_session_key_update");
   find(&all.strerror, "gnutls_strerror");
   find(&all.malloc, "gnutls_malloc");
   return library;

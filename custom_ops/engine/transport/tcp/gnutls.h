@@ -48,6 +48,7 @@ struct Functions {
   ssize_t (*record_recv)(Session* session, void* data, size_t bytes);
   size_t (*record_check_pending)(Session* session);
   int (*record_get_direction)(Session* session);
+  int (*session_key_update)(Session* session, unsigned flags);
   const char* (*strerror)(int error);
   void* (**malloc)(size_t bytes);  // A variable.
 };

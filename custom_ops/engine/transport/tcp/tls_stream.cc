@@ -2,6 +2,7 @@
 #include "custom_ops/engine/transport/tcp/tls_stream.h"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -124,6 +125,16 @@ ByteStream::Result TlsStream::Send(const iovec* parts, size_t count, size_t* mov
   return Result::kMoved;
 }
 
+ByteStream::Result TlsStream::UpdateKey() {
+  const int code = functions_.session_key_update(session_, 0);
+  return code == 0 ? Result::kMoved : ResultOf("taking a fresh key", code);
+}
+
+bool TlsStream::IsReadable() const {
+  char byte;
+  return recv(socket(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
 ByteStream::Result TlsStream::Receive(const iovec* parts, size_t count, size_t* moved) {
   *moved = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -132,7 +143,9 @@ ByteStream::Result TlsStream::Receive(const iovec* parts, size_t count, size_t* 
     ssize_t read;
     do {
       read = functions_.record_recv(session_, parts[i].iov_base, parts[i].iov_len);
-    } while (read == gnutls::kInterrupted);
+      // So it also answers what carries no data, such as a fresh key, with more behind it: of which
+      // the kernel does not tell again.
+    } while (read == gnutls::kInterrupted || (read == gnutls::kAgain && IsReadable()));
     if (read <= 0) {
       if (*moved > 0) break;  // Told again by the next call.
       return ResultOf("receiving", static_cast<int>(read));

@@ -39,6 +39,9 @@ class TlsStream : public ByteStream {
   Result Receive(const iovec* parts, size_t count, size_t* moved) override;
   bool is_sending() const override { return record_bytes_ > 0; }
 
+  // Takes a fresh key for what is sent from now on, as the library does by itself now and then.
+  Result UpdateKey();
+
  private:
   static constexpr size_t kRecordBytes = 16 << 10;  // TLS has none that is longer.
 
@@ -46,6 +49,7 @@ class TlsStream : public ByteStream {
   Status Start();
   static int KeyOfUser(gnutls::Session* session, const char* user, gnutls::Datum* key);
   Result ResultOf(const char* what, int code);
+  bool IsReadable() const;
 
   const Options options_;
   const gnutls::Functions& functions_;
