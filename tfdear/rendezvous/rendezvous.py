@@ -18,6 +18,7 @@ from tfdear.measure import clock
 from tfdear.rendezvous import (
     addresses,
     certificates,
+    interfaces,
     nodes,
     rank_names,
     start,
@@ -84,9 +85,15 @@ class Rendezvous:
 
     @property
     def listen_address(self) -> str:
-        """The address of this rank that the other ranks can reach; loopback on one machine."""
+        """The address of this rank that the other ranks can reach; loopback on one machine.
+
+        That of the interface which TFDEAR_INTERFACE names, else that on the way to rank 0.
+        """
         if self.on_one_machine:
             return "127.0.0.1"
+        chosen = interfaces.chosen_address()
+        if chosen is not None:
+            return chosen
         # The coordinator first. Rank 0 cannot find its own interface that way (Debian maps a
         # machine's own name to 127.0.1.1), but finds it on the way to a rank on another machine.
         hosts = [split_address(self.cluster.coordinator, "coordinator")[0]]
@@ -181,12 +188,14 @@ def connect(
     any case.
 
     Raises:
-        ValueError: The job's secret is missing or open to others.
+        ValueError: The job's secret is missing or open to others; or TFDEAR_INTERFACE names no
+            interface of this machine.
         RendezvousTimeoutError: Not all ranks came; the text lists those that did not.
         MismatchError: The ranks differ in `common` or in the world size; the text says how.
         RendezvousError: The port is taken, two processes claim one rank, a rank died, or the ranks
             have different secrets.
     """
+    interfaces.chosen_address()  # Before the others wait for this rank.
     own: dict[str, Any] = {
         "common": {"world size": cluster.world_size, **common, "TensorFlow": tf.__version__},
         "host": socket.gethostname(),
