@@ -1,13 +1,14 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Ranks of a job, each on a node of a lab of network namespaces."""
 
+import contextlib
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from tfdear.benchmarks import lab as netlab
 
@@ -29,9 +30,24 @@ def run(
 
     Fails if a rank ends with another code than 0, or not in time; ends all that it started.
     """
+    with started(lab, job, arguments, logs, variables) as processes:
+        codes = [process.wait(timeout) for process in processes]
+    text = "\n".join(log_of(logs, rank) for rank in range(len(processes)))
+    assert codes == [0] * len(processes), text[-6000:]
+
+
+@contextlib.contextmanager
+def started(
+    lab: netlab.Lab,
+    job: pathlib.Path,
+    arguments: list[str],
+    logs: pathlib.Path,
+    variables: Mapping[str, str],
+) -> Iterator[list[subprocess.Popen]]:
+    """The processes of such a job, which end with the `with` statement at the latest."""
     workers = [f"{node.address}:{_PORT + rank}" for rank, node in enumerate(lab.nodes)]
     namespaces = list(dict.fromkeys(node.namespace for node in lab.nodes))
-    processes = []
+    processes: list[subprocess.Popen] = []
     try:
         for rank, node in enumerate(lab.nodes):
             task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
@@ -45,7 +61,7 @@ def run(
                 "TFDEAR_NODE_RANK": str(namespaces.index(node.namespace)),
                 **variables,
             }
-            with open(logs / f"log.{rank}", "wb") as log:
+            with open(_log(logs, rank), "wb") as log:
                 processes.append(
                     subprocess.Popen(
                         node.command([sys.executable, str(job), node.device, *arguments]),
@@ -55,11 +71,18 @@ def run(
                         start_new_session=True,
                     )
                 )
-        codes = [process.wait(timeout) for process in processes]
+        yield processes
     finally:
         for process in processes:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(10)
-    text = "\n".join((logs / f"log.{rank}").read_text() for rank in range(len(processes)))
-    assert codes == [0] * len(processes), text[-6000:]
+
+
+def log_of(logs: pathlib.Path, rank: int) -> str:
+    """What a rank has printed."""
+    return _log(logs, rank).read_text()
+
+
+def _log(logs: pathlib.Path, rank: int) -> pathlib.Path:
+    return logs / f"log.{rank}"

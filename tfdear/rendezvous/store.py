@@ -21,6 +21,9 @@ CALL_SECONDS = 10.0
 # long where the first attempt comes too early because all ranks start together, and two minutes.
 _RECONNECT_MILLISECONDS = (50, 1000)
 _LEAVE_SECONDS = 1.0
+# How gRPC, or the kernel in its words, says that the other end does not answer; a process that has
+# ended is told of by a reset or the end of the connection.
+_SILENT = ("timeout", "timed out", "unreachable", "No route to host")
 
 
 class Store:
@@ -171,8 +174,9 @@ class Store:
         if broken is not None:
             # Not a matter of whether its port is closed by now: on a busy machine a process that
             # was killed ends its connections seconds before that.
-            closed = "timeout" not in _details_of(broken)
-            raise self._unavailable("Join", _details_of(broken), refused=closed)
+            details = _details_of(broken)
+            is_silent = any(words in details for words in _SILENT)
+            raise self._unavailable("Join", details, refused=not is_silent)
 
     def leave(self) -> None:
         """Ends this rank's part in the job, so that nobody takes it for lost."""
