@@ -7,7 +7,7 @@ import sys
 import time
 
 import tfdear
-from tfdear.engine import engine
+from tfdear.engine import process_group
 from tfdear.job import link_costs, seeds
 from tfdear.rendezvous import start
 
@@ -19,8 +19,8 @@ PLACES = {
     # All ranks have agreed to start, and look who came.
     "agreed": (start.Meeting, "_read_who_came"),
     # The others have this rank's addresses, and connect to it.
-    "groups": (engine.Engine, "connect_group"),
-    "memory": (engine.Engine, "probe_group"),
+    "groups": (process_group.ProcessGroup, "connect"),
+    "memory": (process_group.ProcessGroup, "probe"),
     "seeds": (seeds, "share"),
     "links": (link_costs, "_alone"),
 }
@@ -37,6 +37,8 @@ def die(*arguments, **_):
 
 
 if int(os.environ["TFDEAR_RANK"]) == VICTIM:
-    setattr(*PLACES[PHASE], die)
+    owner, name = PLACES[PHASE]
+    assert hasattr(owner, name)
+    setattr(owner, name, die)
 tfdear.DearStrategy()
 print("the job stands", flush=True)
