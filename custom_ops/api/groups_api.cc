@@ -104,9 +104,9 @@ int tfdear_group_create_over_sockets(int lane, const char* name, const int* rank
     }
   }
   std::unique_ptr<TcpTransport> transport;
-  const Status status =
-      TcpTransport::Create(rank_in_group, size, Milliseconds(timeout_seconds), std::move(owned),
-                           &transport, {std::string(key, key_bytes), name});
+  const Status status = TcpTransport::Create(
+      rank_in_group, size, Milliseconds(timeout_seconds), std::move(owned), &transport,
+      {std::string(key, key_bytes), name, std::vector<int>(ranks, ranks + size)});
   if (!status.ok()) return Report(status, error, error_size);
   MessageTransport* const made = transport.release();
   return tfdear_group_create_over_transport(lane, name, ranks, size, direct_ranks, made, error,

@@ -29,7 +29,7 @@ class Ending:
         while self._actions:
             try:
                 self._actions.pop()()
-            except Exception as error:
+            except BaseException as error:  # An interrupt, too: the rest must not be left out.
                 errors.append(error)
         if errors:
             raise errors[0]

@@ -12,7 +12,7 @@ from tfdear.engine.plan import Levels
 from tfdear.engine.process_group import ProcessGroup
 from tfdear.job import topology
 from tfdear.job.options import DearOptions
-from tfdear.rendezvous import data_encryption
+from tfdear.rendezvous import certificates, data_encryption
 from tfdear.rendezvous.certificates import Certificate
 from tfdear.rendezvous.data_connections import DataConnections
 from tfdear.rendezvous.nodes import Node
@@ -205,11 +205,17 @@ class ProcessGroups:
             return
         try:
             sockets = self._data_connections.connect(group.lane, group.ranks, group.connections)
-            group.open_over_sockets(sockets, self._data_key)
+            group.open_over_sockets(sockets, self._key_of(self._data_connections.job))
         except errors.TfdearError as error:
             raise self._cause_of(error) from None
         blobs = [self._data_connections.job] * len(self._node_ranks)
         self._connect(group, blobs, Transport.TCP)
+
+    def _key_of(self, job: bytes) -> bytes:
+        """What encrypts the data of this job alone: others of the user may have the same secret."""
+        if not self._data_key:
+            return b""
+        return certificates.derive(self._data_key, f"tfdear 1 data of job {job.hex()}", 32)
 
     def _connect(self, group: ProcessGroup, blobs: list[bytes], transport: Transport) -> None:
         try:

@@ -235,19 +235,21 @@ class Job:
         if not healthy:
             # The others know why by now. Nothing below may wait for them.
             self.engine.abort("aborted", f"rank {self.rank} has left the job: {error}")
-        for closable in list(self._to_close):
-            closable.close()
-        if self.tuner is not None:
-            self.tuner.close()
-        try:
-            self.ending.run()
-        finally:
+        with contextlib.ExitStack() as rest:  # All of it, from its end, whatever becomes of a part.
             if monitor is not None:
-                monitor.leave()
-                with contextlib.nullcontext() if healthy else contextlib.suppress(Exception):
-                    self.engine.stop(self.options.timeout)
+                rest.callback(self._stop_engine, reports=healthy)
+                rest.callback(monitor.leave)
+            rest.callback(self.ending.run)
+            if self.tuner is not None:
+                rest.callback(self.tuner.close)
+            for closable in list(self._to_close):
+                rest.callback(closable.close)
         if error is not None and error is not failure:
             raise error
+
+    def _stop_engine(self, reports: bool) -> None:
+        with contextlib.nullcontext() if reports else contextlib.suppress(Exception):
+            self.engine.stop(self.options.timeout)
 
     def _meet(self) -> BaseException | None:
         """Waits for the updates in flight, then for all ranks; returns what went wrong."""

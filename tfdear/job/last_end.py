@@ -40,12 +40,16 @@ class LastEnd:
                 which.
         """
         deadline = Deadline(timeout)
-        self._come()
+        has_come = False
         while True:
-            # Where the store is gone, the monitor finds out why.
+            # Where the store is gone, it ended with rank 0's script, or the monitor finds out why.
             with contextlib.suppress(errors.StoreUnavailableError):
                 if self._are_all_here():
                     return
+                if not has_come:
+                    self._come()
+                    has_come = True
+                    continue
             self._monitor.check_alive()
             if deadline.expired():
                 raise errors.RendezvousTimeoutError(
@@ -64,8 +68,8 @@ class LastEnd:
         store = self._rendezvous.store
         if self._rank > 0:
             # Rank 0 tells nobody of all when its own script has ended.
-            keys = (ALL_ENDED, "monitor/left/0")
-            return any(store.told_value(key, timeout=CALL_SECONDS) is not None for key in keys)
+            # What it has told is known, also when it tells nothing any more.
+            return any(store.has_told(key) for key in (ALL_ENDED, "monitor/left/0"))
         here = store.told(ENDED).keys() | store.told("monitor/left").keys()
         if len(here) < self._rendezvous.world_size:
             return False

@@ -69,6 +69,7 @@ class _Job:
         self._notice_at = float("inf")
         self._terminate_at = float("inf")
         self._abandon_at = float("inf")
+        self._signalled_at = float("inf")
         self._wake_read, self._wake_write = os.pipe()
         self._files.callback(os.close, self._wake_read)
         self._files.callback(os.close, self._wake_write)
@@ -261,7 +262,7 @@ class _Job:
         first = self._first
         if first is None or not first.ended_for_another:
             return
-        end = (first.ended_at or 0.0) + _NOTICE_SECONDS
+        end = min((first.ended_at or 0.0) + _NOTICE_SECONDS, self._signalled_at)
         others = [rank for rank in self._ranks if rank.has_failed and not rank.ended_for_another]
         causes = [rank for rank in others if (rank.ended_at or end) < end]
         self._first = min(causes, key=lambda rank: rank.ended_at or end, default=first)
@@ -284,7 +285,9 @@ class _Job:
         self._signal_all(number)
 
     def _signal_all(self, number: int) -> None:
-        self._abandon_at = time.monotonic() + self._plan.kill_after + GUARD_SECONDS
+        now = time.monotonic()
+        self._signalled_at = min(self._signalled_at, now)
+        self._abandon_at = now + self._plan.kill_after + GUARD_SECONDS
         for rank in self._ranks:
             rank.signal(number)
 

@@ -142,6 +142,11 @@ class Store:
         self.check()
         return None
 
+    def has_told(self, key: str) -> bool:
+        """Whether the service has told of a key; it may have ended since."""
+        with self._changed:
+            return key in self._told
+
     def wait_for_news(self, timeout: float) -> None:
         """Waits until the service tells anything, or its time is over."""
         with self._changed:

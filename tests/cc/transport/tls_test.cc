@@ -10,6 +10,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,7 +22,7 @@ namespace tfdear {
 namespace {
 
 using Encryption = TcpTransport::Encryption;
-const Encryption kEncryption = {std::string(32, 'k'), "world"};
+const Encryption kEncryption = {std::string(32, 'k'), "world", {4, 7}};
 
 // Stands between two sockets, sees what passes, and may change it.
 class Tap {
@@ -150,10 +151,11 @@ TEST(Tls, ABitThatIsChangedOnTheWayIsFound) {
 }
 
 TEST(Tls, SidesThatDoNotBelongTogetherDoNotMeet) {
-  Encryption key = kEncryption, group = kEncryption;
+  Encryption key = kEncryption, group = kEncryption, ranks = kEncryption;
   key.key[3] = 'x';
   group.group = "control";
-  for (const Encryption& other : {key, group}) {
+  ranks.ranks = {4, 8};
+  for (const Encryption& other : {key, group, ranks}) {
     Tap tap;
     const auto told = Exchange({kEncryption, other}, &tap, 10);
     EXPECT_EQ(told[0].code(), StatusCode::kUnavailable) << told[0].message();
@@ -181,10 +183,11 @@ TEST(Tls, AHandshakeEndsAtItsDeadlineAndByAbort) {
 
 // The library takes a fresh key after some hundred GB. What comes behind it must not wait for more.
 TEST(Tls, AFreshKeyHoldsNothingUp) {
-  const auto [one, other] = ConnectedSockets();
+  int ends[2];  // Over which bytes arrive as soon as they are sent.
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
   std::array<std::unique_ptr<TlsStream>, 2> streams;
-  TFDEAR_EXPECT_OK(TlsStream::Create(one, {true, kEncryption.key, "x"}, &streams[0]));
-  TFDEAR_EXPECT_OK(TlsStream::Create(other, {false, kEncryption.key, "x"}, &streams[1]));
+  TFDEAR_EXPECT_OK(TlsStream::Create(ends[0], {true, kEncryption.key, "x"}, &streams[0]));
+  TFDEAR_EXPECT_OK(TlsStream::Create(ends[1], {false, kEncryption.key, "x"}, &streams[1]));
   RunThreads(2, [&](int side) {
     while (streams[side]->ShakeHands() == ByteStream::Result::kNotNow) {
       const short events = streams[side]->wants_to_write() ? POLLOUT : POLLIN;
@@ -207,6 +210,13 @@ TEST(Tls, AFreshKeyHoldsNothingUp) {
     iovec target = {received.data(), received.size()};
     EXPECT_EQ(streams[1]->Receive(&target, 1, &moved), ByteStream::Result::kNotNow);
   }
+  // Nor is the end behind one missed.
+  EXPECT_EQ(streams[0]->UpdateKey(), ByteStream::Result::kMoved);
+  streams[0].reset();
+  char byte;
+  iovec target = {&byte, 1};
+  size_t moved = 0;
+  EXPECT_EQ(streams[1]->Receive(&target, 1, &moved), ByteStream::Result::kEnded);
 }
 
 // Every collective, over several connections of several ranks.
@@ -214,11 +224,14 @@ TEST(Tls, ChangesNoSum) {
   for (int size : {1, 2, 3}) {
     for (int connections : {1, 3}) {
       std::vector<Sockets> sockets = ConnectAll(size, connections);
+      Encryption encryption = kEncryption;
+      encryption.ranks = std::vector<int>(size);
+      std::iota(encryption.ranks.begin(), encryption.ranks.end(), 10);
       auto make = [&](int rank, int size, std::chrono::milliseconds timeout,
                       std::unique_ptr<CollectiveBackend>* result) {
         std::unique_ptr<TcpTransport> transport;
         TFDEAR_RETURN_IF_ERROR(TcpTransport::Create(rank, size, timeout, std::move(sockets[rank]),
-                                                    &transport, kEncryption));
+                                                    &transport, encryption));
         auto backend = std::make_unique<TcpBackend>(std::move(transport));
         backend->set_segment_bytes(10'000);
         *result = std::move(backend);

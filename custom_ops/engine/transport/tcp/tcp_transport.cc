@@ -21,6 +21,13 @@ namespace {
 
 constexpr int kMostEvents = 64;
 
+// Those that nobody has taken over, which are not -1.
+void CloseAll(const std::vector<int>& sockets) {
+  for (int socket : sockets) {
+    if (socket >= 0) close(socket);
+  }
+}
+
 }  // namespace
 
 Status TcpTransport::Create(int rank, int size, std::chrono::milliseconds timeout, Sockets sockets,
@@ -29,6 +36,10 @@ Status TcpTransport::Create(int rank, int size, std::chrono::milliseconds timeou
   if (sockets.size() != size) {
     return InvalidArgument("expected sockets for a group of ", size, ", received those of one of ",
                            sockets.size());
+  }
+  if (!encryption.key.empty() && encryption.ranks.size() != static_cast<size_t>(size)) {
+    return InvalidArgument("expected the numbers of ", size, " ranks, received ",
+                           encryption.ranks.size());
   }
   std::unique_ptr<TcpTransport> transport(new TcpTransport(rank, size, timeout));
   TFDEAR_RETURN_IF_ERROR(transport->Open(std::move(sockets), encryption));
@@ -72,15 +83,14 @@ Status TcpTransport::Open(Sockets sockets, const Encryption& encryption) {
       if (encryption.key.empty()) {
         stream = std::make_unique<PlainStream>(socket);
       } else {
-        const auto [low, high] = std::minmax(rank_, peer);
-        const std::string name = TextOf(encryption.group, " ", low, " ", high, " ", i);
+        const int low = std::min(rank_, peer), high = std::max(rank_, peer);
+        const std::string name = TextOf(encryption.group, " ", encryption.ranks[low], " ",
+                                        encryption.ranks[high], " ", i);
         std::unique_ptr<TlsStream> encrypted;
         const Status begun =
             TlsStream::Create(socket, {rank_ == high, encryption.key, name}, &encrypted);
         if (!begun.ok()) {
-          for (int rest : taken) {
-            if (rest >= 0) close(rest);
-          }
+          CloseAll(taken);
           return begun;
         }
         handshakes_.push_back({encrypted.get(), peer});
@@ -92,8 +102,10 @@ Status TcpTransport::Open(Sockets sockets, const Encryption& encryption) {
       event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
       event.data.ptr = connection;
       if (epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event) != 0) {
-        return Unavailable("cannot watch a connection to ", failure_.NameOf(peer), ": ",
-                           std::strerror(errno));
+        const Status failed = Unavailable("cannot watch a connection to ", failure_.NameOf(peer),
+                                          ": ", std::strerror(errno));
+        CloseAll(taken);
+        return failed;
       }
     }
   }

@@ -28,11 +28,13 @@ namespace tfdear {
 // waits the kernel's buffers keep the line busy.
 class TcpTransport : public MessageTransport {
  public:
-  // What encrypts the connections: a key that all ranks of the job have, none where they are in the
-  // clear, and the name of the group.
+  // What encrypts the connections: a key that the ranks of this job have and nobody else, none
+  // where they are in the clear; the name of the group; and its members, by the numbers that tell
+  // them from those of other groups of that name.
   struct Encryption {
     std::string key;
     std::string group;
+    std::vector<int> ranks;
   };
 
   // `sockets`: as many for each peer. `timeout` bounds every wait.

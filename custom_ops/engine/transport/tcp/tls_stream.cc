@@ -120,7 +120,8 @@ ByteStream::Result TlsStream::Send(const iovec* parts, size_t count, size_t* mov
     sent = functions_.record_send(session_, record_.data(), record_bytes_);
   } while (sent == gnutls::kInterrupted);
   if (sent <= 0) return sent == 0 ? Result::kNotNow : ResultOf("sending", static_cast<int>(sent));
-  *moved = record_bytes_;
+  // All of it, unless the peer takes shorter records: then the rest is offered again.
+  *moved = sent;
   record_bytes_ = 0;
   return Result::kMoved;
 }
@@ -130,9 +131,11 @@ ByteStream::Result TlsStream::UpdateKey() {
   return code == 0 ? Result::kMoved : ResultOf("taking a fresh key", code);
 }
 
+// More to read, or that nothing more comes.
 bool TlsStream::IsReadable() const {
   char byte;
-  return recv(socket(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+  const ssize_t peeked = recv(socket(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return peeked >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
 }
 
 ByteStream::Result TlsStream::Receive(const iovec* parts, size_t count, size_t* moved) {

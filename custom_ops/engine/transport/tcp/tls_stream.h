@@ -16,8 +16,8 @@ namespace tfdear {
 // nobody on the way reads them, then or later, or changes one unnoticed.
 //
 // [Note: which connection]
-// All connections of a job have one key. Each has a name, which its handshake proves too: that of
-// two ranks is not accepted in place of another.
+// All connections of a job have one key, which no other job has. Each has a name, which its
+// handshake proves too: that of two ranks in a group is not accepted in place of another.
 class TlsStream : public ByteStream {
  public:
   struct Options {
