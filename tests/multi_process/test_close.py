@@ -95,6 +95,7 @@ def test_a_rank_that_does_not_come_is_named(tmp_path):
     assert "rank 0 (host " in missing["seen"] and "missing: 1." in missing["seen"]
 
 
-def test_the_end_of_a_script_counts_as_closed(tmp_path):
-    _, output = run("ended", tmp_path, timeout=90)
+@pytest.mark.parametrize("when", ["ended", pytest.param("ended_long_ago", marks=pytest.mark.long)])
+def test_the_end_of_a_script_counts_as_closed(tmp_path, when):
+    _, output = run(when, tmp_path, timeout=90)
     assert "closed" in output

@@ -1,6 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Strategies one after another in one process: close_job.py TASK DIRECTORY [CYCLES]."""
 
+import contextlib
 import gc
 import json
 import os
@@ -13,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdear
+from tfdear import errors
 from tfdear.job import job
 
 TASK, DIRECTORY = sys.argv[1], pathlib.Path(sys.argv[2])
@@ -211,8 +213,28 @@ def ended():
         strategy.close()
 
 
+def ended_long_ago():
+    """A rank closes when rank 0's process has ended, and with it where the ranks meet."""
+    strategy = tfdear.DearStrategy(timeout=60)
+    if RANK == 0:
+        return
+    store = strategy._job._rendezvous.store
+    with contextlib.suppress(errors.StoreUnavailableError):
+        while True:
+            store.check()
+            time.sleep(0.1)
+    strategy.close()
+    print("closed", flush=True)
+
+
 if TASK == "cycles":
     cycles(os.environ["VARIANTS"].split(","))
 else:
-    {"notebook": notebook, "error": error, "missing": missing, "ended": ended}[TASK]()
+    {
+        "notebook": notebook,
+        "error": error,
+        "missing": missing,
+        "ended": ended,
+        "ended_long_ago": ended_long_ago,
+    }[TASK]()
 print("done", flush=True)
