@@ -276,7 +276,7 @@ def self_signed(rank: int, padding: int = 0) -> certificates.Certificate:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    return certificates.Certificate(authority=pem, chain=pem, key=private)
+    return certificates.Certificate(authority=pem, chain=pem, key=private, data_key=b"")
 
 
 def told_over_tls(

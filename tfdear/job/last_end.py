@@ -1,6 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Where the ranks of a job wait for each other at its end."""
 
+import atexit
 import contextlib
 
 from tfdear import errors
@@ -29,7 +30,10 @@ class LastEnd:
         """
         if not self._is_awaited:
             self._is_awaited = True
-            self._rendezvous.ending.add(self._wait)
+            # Not among the actions of the ending, which come behind all exit handlers that were
+            # registered since the job began: some of them free what others still read here.
+            atexit.register(self._wait)
+            self._rendezvous.ending.add(lambda: atexit.unregister(self._wait))
 
     def meet(self, timeout: float) -> None:
         """Waits until all ranks are here, or their scripts have ended.
