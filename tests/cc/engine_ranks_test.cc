@@ -6,7 +6,7 @@
 #include <array>
 
 #include "custom_ops/engine/engine.h"
-#include "tests/cc/engine_testing.h"
+#include "tests/cc/step_testing.h"
 
 namespace tfdear {
 namespace {
@@ -48,28 +48,6 @@ int64_t LayoutOf(Engine* engine, const Plan& plan) {
   return layout;
 }
 
-// One step, in which rank r gives r + 1 everywhere. Returns the first element of each sum.
-std::vector<float> Step(Engine* engine, int64_t layout, int rank) {
-  std::shared_ptr<Reduction> reduction;
-  Lane* lane = nullptr;
-  TFDEAR_EXPECT_OK(engine->Open(layout, &reduction, &lane));
-  std::vector<float> sums;
-  if (reduction == nullptr) return sums;
-  Received received;
-  received.ListenTo(reduction.get());
-  const std::vector<float> gradient(kCount, static_cast<float>(rank + 1));
-  for (size_t tensor = 0; tensor < kTensors.size(); ++tensor) {
-    TFDEAR_EXPECT_OK(reduction->Contribute(static_cast<int>(tensor), gradient.data(), {kCount}));
-  }
-  EXPECT_TRUE(received.WaitFor(static_cast<int>(kTensors.size())));
-  for (size_t tensor = 0; tensor < kTensors.size(); ++tensor) {
-    const auto result = received.Get(static_cast<int>(tensor));
-    TFDEAR_EXPECT_OK(result.status);
-    if (result.status.ok()) sums.push_back(static_cast<const float*>(result.sum.data)[0]);
-  }
-  return sums;
-}
-
 std::vector<std::vector<int>> BucketsOf(Engine* engine, int64_t layout) {
   int64_t executions = 0;
   Plan plan;
@@ -91,7 +69,7 @@ TEST(EngineRanks, AllTakeUpThePlanOfRank0AtTheExecutionThatTheyKnow) {
     proposed.Wait();
     // At execution 2 the plan of rank 0, at 5 that it stays, and as nobody says more, so it does.
     for (int execution = 0; execution < 9; ++execution) {
-      EXPECT_EQ(Step(engine, layout, rank), std::vector<float>(4, 6)) << execution;
+      EXPECT_EQ(Step(engine, kTensors, layout, rank), std::vector<float>(4, 6)) << execution;
       EXPECT_EQ(BucketsOf(engine, layout), execution < 2 ? first.buckets : second.buckets);
     }
   });
@@ -107,7 +85,7 @@ TEST(EngineRanks, APlanThatDoesNotHoldIsRefusedWhereItWasProposed) {
     EXPECT_EQ(engine->Propose(layout, half.Encode(), 1).code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(engine->Propose(layout, {}, 0).code(), StatusCode::kInvalidArgument);
     for (int execution = 0; execution < 3; ++execution) {
-      EXPECT_EQ(Step(engine, layout, rank), std::vector<float>(4, 3));
+      EXPECT_EQ(Step(engine, kTensors, layout, rank), std::vector<float>(4, 3));
     }
   });
 }
@@ -141,7 +119,7 @@ TEST(EngineRanks, WhatIsHeldBackGoesIntoTheNextPlan) {
     for (int step = 0; step < kSteps; ++step) {
       // The last step sends everything that was held back.
       if (step == kSteps - 1) TFDEAR_EXPECT_OK(engine->SetDensity(1));
-      sums[rank].push_back(Step(engine, layout, rank));
+      sums[rank].push_back(Step(engine, kTensors, layout, rank));
     }
     EXPECT_EQ(BucketsOf(engine, layout), second.buckets);
   });

@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "custom_ops/engine/engine.h"
-#include "tests/cc/engine_testing.h"
+#include "tests/cc/step_testing.h"
 
 namespace tfdear {
 namespace {
@@ -49,28 +49,6 @@ int64_t LayoutOf(Engine* engine) {
   return layout;
 }
 
-// One step, in which rank r gives r + 1 everywhere. Returns the first element of each sum.
-std::vector<float> Step(Engine* engine, int64_t layout, int rank) {
-  std::shared_ptr<Reduction> reduction;
-  Lane* lane = nullptr;
-  TFDEAR_EXPECT_OK(engine->Open(layout, &reduction, &lane));
-  std::vector<float> sums;
-  if (reduction == nullptr) return sums;
-  Received received;
-  received.ListenTo(reduction.get());
-  const std::vector<float> gradient(kCount, static_cast<float>(rank + 1));
-  for (size_t tensor = 0; tensor < kTensors.size(); ++tensor) {
-    TFDEAR_EXPECT_OK(reduction->Contribute(static_cast<int>(tensor), gradient.data(), {kCount}));
-  }
-  EXPECT_TRUE(received.WaitFor(static_cast<int>(kTensors.size())));
-  for (size_t tensor = 0; tensor < kTensors.size(); ++tensor) {
-    const auto result = received.Get(static_cast<int>(tensor));
-    TFDEAR_EXPECT_OK(result.status);
-    if (result.status.ok()) sums.push_back(static_cast<const float*>(result.sum.data)[0]);
-  }
-  return sums;
-}
-
 bool SaysThatItWasClosed(const Status& status) {
   return status.message().find("strategy that was closed") != std::string::npos;
 }
@@ -104,7 +82,7 @@ TEST(EngineStop, AStoppedEngineStartsAgainWithNewNumbers) {
       EXPECT_EQ(layout, cycle);
       layouts[rank].push_back(layout);
       for (int step = 0; step < 3; ++step) {
-        EXPECT_EQ(Step(engine, layout, rank), std::vector<float>(3, 3)) << cycle;
+        EXPECT_EQ(Step(engine, kTensors, layout, rank), std::vector<float>(3, 3)) << cycle;
       }
       all_are_through.Wait();
       TFDEAR_EXPECT_OK(engine->Stop(kTestTimeout));
@@ -164,7 +142,7 @@ TEST(EngineStop, WhatIsLeftInLanesHearsItAndMayStillBeUsed) {
   collective = nullptr;
   TFDEAR_EXPECT_OK(engine.failure());
   EXPECT_TRUE(SaysThatItWasClosed(engine.LookAhead(lookup)));
-  EXPECT_EQ(Step(&engine, LayoutOf(&engine), 0), std::vector<float>(3, 1));
+  EXPECT_EQ(Step(&engine, kTensors, LayoutOf(&engine), 0), std::vector<float>(3, 1));
 }
 
 TEST(EngineStop, VariablesAndTheirNumbersStay) {
