@@ -4,6 +4,7 @@
 __all__ = [
     "JobAbortedError",
     "MismatchError",
+    "PeerError",
     "RendezvousError",
     "RendezvousTimeoutError",
     "StoreUnavailableError",
@@ -35,6 +36,19 @@ class StoreUnavailableError(TfdearError):
     def __init__(self, message: str, refused: bool = False):
         super().__init__(message)
         self.refused = refused
+
+
+class PeerError(TfdearError):
+    """A rank cannot be connected to, or does not connect, within the timeout.
+
+    Args:
+        message: What was tried, and what came of it.
+        peer: That rank.
+    """
+
+    def __init__(self, message: str, peer: int):
+        super().__init__(message)
+        self.peer = peer
 
 
 class RendezvousError(TfdearError):

@@ -21,15 +21,19 @@ TFDEAR_EXPORT int tfdear_group_create_in_shared_memory(int lane, const char* nam
                                                        int size, int rank_in_group,
                                                        double timeout_seconds, char* error,
                                                        int error_size);
-// The same over TCP: `sockets` are connected to the members, `connections` to each, in their order,
-// and belong to the group from now on; those of this rank are not looked at. `direct_ranks` as in
+// Connects this rank to members of a lane's group, given by their places in it, once they do the
+// same. Writes the sockets of each, which belong to the caller, one after another, and returns 0;
+// else returns 1, and writes the place of the member that is to blame, or -1, and a message.
+typedef int (*tfdear_connector)(int lane, const int* members, int count, int* sockets,
+                                int* failed_member, char* error, int error_size);
+// The same over TCP, by `connections` to each member, which `connect` makes when they are needed:
+// from tfdear_group_connect(), or else from the group's first collective. `direct_ranks` as in
 // TcpBackend; a negative number for its default. `key`: of the job, if they are to be encrypted.
-TFDEAR_EXPORT int tfdear_group_create_over_sockets(int lane, const char* name, const int* ranks,
-                                                   int size, int rank_in_group,
-                                                   double timeout_seconds, int direct_ranks,
-                                                   const int* sockets, int connections,
-                                                   const char* key, int key_bytes, char* error,
-                                                   int error_size);
+TFDEAR_EXPORT int tfdear_group_create_over_tcp(int lane, const char* name, const int* ranks,
+                                               int size, int rank_in_group, double timeout_seconds,
+                                               int direct_ranks, tfdear_connector connect,
+                                               int connections, const char* key, int key_bytes,
+                                               char* error, int error_size);
 // The same over a MessageTransport that another library has made, such as gloo_api.h; it belongs to
 // the group from now on.
 TFDEAR_EXPORT int tfdear_group_create_over_transport(int lane, const char* name, const int* ranks,

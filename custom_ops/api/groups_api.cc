@@ -31,9 +31,13 @@ using tfdear::ProcessGroup;
 using tfdear::Registry;
 using tfdear::Report;
 using tfdear::SharedMemoryBackend;
+using tfdear::Sockets;
 using tfdear::Status;
 using tfdear::TcpBackend;
 using tfdear::TcpTransport;
+using tfdear::Unavailable;
+
+constexpr int kMessageBytes = 4096;
 
 // Groups between their creation and the start of the engine, which takes them over. One thread
 // starts them; the mutex lets another one abort them meanwhile, also while Connect() waits for
@@ -67,6 +71,19 @@ std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
+TcpTransport::Connector ConnectorOf(int lane, tfdear_connector connect, int connections) {
+  return [=](const std::vector<int>& peers, Sockets* sockets, int* failed_peer) {
+    std::vector<int> made(peers.size() * connections, -1);
+    std::array<char, kMessageBytes> message = {};
+    if (connect(lane, peers.data(), static_cast<int>(peers.size()), made.data(), failed_peer,
+                message.data(), kMessageBytes) != 0) {
+      return Unavailable(message.data());
+    }
+    for (size_t i = 0; i < made.size(); ++i) sockets->Add(peers[i / connections], made[i]);
+    return Status();
+  };
+}
+
 std::vector<std::string> Blobs(const char* const* blobs, const int* lengths, int count) {
   std::vector<std::string> result;
   for (int i = 0; i < count; ++i) result.emplace_back(blobs[i], lengths[i]);
@@ -93,19 +110,14 @@ int tfdear_group_create_in_shared_memory(int lane, const char* name, const int* 
   return 0;
 }
 
-int tfdear_group_create_over_sockets(int lane, const char* name, const int* ranks, int size,
-                                     int rank_in_group, double timeout_seconds, int direct_ranks,
-                                     const int* sockets, int connections, const char* key,
-                                     int key_bytes, char* error, int error_size) {
-  tfdear::Sockets owned(size);
-  for (int member = 0; member < size; ++member) {
-    for (int i = 0; member != rank_in_group && i < connections; ++i) {
-      owned.Add(member, sockets[member * connections + i]);
-    }
-  }
+int tfdear_group_create_over_tcp(int lane, const char* name, const int* ranks, int size,
+                                 int rank_in_group, double timeout_seconds, int direct_ranks,
+                                 tfdear_connector connect, int connections, const char* key,
+                                 int key_bytes, char* error, int error_size) {
   std::unique_ptr<TcpTransport> transport;
   const Status status = TcpTransport::Create(
-      rank_in_group, size, Milliseconds(timeout_seconds), std::move(owned), &transport,
+      rank_in_group, size, Milliseconds(timeout_seconds), ConnectorOf(lane, connect, connections),
+      connections, &transport,
       {std::string(key, key_bytes), name, std::vector<int>(ranks, ranks + size)});
   if (!status.ok()) return Report(status, error, error_size);
   MessageTransport* const made = transport.release();

@@ -20,18 +20,19 @@ import tensorflow as tf
 import tfdear
 from tfdear.rendezvous import data_connections
 
-connect = data_connections.DataConnections.connect
+address_of = data_connections.DataConnections._address_of
 relays = []
 
-def through_a_relay(self, group, ranks, connections):
-    if self._rank == 1:
-        if not relays:
-            relays.append(strangers.Relay())
-            relays[0].target = self._addresses[0]
-        self._addresses[0] = relays[0].address
-    return connect(self, group, ranks, connections)
+def through_a_relay(self, rank, deadline):
+    address = address_of(self, rank, deadline)
+    if rank != 0 or address is None:
+        return address
+    if not relays:
+        relays.append(strangers.Relay())
+    relays[0].target = address
+    return relays[0].address
 
-data_connections.DataConnections.connect = through_a_relay
+data_connections.DataConnections._address_of = through_a_relay
 strategy = tfdear.DearStrategy()
 keras.utils.set_random_seed(1)
 with strategy.scope():

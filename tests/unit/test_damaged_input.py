@@ -203,9 +203,19 @@ class StoreRecords:
         }
     ]
 
+    verdict = {
+        "go": True,
+        "mismatch": False,
+        "message": "",
+        "nodes": [0, 0, 1],
+        "job": "00ff",
+    }
+
     def __init__(self, folder: pathlib.Path):
         self._readers = (
             (self.description, self._meet),
+            (self.verdict, self._start),
+            ({"host": "10.0.0.1", "port": 7}, functools.partial(store_records.data_address, "k")),
             (["first", "second"], lambda text: store_records.values_of_ranks("k", text, 2)),
             (self.stall, functools.partial(self._diagnose, "stall")),
             ({"error": "ValueError: x", "time": 5.0}, functools.partial(self._diagnose, "failed")),
@@ -227,8 +237,13 @@ class StoreRecords:
         entries = {"0": json.dumps(self.description), "1": text}
         came = store_records.descriptions(entries)
         mismatch.mismatch(came)
-        nodes.of_ranks([came[0], came[1]])
+        nodes.numbers([came[0], came[1]])
         assert "pid" in rank_names.describe(1, came[1])
+
+    def _start(self, text: str) -> None:
+        verdict = store_records.verdict(text)
+        bytes.fromhex(verdict["job"])
+        assert len(nodes.of_numbers(verdict["nodes"])) == len(verdict["nodes"])
 
     def _diagnose(self, kind: str, text: str) -> None:
         reports = store_records.reports({f"{kind}/1": text}, kind)

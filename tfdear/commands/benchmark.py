@@ -78,6 +78,13 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     )
     collectives.add_argument("--tls", action="store_true", help="also over encrypted connections")
     _add_number(collectives, "--paths", 1, "as of `tfdear netlab up`")
+    start = _add(kinds, benchmark_runs.start, "how large jobs start, without TensorFlow")
+    start.add_argument(
+        "--worlds",
+        type=_list(_positive(int)),
+        default=[16, 64, 256],
+        help="numbers of ranks, all on this machine (default: 16,64,256)",
+    )
     replay = _add(kinds, benchmark_runs.replay, "schedules and planners, with sleep as computation")
     replay.add_argument(
         "--trace",

@@ -151,6 +151,15 @@ def overlap(options: argparse.Namespace) -> dict[str, Any]:
         )
 
 
+def start(options: argparse.Namespace) -> dict[str, Any]:
+    """How large jobs start, without TensorFlow."""
+    from tfdear.benchmarks import starting
+
+    with lab.temporary(2, None) as made:
+        settings = Settings(made, pin=False, repeats=1, tell=tell)
+        return starting.measure(settings, world_sizes=options.worlds)
+
+
 def collectives(options: argparse.Namespace) -> dict[str, Any]:
     """Time and bandwidth of the collectives."""
     from tfdear.benchmarks import collectives, peers

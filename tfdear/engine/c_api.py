@@ -2,14 +2,11 @@
 """The library's plain C functions, with the types of all their arguments, through ctypes."""
 
 import ctypes
-import functools
-
-import tensorflow as tf
+import pathlib
 
 from tfdear import errors
 from tfdear.base import names
 from tfdear.engine import build_check as _build_check
-from tfdear.engine import library as _ops
 
 _TEXT_BYTES = 4096
 
@@ -20,6 +17,9 @@ _INTS, _INT64S, _UINT64S = (ctypes.POINTER(number) for number in (_INT, _INT64, 
 _DOUBLES, _TEXTS = ctypes.POINTER(_DOUBLE), ctypes.POINTER(_TEXT)
 _MEMORY = ctypes.c_void_p
 _OBJECT = ctypes.c_void_p
+
+# What connects a group's members; its arguments are those of `tfdear_connector`.
+CONNECTOR = ctypes.CFUNCTYPE(_INT, _INT, _INTS, _INT, _INTS, _INTS, _MEMORY, _INT)
 
 # What every function that can fail ends with: a place for its message, and how long it may be.
 ERROR = (_TEXT, _INT)
@@ -33,9 +33,9 @@ SIGNATURES: dict[str, tuple] = {
         *(_INT, _TEXT, _INTS, _INT, _INT, _DOUBLE),
         *ERROR,
     ),
-    "tfdear_group_create_over_sockets": (
+    "tfdear_group_create_over_tcp": (
         _INT,
-        *(_INT, _TEXT, _INTS, _INT, _INT, _DOUBLE, _INT, _INTS, _INT, _TEXT, _INT),
+        *(_INT, _TEXT, _INTS, _INT, _INT, _DOUBLE, _INT, CONNECTOR, _INT, _TEXT, _INT),
         *ERROR,
     ),
     "tfdear_group_create_over_transport": (
@@ -145,21 +145,36 @@ def declare(library: ctypes.CDLL, signatures: dict[str, tuple]) -> ctypes.CDLL:
     return library
 
 
-@functools.cache
+_library: ctypes.CDLL | None = None
+
+
 def load() -> ctypes.CDLL:
     """The library, with the types of its functions.
 
     An ImportError: it is missing, does not fit TensorFlow, or is of another version than these
     Python files, so that the two number something differently.
     """
-    _ops.load()
-    library = declare(ctypes.CDLL(str(_ops.library_path())), SIGNATURES)
+    if _library is None:
+        import tensorflow as tf
+
+        from tfdear.engine import library as ops
+
+        ops.load()
+        return load_from(ops.library_path(), _build_check.how_to_rebuild(tf.__version__))
+    return _library
+
+
+def load_from(path: pathlib.Path, how_to_rebuild: str) -> ctypes.CDLL:
+    """As `load`, from a library that may need no TensorFlow; for the whole process."""
+    global _library
+    library = declare(ctypes.CDLL(str(path)), SIGNATURES)
     difference = names.difference(library.tfdear_names().decode())
     if difference is not None:
         raise ImportError(
-            f"{_ops.library_path()} is not of the same version of tfdear as the Python files "
-            f"beside it: {difference}. {_build_check.how_to_rebuild(tf.__version__)}"
+            f"{path} is not of the same version of tfdear as the Python files beside it: "
+            f"{difference}. {how_to_rebuild}"
         )
+    _library = library
     return library
 
 

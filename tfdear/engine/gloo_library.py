@@ -4,8 +4,6 @@
 import ctypes
 import functools
 
-import tensorflow as tf
-
 from tfdear.engine import build_check, c_api
 
 _LIBRARY = "_tfdear_gloo.so"
@@ -35,6 +33,8 @@ def load() -> ctypes.CDLL:
 
     An ImportError: it was not built, or cannot be loaded; the text says what to do.
     """
+    import tensorflow as tf
+
     path = build_check.library_path(tf.__version__).with_name(_LIBRARY)
     if not path.exists():
         rebuild = build_check.how_to_rebuild(tf.__version__)

@@ -2,14 +2,43 @@
 """A process group of the engine, until the engine starts: how its members are connected."""
 
 import ctypes
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 from tfdear import errors
 from tfdear.base.names import Lane
 from tfdear.engine import gloo_library
-from tfdear.engine.c_api import call, load
+from tfdear.engine.c_api import CONNECTOR, call, load
 
 _LARGEST_ADDRESS_BLOB = 1 << 22
+
+# Gives sockets to ranks of a lane's group, so many to each; raises a PeerError where it cannot.
+Connect = Callable[[Lane, Sequence[int], int], list[list[int]]]
+
+# By lane: gives the sockets to members, by their places in the group.
+_connectors: dict[int, Callable[[Sequence[int]], list[int]]] = {}
+
+
+class _MemberError(errors.TfdearError):
+    """A member of a group cannot be reached."""
+
+    def __init__(self, message: str, member: int):
+        super().__init__(message)
+        self.member = member
+
+
+@CONNECTOR
+def _connector(lane: int, members, count: int, sockets, failed_member, message, size: int) -> int:
+    """What the engine calls. It lives as long as the process, and lets no exception pass."""
+    try:
+        for i, descriptor in enumerate(_connectors[lane](members[:count])):
+            sockets[i] = descriptor
+        return 0
+    except BaseException as error:
+        failed_member[0] = getattr(error, "member", -1)
+        text = str(error).encode()[: size - 1]
+        ctypes.memmove(message, text + b"\0", len(text) + 1)
+        return 1
 
 
 class ProcessGroup:
@@ -52,21 +81,27 @@ class ProcessGroup:
         call("group_create_in_shared_memory", *self._identity, self._member, self._timeout)
         return self._listen()
 
-    def open_over_sockets(self, sockets: Sequence[Sequence[int]], key: bytes) -> None:
-        """Opens it over TCP; `connect` encrypts the connections, if there is a key.
+    def open_over_tcp(self, connect: Connect, key: bytes) -> None:
+        """Opens it over TCP; connections are made by `connect`, or else when they are needed.
 
         Args:
-            sockets: Descriptors of connections to each member, in their order, which belong to the
-                engine from now on; none for this rank.
-            key: What all ranks of the job have, and nobody else; empty: they stay in the clear.
+            connect: Makes them. Any thread may call it, in the middle of a collective.
+            key: What all ranks of the job have, and nobody else, and what encrypts them; empty:
+                they stay in the clear.
         """
-        flat = [fd for own in sockets for fd in (own or [-1] * self.connections)]
+        _connectors[self.lane] = functools.partial(self._sockets_to, connect)
         call(
-            "group_create_over_sockets",
+            "group_create_over_tcp",
             *(*self._identity, self._member, self._timeout, self._direct_ranks),
-            (ctypes.c_int * len(flat))(*flat),
-            *(self.connections, key, len(key)),
+            *(_connector, self.connections, key, len(key)),
         )
+
+    def _sockets_to(self, connect: Connect, members: Sequence[int]) -> list[int]:
+        ranks = [self.ranks[member] for member in members]
+        try:
+            return [fd for own in connect(self.lane, ranks, self.connections) for fd in own]
+        except errors.PeerError as error:
+            raise _MemberError(str(error), self.ranks.index(error.peer)) from error
 
     def open_over_gloo(self, bind_address: str) -> bytes:
         """Opens it over Gloo's connections; returns this rank's addresses, to publish.

@@ -12,25 +12,25 @@ from tfdear.job.links import Links
 from tfdear.planning.cost_model import CommunicationCosts, LinearCost
 
 
-def agree(
+def choose(
     compressor: Compressor,
     levels: Levels,
     links: Links,
     engine: Engine,
-    exchange: Callable[[str], list[str]],
+    agree: Callable[[str, Callable[[list[str]], str]], str],
     warn: Callable[[str], None],
 ) -> SparseBuckets | None:
     """Tells the started engine which buckets to compress; returns them, None if none are.
 
-    The costs of rank 0 decide, as all ranks must agree: `exchange` gives every rank the texts of
-    all. `levels` are the ranks that sum before they compress, and the nodes that exchange the
-    results; `warn` takes the reason where nothing is compressed.
+    The costs of rank 0 decide, as all ranks must agree: `agree` tells all what rank 0 decides by
+    the texts of all. `levels` are the ranks that sum before they compress, and the nodes that
+    exchange the results; `warn` takes the reason where nothing is compressed.
     """
     if levels.inter == 1:
         warn("all ranks are on one node, where nothing is compressed")
         return None
     measured = json.dumps(dataclasses.asdict(links.of_sparse_levels()[1]))
-    costs = json.loads(exchange(measured)[0])
+    costs = json.loads(agree(measured, lambda of_ranks: of_ranks[0]))
     outer = CommunicationCosts(**{name: LinearCost(**cost) for name, cost in costs.items()})
     smallest = compressor.smallest_bucket(outer, levels.intra, levels.inter)
     compressor.configure(engine, members=levels.inter)

@@ -13,9 +13,9 @@ from tfdear.engine.process_group import ProcessGroup
 from tfdear.job import topology
 from tfdear.job.options import DearOptions
 from tfdear.rendezvous import certificates, data_encryption
-from tfdear.rendezvous.certificates import Certificate
 from tfdear.rendezvous.data_connections import DataConnections
 from tfdear.rendezvous.nodes import Node
+from tfdear.rendezvous.rendezvous import Rendezvous
 
 # The groups of the two levels, in the order of `topology.Grid`: rows and columns.
 LEVELS = (Lane.GRADIENTS_INTRA, Lane.GRADIENTS_INTER)
@@ -31,6 +31,8 @@ WORLD_LANES = (
 )
 # The lanes of the groups in which gradients are sent.
 GRADIENT_LANES = (Lane.GRADIENTS, *LEVELS)
+# Whoever cannot be reached is found before the training begins.
+_CONNECTED_AT_ONCE = (*GRADIENT_LANES, Lane.CONTROL)
 
 
 class ProcessGroups:
@@ -107,35 +109,20 @@ class ProcessGroups:
         return {lane.name.lower(): ranks for lane, ranks in self.members.items()}
 
     def connect(
-        self,
-        bind_address: str,
-        exchange: Callable[[str], list[str]],
-        cause_of: Callable[[errors.TfdearError], Exception],
-        certificate: Certificate | None,
+        self, meeting: Rendezvous, cause_of: Callable[[errors.TfdearError], Exception]
     ) -> None:
-        """Connects all groups: through shared memory where all members can, else over TCP.
+        """Opens all groups: through shared memory where all members can, else over TCP.
 
-        The engine is not started yet. `exchange` gives every rank the texts of all ranks;
-        `cause_of` gives the error to raise for one that a failed connection raised; `certificate`
-        is this rank's, by which its peers know it.
+        The engine is not started yet. `cause_of` gives the error to raise for one that a failed
+        connection raised.
+
+        Groups of whom every job needs sums are connected, the others when they are used.
         """
-        self._bind_address = bind_address
-        # What encrypts data; without it they travel in the clear.
-        self._data_key = b""
-        if certificate is not None and data_encryption.is_on():
-            self._data_key = certificate.data_key
-        self._exchange = exchange
+        self._meeting = meeting
         self._cause_of = cause_of
-        self._make_data_connections = lambda: DataConnections(
-            self._rank, bind_address, certificate, exchange, self._options.timeout
+        self._data_connections = DataConnections(
+            self._rank, meeting.listen_address, meeting.certificate, meeting, self._options.timeout
         )
-        try:
-            self._connect_all()
-        finally:
-            if self._data_connections is not None:
-                self._data_connections.close()
-
-    def _connect_all(self) -> None:
         for lane, ranks in self.members.items():
             # In a torus rows and columns are rings, except rows that share memory.
             ring = self._options.collective == "torus2d" and lane in LEVELS
@@ -148,14 +135,17 @@ class ProcessGroups:
                 # Messages of other groups are too short to be divided among connections.
                 connections=self._options.connections if lane in GRADIENT_LANES else 1,
             )
-            if lane in self._lanes_on_one_node:
-                self._connect_on_one_node(group)
-            else:
+            if not (lane in self._lanes_on_one_node and self._connect_in_memory(group)):
                 self._connect_over_network(group)
+
+    def close(self) -> None:
+        """Lets nobody wait for connections any more."""
+        if self._data_connections is not None:
+            self._data_connections.close()
 
     @property
     def _lanes_on_one_node(self) -> tuple[Lane, ...]:
-        """Lanes whose members share a node; the same on all ranks."""
+        """Lanes whose members share a node."""
         lanes = [Lane.INTRA_NODE]
         if self._num_nodes == 1:
             lanes += WORLD_LANES
@@ -164,7 +154,8 @@ class ProcessGroups:
             lanes.append(Lane.GRADIENTS_INTRA)
         return tuple(lanes)
 
-    def _connect_on_one_node(self, group: ProcessGroup) -> None:
+    def _connect_in_memory(self, group: ProcessGroup) -> bool:
+        """Whether all members can reach the memory of all; if so, the group is connected."""
         refusal = "" if self._options.shared_memory else "switched off"
         blob = b""
         if not refusal:
@@ -172,57 +163,58 @@ class ProcessGroups:
                 blob = group.open_in_shared_memory()
             except errors.TfdearError as error:
                 refusal = str(error)
-        blobs = self._exchange_blobs(blob)
+        blobs = self._blobs_of_members(group, blob)
         if not refusal:
             try:
-                group.probe([blobs[r] for r in group.ranks])
+                group.probe(blobs)
             except errors.TfdearError as error:
                 refusal = str(error)
-        refusals = self._exchange(refusal)
-        shared = not any(refusals[r] for r in group.ranks)
-        if shared:
-            self._connect(group, blobs, Transport.SHARED_MEMORY)
-        if not any(refusals):
-            return
-        # A group on another node may have refused, and every rank takes part in every exchange.
-        if not shared:
+        refusals = self._of_members(group, "refusals", refusal)
+        if any(refusals):
             logging.info(
                 "tfdear: process group %r does not use shared memory: %s", group.name, refusals
             )
-        self._connect_over_network(group, takes_part=not shared)
+            return False
+        self._connect(group, blobs, Transport.SHARED_MEMORY)
+        return True
 
-    def _connect_over_network(self, group: ProcessGroup, takes_part: bool = True) -> None:
-        """Connects a group of this rank; or takes part in what concerns other ranks' alone."""
+    def _connect_over_network(self, group: ProcessGroup) -> None:
         if self._options.backend == "gloo":
-            blob = group.open_over_gloo(self._bind_address) if takes_part else b""
-            blobs = self._exchange_blobs(blob)
-            if takes_part:
-                self._connect(group, blobs, Transport.GLOO)
+            blob = group.open_over_gloo(self._meeting.listen_address)
+            self._connect(group, self._blobs_of_members(group, blob), Transport.GLOO)
             return
-        if self._data_connections is None:
-            self._data_connections = self._make_data_connections()
-        if not takes_part:
-            return
+        assert self._data_connections is not None
         try:
-            sockets = self._data_connections.connect(group.lane, group.ranks, group.connections)
-            group.open_over_sockets(sockets, self._key_of(self._data_connections.job))
+            group.open_over_tcp(self._data_connections.connect, self._key())
         except errors.TfdearError as error:
             raise self._cause_of(error) from None
-        blobs = [self._data_connections.job] * len(self._node_ranks)
-        self._connect(group, blobs, Transport.TCP)
+        self.transports[group.lane] = Transport.TCP
+        if group.lane in _CONNECTED_AT_ONCE:
+            self._connect(group, [self._meeting.number] * len(group.ranks), Transport.TCP)
 
-    def _key_of(self, job: bytes) -> bytes:
-        """What encrypts the data of this job alone: others of the user may have the same secret."""
-        if not self._data_key:
-            return b""
-        return certificates.derive(self._data_key, f"tfdear 1 data of job {job.hex()}", 32)
-
-    def _connect(self, group: ProcessGroup, blobs: list[bytes], transport: Transport) -> None:
+    def _connect(self, group: ProcessGroup, blobs: Sequence[bytes], transport: Transport) -> None:
         try:
-            group.connect([blobs[r] for r in group.ranks])
+            group.connect(blobs)
         except errors.TfdearError as error:
             raise self._cause_of(error) from None
         self.transports[group.lane] = transport
 
-    def _exchange_blobs(self, blob: bytes) -> list[bytes]:
-        return [bytes.fromhex(text) for text in self._exchange(blob.hex())]
+    def _key(self) -> bytes:
+        """What encrypts the data of this job alone: others of the user may have the same secret.
+
+        Empty: data travel in the clear.
+        """
+        certificate = self._meeting.certificate
+        if certificate is None or not data_encryption.is_on():
+            return b""
+        name = f"tfdear 1 data of job {self._meeting.number.hex()}"
+        return certificates.derive(certificate.data_key, name, 32)
+
+    def _of_members(self, group: ProcessGroup, what: str, text: str) -> list[str]:
+        """The texts of a group's members, which call it together."""
+        timeout = self._options.init_timeout
+        name = f"{what}/{group.name}"
+        return self._meeting.exchange_among(group.ranks, name, text, timeout)
+
+    def _blobs_of_members(self, group: ProcessGroup, blob: bytes) -> list[bytes]:
+        return [bytes.fromhex(text) for text in self._of_members(group, "addresses", blob.hex())]

@@ -2,9 +2,12 @@
 """This process and the others of its job: what is started, and in which order."""
 
 import contextlib
+import functools
 import weakref
+from collections.abc import Callable
 from typing import Any, Protocol
 
+import tensorflow as tf
 from absl import logging
 
 import tfdear
@@ -72,6 +75,8 @@ class Job:
             if options.backend == "gloo":
                 gloo_library.load()  # Before the ranks meet.
             data_encryption.check(options.backend)
+        self._cluster = cluster
+        self._given_resolver = cluster_resolver
         self.source = cluster.source
         self.rank = cluster.rank
         self.world_size = cluster.world_size
@@ -90,7 +95,6 @@ class Job:
             self.node = Node(node_rank=0, num_nodes=1, local_rank=0, local_size=1)
             self.groups = ProcessGroups(options, 0, [self.node])
             self.links = Links(self.groups)
-            self.cluster_resolver = cluster_resolver or make_cluster_resolver(cluster)
             self._make_current()
             return
         self._rendezvous = rendezvous.connect(
@@ -101,6 +105,7 @@ class Job:
                 "tfdear": tfdear.__version__,
                 "backend": "gloo" if options.backend == "gloo" else "tcp",
                 "device": "CPU",
+                "TensorFlow": tf.__version__,
                 **options.shared(),
                 # Ranks that record timelines measure their clocks together.
                 TIMELINE_VARIABLE: "set" if timeline_file() else "not set",
@@ -110,9 +115,6 @@ class Job:
         )
         self.ending = self._rendezvous.ending
         self.node = self._rendezvous.nodes[self.rank]
-        self.cluster_resolver = cluster_resolver or make_cluster_resolver(
-            cluster, self._rendezvous.hosts
-        )
         try:
             self.groups = ProcessGroups(options, self.rank, self._rendezvous.nodes)
         except ValueError:
@@ -147,29 +149,25 @@ class Job:
     def _start(self, monitor: Monitor) -> None:
         """The part of the start that the monitor watches: all ranks have met and do it together."""
         options = self.options
-        self.groups.connect(
-            self._rendezvous.listen_address,
-            self.exchange,
-            monitor.cause_of,
-            self._rendezvous.certificate,
-        )
-        seeds.share(self.exchange)
+        self.groups.connect(self._rendezvous, monitor.cause_of)
+        self.ending.add(self.groups.close)
+        seeds.share(self.agree)
         self.engine.start(
             options.max_delay_ms,
             first_agreement=FIRST_AGREEMENT,
             tables_first=options.embedding_schedule != "none",
         )
         self.links.measure(self.engine, self.node.num_nodes)
-        self.table_choice = table_costs.agree(
-            self.links.costs_of_class["world"], self.node.local_size, self.exchange
+        self.table_choice = table_costs.choice_of_all(
+            self.links.costs_of_class["world"], self.node.local_size, self.world_size, self.agree
         )
         if options.compression is not None:
-            self.sparse_buckets = compressed_buckets.agree(
+            self.sparse_buckets = compressed_buckets.choose(
                 options.compression,
                 self.groups.sparse_levels,
                 self.links,
                 self.engine,
-                self.exchange,
+                self.agree,
                 self._warn_uncompressed,
             )
         plan_format = PlanFormat(
@@ -265,10 +263,27 @@ class Job:
         """Reads what the engine has recorded of this job."""
         return EventReader(self._first_event)
 
+    @functools.cached_property
+    def cluster_resolver(self) -> Any:
+        """What the script has given, else one that describes this job."""
+        if self._given_resolver is not None:
+            return self._given_resolver
+        hosts = self._rendezvous.hosts() if self.world_size > 1 else ()
+        return make_cluster_resolver(self._cluster, hosts)
+
     def exchange(self, value: str) -> list[str]:
-        """The values of all ranks, in the order of the ranks. All ranks must call it together."""
+        """The values of all ranks, in the order of the ranks. All ranks must call it together.
+
+        For short values: rank 0 sends all of them to all ranks. See `agree`.
+        """
         self.check_open()
         return self._rendezvous.exchange("exchange", value, timeout=self.options.init_timeout)
+
+    def agree(self, value: str, decide: Callable[[list[str]], str]) -> str:
+        """What rank 0 decides by the values of all ranks, in their order; all call it together."""
+        self.check_open()
+        timeout = self.options.init_timeout
+        return self._rendezvous.agree("exchange", value, decide, timeout=timeout)
 
     def exchange_integers(self, value: int) -> list[int]:
         """As `exchange`, for integers."""

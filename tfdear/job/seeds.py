@@ -14,24 +14,24 @@ import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
 
+Agree = Callable[[str, Callable[[list[str]], str]], str]
 
-def share(exchange: Callable[[str], list[str]]) -> None:
+
+def share(agree: Agree) -> None:
     """Seeds TensorFlow's, Python's and numpy's global generators, unless the script did so.
 
-    All ranks call it together; `exchange` gives every rank the texts of all ranks.
+    All ranks call it together; `agree` tells all what rank 0 decides by the texts of all.
     """
-    seed = int(exchange(str(random.SystemRandom().randrange(1 << 31)))[0])
+    seed = int(agree(str(random.SystemRandom().randrange(1 << 31)), lambda seeds: seeds[0]))
     if _tf_private.context.global_seed() is None:
         tf.random.set_seed(seed)
     # Python's generator shuffles a `keras.utils.PyDataset`, numpy's the data of many scripts. A
     # state that is the same on all ranks was seeded by the script and stays.
-    _agree_on_state(exchange, random.getstate(), lambda: random.seed(seed))
-    _agree_on_state(exchange, np.random.get_state(legacy=False), lambda: np.random.seed(seed))
+    _agree_on_state(agree, random.getstate(), lambda: random.seed(seed))
+    _agree_on_state(agree, np.random.get_state(legacy=False), lambda: np.random.seed(seed))
 
 
-def _agree_on_state(
-    exchange: Callable[[str], list[str]], state: object, reseed: Callable[[], None]
-) -> None:
+def _agree_on_state(agree: Agree, state: object, reseed: Callable[[], None]) -> None:
     digest = hashlib.sha256(pickle.dumps(state)).hexdigest()
-    if len(set(exchange(digest))) > 1:
+    if int(agree(digest, lambda digests: str(len({*digests})))) > 1:
         reseed()

@@ -2,36 +2,40 @@
 """The connections that carry data between ranks: made here, used by the engine.
 
 [Note: who may connect]
-Every rank listens on one port while the job starts. Whoever connects proves by mutual TLS that it
+A rank listens, on one port, while it waits for peers. Whoever connects proves by mutual TLS that it
 knows the job's secret, before anything else of it is looked at; then it says which connection of
 which rank it is, in a message of fixed length. After that TLS ends, and the plain socket goes to
 the engine: who is at its other end is known, but not that nobody on the way changes what it
 carries. With TFDEAR_TLS=1 the engine encrypts it again, by a library of its own and with a key that
-follows from the secret. The port is closed when all peers are there.
+follows from the secret.
+
+[Note: when a rank listens]
+Connections are made when they are first needed, by all ranks that need them: a sum among a thousand
+ranks needs twenty to each rank, and a group that a script does not use none. Whoever begins to
+connect opens a port, publishes it, and closes it when the last of its peers is there. A peer that
+looks for this rank at another time finds no port, or a closed one, and looks again; one that comes
+for another group while the port is open is let in, and kept until this rank wants it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
-import os
-import secrets
-import select
 import socket
 import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 from absl import logging
 
 from tfdear import errors
 from tfdear.base.names import Lane
-from tfdear.rendezvous import certificates
+from tfdear.rendezvous import certificates, guarded_sockets, store_records
+from tfdear.rendezvous.guarded_sockets import seconds_left
 
 _Result = TypeVar("_Result")
 
@@ -39,7 +43,7 @@ _Result = TypeVar("_Result")
 _HELLO = struct.Struct("<8s16sIHH")
 _MAGIC = b"tfdear 1"
 _WELCOME = b"welcome!"
-_JOB_BYTES = 16
+_NAME = "data"  # Of where a rank listens.
 _GROUPS = frozenset(int(lane) for lane in Lane)
 # One stranger holds a place for so long at the most, and all together hold so many.
 _HANDSHAKE_SECONDS = 5.0
@@ -47,6 +51,23 @@ _MOST_HANDSHAKES = 64
 _BACKLOG = 1024
 _LOG_SECONDS = 60.0  # Between two lines about one address.
 _RETRY_SECONDS = 0.2
+_LOOK_SECONDS = 0.5  # Between two looks whether the job still lives.
+
+
+class Directory(Protocol):
+    """Where ranks tell each other where they listen."""
+
+    world_size: int
+    # Of the job: others of the user may have the same secret.
+    number: bytes
+    # Raises when the job has ended.
+    check_alive: Callable[[], None]
+
+    def publish(self, name: str, value: str, timeout: float) -> None:
+        """Tells this rank's value, instead of the one before."""
+
+    def look_up(self, name: str, rank: int, timeout: float) -> str | None:
+        """A rank's value; None: there is none within `timeout` seconds."""
 
 
 class _NotOfThisJobError(Exception):
@@ -77,7 +98,7 @@ class DataConnections:
         rank: This rank.
         address: The address on which it listens, which the other ranks can reach.
         certificate: This rank's; None: whoever comes is let in (TFDEAR_INSECURE=1).
-        exchange: Gives every rank the texts of all ranks; all ranks call it together.
+        directory: Where ranks publish where they listen.
         timeout: Seconds within which a peer must be there.
     """
 
@@ -86,7 +107,7 @@ class DataConnections:
         rank: int,
         address: str,
         certificate: certificates.Certificate | None,
-        exchange: Callable[[str], list[str]],
+        directory: Directory,
         timeout: float,
     ):
         self._rank = rank
@@ -94,22 +115,19 @@ class DataConnections:
         self._server: ssl.SSLContext | None = None
         self._client: ssl.SSLContext | None = None
         if certificate is not None:
-            self._server, self._client = _contexts(certificate)
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._listener = socket.create_server((address, 0), family=family, backlog=_BACKLOG)
+            self._server, self._client = guarded_sockets.contexts(certificate)
+        self._address = address
+        self._directory = directory
         self._lock = threading.Condition()
+        # While anybody waits for peers, and how many do.
+        self._listener: socket.socket | None = None
+        self._waiting = 0
         # The connections that were welcomed, and those of them that nobody has asked for.
         self._admitted: set[_Place] = set()
         self._arrived: dict[_Place, socket.socket] = {}
         self._handshakes: list[_Handshake] = []  # In the order of their arrival.
         self._logged: dict[str, float] = {}
         self._is_closed = False
-        own = {"address": self._listener.getsockname()[:2], "job": secrets.token_hex(_JOB_BYTES)}
-        published = [json.loads(text) for text in exchange(json.dumps(own))]
-        self._addresses = [(str(one["address"][0]), int(one["address"][1])) for one in published]
-        # Jobs of one user may have the same secret.
-        self.job = bytes.fromhex(str(published[0]["job"]))
-        threading.Thread(target=self._accept, name="tfdear-data-listener", daemon=True).start()
 
     def __enter__(self) -> DataConnections:
         return self
@@ -118,11 +136,18 @@ class DataConnections:
         self.close()
 
     def connect(self, group: int, ranks: Sequence[int], connections: int) -> list[list[int]]:
-        """Sockets to all members of a group, in their order; all members call it together.
+        """Sockets to members of a group, in their order; each of them calls it with this rank.
 
         Returns:
-            For each member its descriptors, which belong to the caller; none for this rank.
+            For each of `ranks` its descriptors, which belong to the caller; none for this rank.
+
+        Raises:
+            PeerError: One did not come in time.
         """
+        with self._listening():
+            return self._connect(group, ranks, connections)
+
+    def _connect(self, group: int, ranks: Sequence[int], connections: int) -> list[list[int]]:
         deadline = time.monotonic() + self._timeout
         sockets: dict[_Place, socket.socket] = {}
         places = [_Place(group, peer, i) for peer in ranks for i in range(connections)]
@@ -146,78 +171,137 @@ class DataConnections:
         ]
 
     def close(self) -> None:
-        """Closes the port, and what nobody has asked for."""
+        """Closes the port, and what nobody has asked for; ends those who wait for peers."""
         with self._lock:
             self._is_closed = True
             rest = list(self._arrived.values())
             self._arrived.clear()
-            for handshake in self._handshakes:
-                _end(handshake.connection)
-        # Wakes the thread that accepts, which a mere close does not.
-        _end(self._listener)
-        self._listener.close()
+            self._stop_listening()
+            self._lock.notify_all()
         for connection in rest:
             connection.close()
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Listens in the meantime. See [Note: when a rank listens]."""
+        with self._lock:
+            self._check()
+            opened = self._listen() if self._listener is None else None
+            self._waiting += 1
+        try:
+            if opened is not None:
+                host, port = opened.getsockname()[:2]
+                self._directory.publish(
+                    _NAME, json.dumps({"host": host, "port": port}), self._timeout
+                )
+            yield
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                if self._waiting == 0:
+                    self._stop_listening()
+
+    def _listen(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
+        listener = socket.create_server((self._address, 0), family=family, backlog=_BACKLOG)
+        self._listener = listener
+        threading.Thread(
+            target=self._accept, args=(listener,), name="tfdear-data-listener", daemon=True
+        ).start()
+        return listener
+
+    def _stop_listening(self) -> None:
+        for handshake in self._handshakes:
+            guarded_sockets.end(handshake.connection)
+        if self._listener is not None:
+            # Wakes the thread that accepts, which a mere close does not.
+            guarded_sockets.end(self._listener)
+            self._listener.close()
+            self._listener = None
 
     # Connecting.
 
     def _dial(self, place: _Place, deadline: float) -> socket.socket:
-        address = self._addresses[place.peer]
+        error: Exception | None = None
         while True:
+            self._check()
+            address = self._address_of(place.peer, deadline)
             try:
-                return self._greet(place, address, min(deadline, _soon()))
-            except (OSError, _NotOfThisJobError) as error:
-                # It may have had to make room, as under a flood of strangers.
-                if time.monotonic() + _RETRY_SECONDS > deadline:
-                    raise errors.TfdearError(
-                        f"no connection to rank {place.peer} at {address[0]}:{address[1]} within "
-                        f"{self._timeout:g} s: {error}. Did it end, or does a firewall stand "
-                        "between?"
-                    ) from None
-            time.sleep(_RETRY_SECONDS)
+                if address is not None:
+                    return self._greet(place, address, min(deadline, _soon()))
+            except (OSError, _NotOfThisJobError) as refusal:
+                # It may have had to make room, as under a flood of strangers; or does not listen.
+                error = refusal
+            if time.monotonic() + _RETRY_SECONDS > deadline:
+                where = f" at {address[0]}:{address[1]}" if address else ""
+                why = str(error) if error else "it has not said where it listens"
+                raise errors.PeerError(
+                    f"no connection to rank {place.peer}{where} within {self._timeout:g} s: {why}. "
+                    "Did it end, or does a firewall stand between?",
+                    place.peer,
+                )
+            if address is not None:
+                time.sleep(_RETRY_SECONDS)
+
+    def _address_of(self, rank: int, deadline: float) -> tuple[str, int] | None:
+        """Where a rank listens, or listened last; None: it is not known yet."""
+        text = self._directory.look_up(_NAME, rank, min(seconds_left(deadline), _LOOK_SECONDS))
+        return None if text is None else store_records.data_address(f"{_NAME}/{rank}", text)
+
+    def _check(self) -> None:
+        """Raises when it makes no sense to wait any longer: what ended the job, if it ended."""
+        self._directory.check_alive()
+        if self._is_closed:
+            raise errors.TfdearError("the connections of this rank were closed meanwhile")
 
     def _greet(self, place: _Place, address: tuple[str, int], deadline: float) -> socket.socket:
-        connection = socket.create_connection(address, timeout=_left(deadline))
+        connection = socket.create_connection(address, timeout=seconds_left(deadline))
         try:
             if self._client is not None:
                 name = certificates.name_of(place.peer)
-                connection = _wrapped(connection, self._client, server_hostname=name)
-                _shake_hands(connection, deadline)
-            hello = _HELLO.pack(_MAGIC, self.job, self._rank, place.group, place.number)
-            _send(connection, hello, deadline)
-            if _receive(connection, len(_WELCOME), deadline) != _WELCOME:
+                connection = guarded_sockets.wrap(connection, self._client, server_hostname=name)
+                guarded_sockets.shake_hands(connection, deadline)
+            number = self._directory.number
+            hello = _HELLO.pack(_MAGIC, number, self._rank, place.group, place.number)
+            guarded_sockets.send(connection, hello, deadline)
+            if guarded_sockets.receive(connection, len(_WELCOME), deadline) != _WELCOME:
                 raise _NotOfThisJobError("it is not expected there")
-            return _unguard(connection, deadline)
+            return guarded_sockets.unguard(connection, deadline)
         except BaseException:
             connection.close()
             raise
 
     def _await(self, place: _Place, deadline: float) -> socket.socket:
-        with self._lock:
-            if not self._lock.wait_for(lambda: place in self._arrived, _left(deadline)):
-                raise errors.TfdearError(
-                    f"rank {place.peer} did not connect within {self._timeout:g} s to "
-                    f"{self._listener.getsockname()[0]}:{self._listener.getsockname()[1]}. Did it "
-                    "end, or does a firewall stand between?"
-                )
-            return self._arrived.pop(place)
+        while True:
+            self._check()
+            with self._lock:
+                if place in self._arrived:
+                    return self._arrived.pop(place)
+                left = seconds_left(deadline)
+                if left == 0:
+                    raise errors.PeerError(
+                        f"rank {place.peer} did not connect within {self._timeout:g} s to "
+                        f"{self._address}. Did it end, or does a firewall stand between?",
+                        place.peer,
+                    )
+                self._lock.wait(min(left, _LOOK_SECONDS))
 
     # Listening.
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                connection, address = self._listener.accept()
+                connection, address = listener.accept()
             except OSError as error:
                 with self._lock:
-                    if self._is_closed:
+                    if self._listener is not listener:
                         return
                 # Out of descriptors, most likely: those of strangers are freed soon.
                 logging.warning("tfdear: rank %d cannot accept: %s", self._rank, error)
                 time.sleep(_RETRY_SECONDS)
                 continue
             with self._lock:
-                if self._is_closed:
+                if self._listener is not listener:
                     connection.close()
                     return
                 self._make_room()
@@ -235,22 +319,22 @@ class DataConnections:
         greediest = max(set(hosts), key=hosts.count)
         oldest = next(one for one in self._handshakes if one.host == greediest)
         self._handshakes.remove(oldest)
-        _end(oldest.connection)
+        guarded_sockets.end(oldest.connection)
 
     def _welcome(self, handshake: _Handshake) -> None:
         deadline = _soon()
         try:
             if self._server is not None:
-                handshake.connection = _wrapped(
+                handshake.connection = guarded_sockets.wrap(
                     handshake.connection, self._server, server_side=True
                 )
-                _shake_hands(handshake.connection, deadline)
-            hello = _receive(handshake.connection, _HELLO.size, deadline)
+                guarded_sockets.shake_hands(handshake.connection, deadline)
+            hello = guarded_sockets.receive(handshake.connection, _HELLO.size, deadline)
             place = self._place_of(handshake.connection, hello)
             self._admit(handshake, place)
             try:
-                _send(handshake.connection, _WELCOME, deadline)
-                handshake.connection = _unguard(handshake.connection, deadline)
+                guarded_sockets.send(handshake.connection, _WELCOME, deadline)
+                handshake.connection = guarded_sockets.unguard(handshake.connection, deadline)
             except BaseException:
                 with self._lock:
                     self._admitted.discard(place)
@@ -279,9 +363,9 @@ class DataConnections:
 
     def _place_of(self, connection: socket.socket, hello: bytes) -> _Place:
         magic, job, rank, group, number = _HELLO.unpack(hello)
-        if magic != _MAGIC or job != self.job:
+        if magic != _MAGIC or job != self._directory.number:
             raise _NotOfThisJobError("it belongs to another job")
-        if not self._rank < rank < len(self._addresses):
+        if not self._rank < rank < self._directory.world_size:
             raise _NotOfThisJobError(f"it says that it is rank {rank}")
         if group not in _GROUPS:
             raise _NotOfThisJobError(f"it is for group {group}, which there is not")
@@ -302,91 +386,5 @@ class DataConnections:
         )
 
 
-def _contexts(certificate: certificates.Certificate) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Nothing may follow the handshake: the plain socket begins there.
-    server.num_tickets = 0
-    for context in (server, client):
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(cadata=certificate.authority.decode())
-        # It is loaded from files only: these have no name.
-        with _file_of(certificate.chain) as chain, _file_of(certificate.key) as key:
-            context.load_cert_chain(chain, key)
-    return server, client
-
-
-@contextlib.contextmanager
-def _file_of(data: bytes) -> Any:
-    descriptor = os.memfd_create("tfdear", os.MFD_CLOEXEC)
-    try:
-        os.write(descriptor, data)
-        yield f"/proc/self/fd/{descriptor}"
-    finally:
-        os.close(descriptor)
-
-
-def _end(connection: socket.socket) -> None:
-    """Ends what a thread does with a socket; that thread closes it."""
-    with contextlib.suppress(OSError):
-        # Not by the method of an SSLSocket, which also forgets its state while the thread uses it.
-        socket.socket.shutdown(connection, socket.SHUT_RDWR)
-
-
-def _wrapped(connection: socket.socket, context: ssl.SSLContext, **arguments: Any) -> ssl.SSLSocket:
-    connection.setblocking(False)
-    return context.wrap_socket(connection, do_handshake_on_connect=False, **arguments)
-
-
-def _shake_hands(connection: ssl.SSLSocket, deadline: float) -> None:
-    _until(connection, connection.do_handshake, deadline)
-
-
-def _unguard(connection: socket.socket, deadline: float) -> socket.socket:
-    """Ends TLS in good order, so that what follows is plain; both sides call it."""
-    if isinstance(connection, ssl.SSLSocket):
-        return _until(connection, connection.unwrap, deadline)
-    return connection
-
-
-def _send(connection: socket.socket, data: bytes, deadline: float) -> None:
-    connection.setblocking(False)
-    sent = 0
-    while sent < len(data):
-        sent += _until(connection, functools.partial(connection.send, data[sent:]), deadline)
-
-
-def _receive(connection: socket.socket, num_bytes: int, deadline: float) -> bytes:
-    connection.setblocking(False)
-    data = b""
-    while len(data) < num_bytes:
-        receive = functools.partial(connection.recv, num_bytes - len(data))
-        part = _until(connection, receive, deadline)
-        if not part:
-            raise ConnectionError("it closed the connection")
-        data += part
-    return data
-
-
-def _until(connection: socket.socket, operation: Callable[[], _Result], deadline: float) -> _Result:
-    """The operation's result: within the deadline, however slowly bytes come."""
-    while True:
-        try:
-            return operation()
-        except (ssl.SSLWantReadError, BlockingIOError):
-            news = select.POLLIN
-        except ssl.SSLWantWriteError:
-            news = select.POLLOUT
-        poll = select.poll()  # Unlike select(), for descriptors of any number.
-        poll.register(connection, news)
-        if not poll.poll(1000 * _left(deadline)):
-            raise TimeoutError("it took too long")
-
-
 def _soon() -> float:
     return time.monotonic() + _HANDSHAKE_SECONDS
-
-
-def _left(deadline: float) -> float:
-    return max(0.0, deadline - time.monotonic())

@@ -1,6 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Which ranks share a node. No TensorFlow."""
 
+import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ class Node:
     local_size: int  # The number of ranks on its node.
 
 
-def of_ranks(descriptions: Sequence[Mapping[str, Any]]) -> list[Node]:
+def numbers(descriptions: Sequence[Mapping[str, Any]]) -> list[int]:
     """The node of every rank: ranks of one host name and boot share one, unless "node" numbers it.
 
     Ranks told about themselves: "host", "boot" (the id of the machine's last boot, or None) and
@@ -32,8 +33,16 @@ def of_ranks(descriptions: Sequence[Mapping[str, Any]]) -> list[Node]:
     distinct = list(dict.fromkeys(keys))  # In the order of their first ranks.
     if all(kind == "number" for kind, *_ in distinct):
         distinct.sort()
+    number_of = {key: number for number, key in enumerate(distinct)}
+    return [number_of[key] for key in keys]
+
+
+def of_numbers(node_ranks: Sequence[int]) -> list[Node]:
+    """Where every rank runs, from the number of its node."""
+    sizes = collections.Counter(node_ranks)
+    seen: collections.Counter[int] = collections.Counter()
     nodes = []
-    for rank, key in enumerate(keys):
-        members = [r for r, other in enumerate(keys) if other == key]
-        nodes.append(Node(distinct.index(key), len(distinct), members.index(rank), len(members)))
+    for number in node_ranks:
+        nodes.append(Node(number, len(sizes), seen[number], sizes[number]))
+        seen[number] += 1
     return nodes

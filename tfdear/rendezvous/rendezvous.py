@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
-
-import tensorflow as tf
 
 from tfdear import errors
 from tfdear.base.deadline import Deadline
@@ -31,13 +31,18 @@ from tfdear.rendezvous.store import CALL_SECONDS, Store
 _Answer = TypeVar("_Answer")
 
 _LOOK_SECONDS = 0.1  # Between two looks whether the job still lives.
+_WAIT_SECONDS = 0.5  # The same, while rank 0 holds a question back until there is an answer.
 _LEAVE_SECONDS = 1.0
 
 
 class Rendezvous:
     """The job as this rank sees it, and the store that all ranks share. Made by `connect`.
 
-    The descriptions are what every rank told about itself at the start.
+    [Note: what a rank hears]
+    Rank 0 must not become the bottleneck of a large job, so it tells every rank the same few bytes:
+    a verdict with the numbers of the nodes. What else a rank wants to know of another one, such as
+    its host name or where it listens, it asks for when it needs it. What would grow with the square
+    of the number of ranks is for small texts, or small jobs: `exchange`.
     """
 
     def __init__(
@@ -46,7 +51,8 @@ class Rendezvous:
         store: Store,
         service: store_service.StoreService | None,
         certificate: certificates.Certificate | None,
-        descriptions: list[dict[str, Any]],
+        verdict: Mapping[str, Any],
+        came: Mapping[int, dict[str, Any]],
         heartbeat: float,
     ):
         self.rank = cluster.rank
@@ -56,10 +62,13 @@ class Rendezvous:
         self._service = service
         # By which other ranks know this one; None: they ask nobody (TFDEAR_INSECURE=1).
         self.certificate = certificate
-        self.descriptions = descriptions
         self.heartbeat = heartbeat
         # The node of every rank.
-        self.nodes = nodes.of_ranks(descriptions)
+        self.nodes = nodes.of_numbers(verdict["nodes"])
+        # This job's number, which no other has.
+        self.number = bytes.fromhex(verdict["job"])
+        # What ranks told about themselves, as far as this one knows it.
+        self._descriptions = dict(came)
         self._exchanges: dict[str, int] = {}
         # Whoever uses it alone need not close it.
         self.ending = Ending()
@@ -68,15 +77,23 @@ class Rendezvous:
         # store for one that will not come.
         self.check_alive: Callable[[], None] = lambda: None
 
-    @property
-    def host_names(self) -> list[str]:
-        """The host name of every rank."""
-        return [str(own["host"]) for own in self.descriptions]
+    def description(self, rank: int) -> dict[str, Any]:
+        """What a rank told about itself at the start.
 
-    @property
+        Raises a StoreUnavailableError when rank 0, which knows it, does not answer.
+        """
+        if rank not in self._descriptions:
+            text = self.store.try_get(f"start/rank/{rank}", timeout=CALL_SECONDS)
+            self._descriptions.update(store_records.descriptions({str(rank): text or ""}))
+        return self._descriptions[rank]
+
     def hosts(self) -> list[str]:
         """The address of every rank's node, or the host name where the address is not known."""
-        return [str(own.get("address") or own["host"]) for own in self.descriptions]
+        known = store_records.descriptions(self.store.directory("start/rank", timeout=CALL_SECONDS))
+        return [
+            str(known[rank].get("address") or known[rank]["host"])
+            for rank in range(self.world_size)
+        ]
 
     @property
     def on_one_machine(self) -> bool:
@@ -96,39 +113,60 @@ class Rendezvous:
             return chosen
         # The coordinator first. Rank 0 cannot find its own interface that way (Debian maps a
         # machine's own name to 127.0.1.1), but finds it on the way to a rank on another machine.
-        hosts = [split_address(self.cluster.coordinator, "coordinator")[0]]
-        hosts += [str(own["address"]) for own in self.descriptions if own.get("address")]
-        found = (addresses.address_towards(host) for host in hosts)
-        return next((a for a in found if a and not is_loopback(a)), "127.0.0.1")
+        for host in self._hosts_to_reach():
+            found = addresses.address_towards(host)
+            if found and not is_loopback(found):
+                return found
+        return "127.0.0.1"
+
+    def _hosts_to_reach(self) -> Iterator[str]:
+        yield split_address(self.cluster.coordinator, "coordinator")[0]
+        for rank in range(self.world_size):
+            if address := self.description(rank).get("address"):
+                yield str(address)
 
     def describe(self, rank: int) -> str:
-        """ "rank 2 (host h, pid 123)", for messages."""
-        return rank_names.describe(rank, self.descriptions[rank])
+        """ "rank 2 (host h, pid 123)", for messages; without host and pid if nobody can tell."""
+        with contextlib.suppress(errors.TfdearError):
+            return rank_names.describe(rank, self.description(rank))
+        return f"rank {rank}"
 
-    def exchange(self, name: str, value: str, timeout: float) -> list[str]:
-        """Gives every rank the values of all, in rank order. All must call it, in the same order.
+    def publish(self, name: str, value: str, timeout: float) -> None:
+        """Tells a text to every rank that looks it up; again: instead of the one before."""
+        insert = functools.partial(self.store.insert, overwrite=True)
+        self._ask(insert, f"{name}/{self.rank}", value, deadline=Deadline(timeout))
+
+    def look_up(self, name: str, rank: int, timeout: float) -> str | None:
+        """What a rank has published; None if it has not within `timeout`, 10 at most, seconds."""
+        look = functools.partial(self.store.try_get, wait=timeout)
+        return self._ask(look, f"{name}/{rank}", deadline=Deadline(timeout))
+
+    def agree(
+        self, name: str, value: str, decide: Callable[[list[str]], str], timeout: float
+    ) -> str:
+        """What rank 0 decides by the values of all, in rank order; told to all of them.
+
+        All must call it, in the same order.
 
         The name, which may be used repeatedly, is for the RendezvousTimeoutError: it says which
         ranks did not come within `timeout` seconds.
         """
         self._exchanges[name] = self._exchanges.get(name, 0) + 1
         path = f"exchange/{name}/{self._exchanges[name]}"
-        collected = f"exchanged/{name}/{self._exchanges[name]}"
+        decided = f"exchanged/{name}/{self._exchanges[name]}"
         deadline = Deadline(timeout)
         self._ask(self.store.insert, f"{path}/{self.rank}", value, deadline=deadline)
-        # Rank 0 collects the values, and all are told of them together.
         while True:
-            text = self._ask(self.store.told_value, collected, deadline=deadline)
+            text = self._ask(self.store.told_value, decided, deadline=deadline)
             if text is not None:
                 self.store.forget(path)
-                self.store.forget(collected)
-                return store_records.values_of_ranks(collected, text, self.world_size)
+                self.store.forget(decided)
+                return text
             if self.rank == 0:
                 came = self._ask(self.store.told, path, deadline=deadline)
                 if came.keys() >= {str(rank) for rank in range(self.world_size)}:
-                    values = [came[str(rank)] for rank in range(self.world_size)]
-                    text = json.dumps(values)
-                    self._ask(self.store.insert, collected, text, deadline=deadline)
+                    text = decide([came[str(rank)] for rank in range(self.world_size)])
+                    self._ask(self.store.insert, decided, text, deadline=deadline)
                     continue
             self.check_alive()
             if deadline.expired():
@@ -142,6 +180,33 @@ class Rendezvous:
             )
             + " See the logs of those missing."
         )
+
+    def exchange(self, name: str, value: str, timeout: float) -> list[str]:
+        """Gives every rank the values of all, in rank order; else as `agree`."""
+        text = self.agree(name, value, json.dumps, timeout)
+        return store_records.values_of_ranks(f"exchanged/{name}", text, self.world_size)
+
+    def exchange_among(
+        self, ranks: Sequence[int], name: str, value: str, timeout: float
+    ) -> list[str]:
+        """The values of some ranks, which call it together with this one, in their order.
+
+        Each asks rank 0 for those of the others, such as the ranks of its node. A name can be
+        used once.
+        """
+        deadline = Deadline(timeout)
+        self.publish(name, value, timeout)
+        values = []
+        for rank in ranks:
+            while (text := self.look_up(name, rank, _WAIT_SECONDS)) is None:
+                self.check_alive()
+                if deadline.expired():
+                    raise errors.RendezvousTimeoutError(
+                        f"{self.describe(rank)} has not told its {name!r} within {timeout:g} s. "
+                        "See its log."
+                    )
+            values.append(text)
+        return values
 
     def _ask(self, call: Callable[..., _Answer], *arguments: str, deadline: Deadline) -> _Answer:
         """The store's answer. Retries until the deadline: one hiccup is not the end of a job."""
@@ -184,8 +249,7 @@ def connect(
 
     It waits `timeout` seconds for the last rank, and gives up a rank after `heartbeat` seconds
     without a sign of life. What must be the same on every rank is in `common`, by name: "tfdear"
-    (its version), "backend", "device", ... The world size and TensorFlow's version are compared in
-    any case.
+    (its version), "backend", "device", ... The world size is compared in any case.
 
     Raises:
         ValueError: The job's secret is missing or open to others; or TFDEAR_INTERFACE names no
@@ -197,7 +261,7 @@ def connect(
     """
     interfaces.chosen_address()  # Before the others wait for this rank.
     own: dict[str, Any] = {
-        "common": {"world size": cluster.world_size, **common, "TensorFlow": tf.__version__},
+        "common": {"world size": cluster.world_size, **common},
         "host": socket.gethostname(),
         "boot": clock.boot(),
         "pid": os.getpid(),
@@ -206,10 +270,16 @@ def connect(
     }
     meeting = start.Meeting(cluster, timeout, heartbeat)
     try:
-        descriptions = meeting.run(own)
+        verdict = meeting.run(own)
     except errors.RendezvousError as error:
         meeting.refuse(error)
         raise
     return Rendezvous(
-        cluster, meeting.store, meeting.service, meeting.certificate, descriptions, heartbeat
+        cluster,
+        meeting.store,
+        meeting.service,
+        meeting.certificate,
+        verdict,
+        meeting.came,
+        heartbeat,
     )

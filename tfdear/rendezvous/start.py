@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import json
+import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import logging
@@ -16,6 +17,7 @@ from tfdear.base.deadline import Deadline
 from tfdear.rendezvous import (
     addresses,
     certificates,
+    nodes,
     rank_names,
     secret,
     secret_check,
@@ -26,6 +28,7 @@ from tfdear.rendezvous import (
 from tfdear.rendezvous.cluster import Cluster
 from tfdear.rendezvous.mismatch import mismatch
 
+JOB_BYTES = 16  # Of the number of a job.
 _GRACE_SECONDS = 5.0  # Ranks that do not fit together are refused after this time at the latest.
 _REFUSAL_SECONDS = 10.0  # Rank 0 waits this long for the others to hear why the job does not start.
 # Another secret must be found for so long: an earlier job may just be leaving the address.
@@ -53,15 +56,17 @@ class Meeting:
             self.certificate = certificates.of_rank(self._secret.value, cluster.rank)
         self.store = store.Store(cluster.coordinator, heartbeat, self.certificate)
         self.service: store_service.StoreService | None = None
-        self._came: dict[int, dict[str, Any]] = {}
+        # What ranks told about themselves, as far as this one knows: in the end rank 0 of all, and
+        # each of rank 0.
+        self.came: dict[int, dict[str, Any]] = {}
         self._lost: list[int] = []
         self._mismatch_grace: Deadline | None = None
         # What is different at rank 0's address, since when, and when to look again.
         self._different: tuple[str, float] | None = None
         self._next_look = time.monotonic() + _LOOK_SECONDS
 
-    def run(self, own: dict[str, Any]) -> list[dict[str, Any]]:
-        """Takes part; returns what each rank told about itself, once all ranks start."""
+    def run(self, own: dict[str, Any]) -> dict[str, Any]:
+        """Takes part; returns the verdict with which all ranks start (`store_records.verdict`)."""
         cluster = self._cluster
         if cluster.rank == 0:
             self.service = store_service.StoreService(
@@ -83,9 +88,14 @@ class Meeting:
         if not verdict["go"]:
             kind = errors.MismatchError if verdict["mismatch"] else errors.RendezvousError
             raise kind(verdict["message"])
-        while not self._try(self._read_who_came):
+        if len(verdict["nodes"]) != cluster.world_size:
+            raise errors.RendezvousError(
+                f"rank 0 starts a job of {len(verdict['nodes'])} ranks, and this is rank "
+                f"{cluster.rank} of {cluster.world_size}. Do all ranks run the same tfdear?"
+            )
+        while not self._try(self._read_rank_0):
             self._pause()
-        return [self._came[rank] for rank in range(cluster.world_size)]
+        return verdict
 
     def refuse(self, error: errors.RendezvousError) -> None:
         """Tells the others why this rank does not start; rank 0 stays until they have heard it."""
@@ -128,28 +138,44 @@ class Meeting:
         return None if text is None else store_records.verdict(text)
 
     def _look_at_ranks(self) -> None:
-        self._came = store_records.descriptions(self.store.told("start/rank"))
+        self.came = store_records.descriptions(self.store.told("start/rank"))
         self._lost = sorted(store_records.lost(self.store.told("lost")))
         if self._lost:
             self._decide(False, self._lost_message())
-        difference = mismatch(self._came)
+        difference = mismatch(self.came)
         world_size = self._cluster.world_size
         if difference:
             # With the ranks that are still to come, the message is complete.
             self._mismatch_grace = self._mismatch_grace or Deadline(_GRACE_SECONDS)
-            if len(self._came) >= world_size or self._mismatch_grace.expired():
+            if len(self.came) >= world_size or self._mismatch_grace.expired():
                 self._decide(False, difference, is_mismatch=True)
-        elif self._came.keys() >= set(range(world_size)):
-            self._decide(True)
+        elif self.came.keys() >= set(range(world_size)):
+            self._decide(True, node_ranks=nodes.numbers([self.came[r] for r in range(world_size)]))
 
-    def _decide(self, go: bool, message: str = "", is_mismatch: bool = False) -> None:
+    def _decide(
+        self, go: bool, message: str = "", is_mismatch: bool = False, node_ranks: Sequence[int] = ()
+    ) -> None:
         """The first verdict stands."""
-        verdict = {"go": go, "mismatch": is_mismatch, "message": message}
+        # Jobs of one user may have the same secret; this tells them apart.
+        job = secrets.token_hex(JOB_BYTES)
+        verdict = {
+            "go": go,
+            "mismatch": is_mismatch,
+            "message": message,
+            "nodes": list(node_ranks),
+            "job": job,
+        }
         self.store.insert("start/verdict", json.dumps(verdict), timeout=store.CALL_SECONDS)
+
+    def _read_rank_0(self) -> bool:
+        # For messages, also when it is gone.
+        text = self.store.try_get("start/rank/0", timeout=store.CALL_SECONDS)
+        self.came.update(store_records.descriptions({"0": text or ""}))
+        return True
 
     def _read_who_came(self) -> bool:
         entries = self.store.directory("start/rank", timeout=store.CALL_SECONDS)
-        self._came = store_records.descriptions(entries)
+        self.came = store_records.descriptions(entries)
         return True
 
     def _try(self, call: Callable[[], Any]) -> Any:
@@ -211,7 +237,7 @@ class Meeting:
         return f"{who} {what}. See the log of {rank_names.ranks(self._lost)}."
 
     def _describe(self, rank: int) -> str:
-        own = self._came.get(rank)
+        own = self.came.get(rank)
         if own is None:  # It died before this rank knew more of it.
             return f"rank {rank}" + (f" at {self._cluster.coordinator}" if rank == 0 else "")
         return rank_names.describe(rank, own)
@@ -225,7 +251,7 @@ class Meeting:
     def _timeout_message(self) -> str:
         cluster = self._cluster
         text = f"the job did not come together within {self._timeout:g} s. "
-        if not self._came:
+        if not self.came:
             return text + (
                 f"Rank {cluster.rank} (host {socket.gethostname()}) could not reach rank 0 at "
                 f"{cluster.coordinator} ({cluster.source}). Check that rank 0 runs, that this "
@@ -233,7 +259,7 @@ class Meeting:
             )
         return (
             text
-            + rank_names.came(list(self._came), cluster.world_size)
+            + rank_names.came(list(self.came), cluster.world_size)
             + f" The meeting point is {cluster.coordinator}. Check that the missing ranks were "
             "started, with this address, and see their logs."
         )

@@ -66,9 +66,10 @@ class Store:
         request = {"key": key, "value": value, "overwrite": overwrite}
         return bool(self._call("Insert", request, timeout)["inserted"])
 
-    def try_get(self, key: str, *, timeout: float) -> str | None:
-        """The value of a key, None when it is not there."""
-        return self._call("Get", {"key": key}, timeout)["value"]
+    def try_get(self, key: str, *, timeout: float, wait: float = 0.0) -> str | None:
+        """The value of a key, None when it is not there within `wait` seconds."""
+        request = {"key": key, "wait": wait} if wait > 0 else {"key": key}
+        return self._call("Get", request, timeout + wait)["value"]
 
     def directory(self, prefix: str, *, timeout: float) -> dict[str, str]:
         """All keys below `prefix` + "/", without the prefix, and their values."""

@@ -5,7 +5,9 @@ Whoever reaches the meeting point can write there: a rank of another version, a 
 job, a stranger. A record that is not as it must be is a RendezvousError that names its key at once.
 """
 
+import ipaddress
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,7 +40,8 @@ _REPORTS = {
     "stall": [_IN_FLIGHT],
 }
 _CAUSE = {"kind": str, "message": str}
-_VERDICT = {"go": bool, "mismatch": bool, "message": str}
+_VERDICT = {"go": bool, "mismatch": bool, "message": str, "nodes": [int], "job": str}
+_ADDRESS = {"host": str, "port": int}
 _LOST = {"silent": (int, float)}
 
 
@@ -48,8 +51,27 @@ def descriptions(entries: Mapping[str, str]) -> dict[int, dict[str, Any]]:
 
 
 def verdict(text: str) -> dict[str, Any]:
-    """Whether all ranks start ("go"), and if not, why ("message")."""
-    return _read("start/verdict", text, _VERDICT)
+    """Whether all ranks start ("go"), and if not, why ("message").
+
+    If they do, "nodes" has the number of each rank's node, and "job" the number of this job, drawn
+    by rank 0, in hexadecimal digits.
+    """
+    verdict = _read("start/verdict", text, _VERDICT)
+    if not re.fullmatch("([0-9a-f]{2})*", verdict["job"]):
+        raise _unexpected("start/verdict", text, "its 'job' is no hexadecimal number")
+    return verdict
+
+
+def data_address(key: str, text: str) -> tuple[str, int]:
+    """Where a rank listens for connections that carry data."""
+    address = _read(key, text, _ADDRESS)
+    try:
+        ipaddress.ip_address(address["host"])
+    except ValueError as error:
+        raise _unexpected(key, text, f"its 'host' is no address: {error}") from None
+    if not 0 < address["port"] < 1 << 16:
+        raise _unexpected(key, text, "its 'port' is none")
+    return address["host"], address["port"]
 
 
 def lost(entries: Mapping[str, str]) -> dict[int, float]:

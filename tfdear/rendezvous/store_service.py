@@ -20,6 +20,7 @@ ends at once; that of a stopped process, or one behind a broken line, ends with 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import socket
@@ -40,6 +41,7 @@ _HANDSHAKE_MILLISECONDS = 10_000
 # Connections beyond those of the ranks: a rank that starts again, and strangers.
 _SPARE_CONNECTIONS = 64
 _MOST_STREAMS = 64  # Of one connection.
+_LONGEST_WAIT_SECONDS = 10.0  # For a value; whoever still wants it asks again.
 
 
 class StoreService:
@@ -67,6 +69,8 @@ class StoreService:
         self._heartbeat = heartbeat
         self._certificate = certificate
         self._entries: dict[str, str] = {}
+        # Whoever waits for a value that is not there yet, by its key.
+        self._awaited: dict[str, asyncio.Event] = {}
         # By rank: the events that it has yet to be told, and when it gave a sign last.
         self._present: dict[int, asyncio.Queue[dict[str, Any]]] = {}
         self._last_sign: dict[int, float] = {}
@@ -126,7 +130,8 @@ class StoreService:
 
     async def _serve(self) -> None:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
-        server = grpc.aio.server(options=self._options())
+        # What is told to all ranks alike, such as their nodes, has many repetitions.
+        server = grpc.aio.server(options=self._options(), compression=grpc.Compression.Gzip)
         server.add_generic_rpc_handlers((self._handlers(),))
         try:
             connections.listen(server, self._listen, self._certificate)
@@ -170,7 +175,12 @@ class StoreService:
         return {"inserted": True}
 
     async def _get(self, request: Mapping[str, Any], context: Any) -> dict[str, Any]:
-        return {"value": self._entries.get(str(request["key"]))}
+        key, seconds = str(request["key"]), float(request.get("wait", 0))
+        if key not in self._entries and seconds > 0:
+            arrival = self._awaited.setdefault(key, asyncio.Event())
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(arrival.wait(), min(seconds, _LONGEST_WAIT_SECONDS))
+        return {"value": self._entries.get(key)}
 
     async def _directory(self, request: Mapping[str, Any], context: Any) -> dict[str, Any]:
         start = str(request["prefix"]) + "/"
@@ -246,6 +256,8 @@ class StoreService:
 
     def _put(self, key: str, value: str) -> None:
         self._entries[key] = value
+        if key in self._awaited:
+            self._awaited.pop(key).set()
         for rank, events in self._present.items():
             if store_protocol.is_pushed(key, rank):
                 events.put_nowait({"key": key, "value": value})

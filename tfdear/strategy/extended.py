@@ -40,7 +40,6 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         super().__init__(strategy)
         self._job = job
         self._device = device
-        self._cluster_resolver = job.cluster_resolver
         self._task_type = "worker"
         self._task_id = job.rank
         self._is_chief = job.rank == 0
@@ -83,6 +82,10 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
 
     # Lets `integrations` recognize the strategy without importing this module.
     is_dear = True
+
+    @property
+    def _cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
+        return self._job.cluster_resolver
 
     @property
     def world_size(self) -> int:

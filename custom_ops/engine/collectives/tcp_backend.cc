@@ -110,6 +110,7 @@ Status TcpBackend::AllToAllPieces(const std::vector<OutgoingPieces>& sends,
                                   const std::vector<IncomingPieces>& receives,
                                   const Signature& signature, uint64_t sequence) {
   TFDEAR_RETURN_IF_ERROR(CheckPieces(sends, receives, rank(), size()));
+  TFDEAR_RETURN_IF_ERROR(transport_->ReachAll());
   const auto exchange =
       transport_->Open("all_to_all_v", signature, sequence, rounds_.Next(sequence));
   // Whole pieces: a message for each.

@@ -55,18 +55,23 @@ def stop_at(place):
 
 
 connect = data_connections.DataConnections.connect
+address_of = data_connections.DataConnections._address_of
 
 
 def connect_later(self, group, ranks, connections):
     if RANK > 0 and not (FOLDER / f"connecting_{RANK}").exists():
         stop_at("connecting")
-    if RANK == 1 and "STRANGERS_RELAY" in os.environ:
-        host, port = os.environ["STRANGERS_RELAY"].split(":")
-        self._addresses[0] = host, int(port)
     descriptors = connect(self, group, ranks, connections)
     if FAULT and RANK == 2 and group == Lane.GRADIENTS:
         held.extend(os.dup(descriptor) for descriptor in descriptors[0])
     return descriptors
+
+
+def relay_to_0(self, rank, deadline):
+    if RANK == 1 and rank == 0 and "STRANGERS_RELAY" in os.environ:
+        host, port = os.environ["STRANGERS_RELAY"].split(":")
+        return host, int(port)
+    return address_of(self, rank, deadline)
 
 
 class Pace(keras.callbacks.Callback):
@@ -100,6 +105,7 @@ def main():
         number = int(os.environ["STRANGERS_FILES"])
         resource.setrlimit(resource.RLIMIT_NOFILE, (number, number))
     data_connections.DataConnections.connect = connect_later
+    data_connections.DataConnections._address_of = relay_to_0
     if RANK == 2:
         stop_at("meeting")
     strategy = tfdear.DearStrategy()

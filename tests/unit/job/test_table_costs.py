@@ -10,12 +10,12 @@ def test_all_ranks_choose_by_the_costs_of_one_and_the_least_memory():
     costs = [cost_model.ring(2, alpha, 1e-9) for alpha in (1e-4, 2e-4)]
     texts = []
 
-    def exchange(text):
+    def agree(text, decide):
         texts.append(text)
         other = {"costs": dataclasses.asdict(costs[1]), "memory": 1000}
-        return [text, json.dumps(other)]
+        return decide([text, json.dumps(other)])
 
-    choice = table_costs.agree(costs[0], local_size=2, exchange=exchange)
+    choice = table_costs.choice_of_all(costs[0], local_size=2, world_size=2, agree=agree)
     assert choice.ranks == 2
     assert choice.collectives == costs[0]
     assert choice.memory_bytes == 1000

@@ -12,25 +12,52 @@ import time
 import pytest
 
 from tfdear import errors
-from tfdear.rendezvous import certificates, data_connections
+from tfdear.rendezvous import certificates, data_connections, guarded_sockets
 
 SECRET, OTHER = b"s" * 32, b"o" * 32
 
 
 class Meeting:
-    """Ranks that are threads exchange texts here."""
+    """Where ranks that are threads tell each other where they listen."""
+
+    number = b"n" * 16
 
     def __init__(self, size):
-        self._barrier = threading.Barrier(size)
+        self.world_size = size
         self.texts = [None] * size
+        self.ended = None
+        self._changed = threading.Condition()
 
     def of(self, rank):
-        def exchange(text):
-            self.texts[rank] = text
-            self._barrier.wait(30)
-            return list(self.texts)
+        return Entry(self, rank)
 
-        return exchange
+    def put(self, rank, text):
+        with self._changed:
+            self.texts[rank] = text
+            self._changed.notify_all()
+
+    def get(self, rank, timeout):
+        with self._changed:
+            self._changed.wait_for(lambda: self.texts[rank] is not None, timeout)
+            return self.texts[rank]
+
+
+class Entry:
+    """A meeting as one of its ranks sees it."""
+
+    def __init__(self, meeting, rank):
+        self._meeting, self._rank = meeting, rank
+        self.world_size, self.number = meeting.world_size, meeting.number
+
+    def publish(self, name, value, timeout):
+        self._meeting.put(self._rank, value)
+
+    def look_up(self, name, rank, timeout):
+        return self._meeting.get(rank, timeout)
+
+    def check_alive(self):
+        if self._meeting.ended is not None:
+            raise self._meeting.ended
 
 
 def in_threads(size, body):
@@ -88,8 +115,8 @@ def test_each_socket_leads_to_its_peer(size, of_job):
 
 
 def address_of(meeting, rank):
-    host, port = json.loads(meeting.texts[rank])["address"]
-    return host, port
+    address = json.loads(meeting.get(rank, 20))
+    return address["host"], address["port"]
 
 
 def test_strangers_are_turned_away_and_ranks_are_not():
@@ -97,8 +124,6 @@ def test_strangers_are_turned_away_and_ranks_are_not():
     received = []
 
     def attack():
-        while None in meeting.texts:
-            time.sleep(0.01)
         held = []
         plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         plain.check_hostname, plain.verify_mode = False, ssl.CERT_NONE
@@ -159,45 +184,44 @@ def test_who_is_not_the_rank_that_it_says_does_not_get_in(of_job, certificate_of
 
 
 def test_a_rank_of_another_job_with_the_same_secret_is_refused():
-    published = []
+    meeting, other = Meeting(2), Meeting(2)
+    other.number = b"o" * 16
 
-    def first(text):
-        published.append(json.loads(text))
-        return [text, text]
+    def body(rank):
+        if rank == 0:
+            with made(0, meeting, timeout=2.0) as host:
+                with pytest.raises(errors.PeerError, match="rank 1 did not connect within 2 s"):
+                    host.connect(0, [0, 1], 1)
+                assert not host._arrived
+        else:
+            # It knows the address, as of an earlier job, and has the secret.
+            other.texts[0] = meeting.get(0, 20)
+            with made(1, other, timeout=1.0) as guest:
+                with pytest.raises(errors.PeerError, match="no connection to rank 0 at 127"):
+                    guest.connect(0, [0, 1], 1)
 
-    def second(text):
-        # It knows the address, as of an earlier job, and has the secret.
-        return [json.dumps(published[0] | {"job": "00" * 16}), text]
-
-    of = [certificates.of_rank(SECRET, rank) for rank in range(2)]
-    with data_connections.DataConnections(0, "127.0.0.1", of[0], first, 1.0) as host:
-        with data_connections.DataConnections(1, "127.0.0.1", of[1], second, 1.0) as guest:
-            with pytest.raises(errors.TfdearError, match="no connection to rank 0 at 127"):
-                guest.connect(0, [0, 1], 1)
-        assert not host._arrived
+    in_threads(2, body)
 
 
 def test_who_is_known_makes_no_room_for_strangers():
     meeting = Meeting(2)
-    meeting.texts[1] = json.dumps({"address": ["127.0.0.1", 1], "job": "00" * 16})
-    own = certificates.of_rank(SECRET, 0)
-    exchange = lambda text: [text, meeting.texts[1]]  # noqa: E731
-    context = data_connections._contexts(certificates.of_rank(SECRET, 1))[1]
-    with data_connections.DataConnections(0, "127.0.0.1", own, exchange, 20.0) as host:
-        address, hello = host._addresses[0], (b"tfdear 1", host.job, 1, 0, 0)
+    context = guarded_sockets.contexts(certificates.of_rank(SECRET, 1))[1]
+    hello = data_connections._HELLO.pack(b"tfdear 1", meeting.number, 1, 0, 0)
 
-        def come():
-            plain = socket.create_connection(address, timeout=10)
-            guarded = context.wrap_socket(plain, server_hostname=certificates.name_of(0))
-            guarded.sendall(data_connections._HELLO.pack(*hello))
-            return guarded, guarded.recv(8)
+    def come():
+        plain = socket.create_connection(address_of(meeting, 0), timeout=10)
+        guarded = context.wrap_socket(plain, server_hostname=certificates.name_of(0))
+        guarded.sendall(hello)
+        return guarded, guarded.recv(8)
 
+    # The other one, which never comes, keeps the port open.
+    with listening(meeting, for_group=3) as host:
         rank_1, told = come()
         assert told == b"welcome!"
         with contextlib.ExitStack() as held:
             # More than there are places, in the moment in which the peer alone has its connection.
             strangers = [
-                held.enter_context(socket.create_connection(address, timeout=10))
+                held.enter_context(socket.create_connection(address_of(meeting, 0), timeout=10))
                 for _ in range(2 * data_connections._MOST_HANDSHAKES)
             ]
             strangers[0].settimeout(20)
@@ -215,10 +239,75 @@ def test_who_is_known_makes_no_room_for_strangers():
         assert told == b""
 
 
-def test_the_port_is_closed_when_all_are_there():
-    meeting = Meeting(1)
-    with made(0, meeting):
+@contextlib.contextmanager
+def listening(meeting, for_group):
+    """Rank 0's connections, while a thread waits in vain for rank 1 in a group."""
+    outcome = []
+
+    def wait_in_vain(host):
+        try:
+            host.connect(for_group, [0, 1], 1)
+        except errors.TfdearError as error:
+            outcome.append(str(error))
+
+    with made(0, meeting) as host:
+        waiting = threading.Thread(target=wait_in_vain, args=(host,))
+        waiting.start()
+        address_of(meeting, 0)
+        yield host
+    waiting.join(5)
+    assert outcome == ["the connections of this rank were closed meanwhile"]
+
+
+def test_a_port_is_open_only_while_somebody_waits():
+    meeting = Meeting(2)
+    with listening(meeting, for_group=0):
         address = address_of(meeting, 0)
         socket.create_connection(address, timeout=5).close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address, timeout=5)
+
+
+def test_groups_meet_at_different_times():
+    meeting = Meeting(3)
+    ports, came = set(), threading.Barrier(3)
+
+    def body(rank):
+        with made(rank, meeting) as connections:
+            # Rank 0 wants the second group while the others are in the first one.
+            groups = {0: (1, 0), 1: (0, 1), 2: (0, 1)}[rank]
+            members = {0: [1, 2], 1: [0, 1, 2]}
+            for group in groups:
+                if rank not in members[group]:
+                    continue
+                for own in connections.connect(group, members[group], 1):
+                    for descriptor in own:
+                        socket.socket(fileno=descriptor).close()
+                ports.add(meeting.texts[rank])
+            came.wait(30)
+            assert not connections._arrived
+            came.wait(30)
+            # And later again, at a new port: nobody listens in between.
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(address_of(meeting, rank), timeout=5)
+            came.wait(30)
+            for own in connections.connect(3, range(3), 1):
+                for descriptor in own:
+                    socket.socket(fileno=descriptor).close()
+            ports.add(meeting.texts[rank])
+
+    in_threads(3, body)
+    assert len(ports) > 3
+
+
+def test_who_waits_hears_that_the_job_has_ended():
+    meeting = Meeting(2)
+    begin = time.monotonic()
+    threading.Timer(
+        0.3, lambda: setattr(meeting, "ended", errors.JobAbortedError("it ended"))
+    ).start()
+    for rank in (0, 1):
+        with made(rank, meeting) as connections:
+            with pytest.raises(errors.JobAbortedError, match="it ended"):
+                connections.connect(0, [0, 1], 1)
+    assert time.monotonic() - begin < 10

@@ -110,7 +110,7 @@ def test_a_rank_of_another_job_does_not_come_late():
         )
         for rank, store in enumerate((zero, one)):
             assert store.join(rank, description(rank), timeout=5) is None
-        verdict = {"go": True, "mismatch": False, "message": ""}
+        verdict = {"go": True, "mismatch": False, "message": "", "nodes": [0] * 3, "job": "00"}
         zero.insert("start/verdict", json.dumps(verdict), timeout=5)
         for rank, store in ((2, late), (-1, other)):
             with pytest.raises(errors.MismatchError, match="started with a world size of 2"):

@@ -11,6 +11,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
+#include <set>
 #include <utility>
 
 #include "custom_ops/engine/transport/membership.h"
@@ -37,25 +39,47 @@ Status TcpTransport::Create(int rank, int size, std::chrono::milliseconds timeou
     return InvalidArgument("expected sockets for a group of ", size, ", received those of one of ",
                            sockets.size());
   }
-  if (!encryption.key.empty() && encryption.ranks.size() != static_cast<size_t>(size)) {
-    return InvalidArgument("expected the numbers of ", size, " ranks, received ",
-                           encryption.ranks.size());
-  }
-  std::unique_ptr<TcpTransport> transport(new TcpTransport(rank, size, timeout));
-  TFDEAR_RETURN_IF_ERROR(transport->Open(std::move(sockets), encryption));
+  std::unique_ptr<TcpTransport> transport(new TcpTransport(rank, size, timeout, encryption));
+  TFDEAR_RETURN_IF_ERROR(transport->Open());
+  const std::vector<int> peers = transport->AllPeers();
+  if (!peers.empty()) transport->number_ = std::max<size_t>(sockets.Of(peers[0]).size(), 1);
+  transport->near_are_reached_ = true;
+  TFDEAR_RETURN_IF_ERROR(transport->Add(peers, std::move(sockets)));
   *result = std::move(transport);
   return Status();
 }
 
-TcpTransport::TcpTransport(int rank, int size, std::chrono::milliseconds timeout)
-    : rank_(rank), size_(size), timeout_(timeout), of_peer_(size) {}
+Status TcpTransport::Create(int rank, int size, std::chrono::milliseconds timeout,
+                            Connector connector, size_t connections,
+                            std::unique_ptr<TcpTransport>* result, const Encryption& encryption) {
+  TFDEAR_RETURN_IF_ERROR(CheckMembership(rank, size, timeout));
+  if (connections == 0) return InvalidArgument("expected at least one connection to each peer");
+  std::unique_ptr<TcpTransport> transport(new TcpTransport(rank, size, timeout, encryption));
+  TFDEAR_RETURN_IF_ERROR(transport->Open());
+  transport->connector_ = std::move(connector);
+  transport->number_ = connections;
+  *result = std::move(transport);
+  return Status();
+}
+
+TcpTransport::TcpTransport(int rank, int size, std::chrono::milliseconds timeout,
+                           Encryption encryption)
+    : rank_(rank),
+      size_(size),
+      timeout_(timeout),
+      encryption_(std::move(encryption)),
+      of_peer_(size) {}
 
 TcpTransport::~TcpTransport() {
   if (epoll_ >= 0) close(epoll_);
   if (abort_event_ >= 0) close(abort_event_);
 }
 
-Status TcpTransport::Open(Sockets sockets, const Encryption& encryption) {
+Status TcpTransport::Open() {
+  if (!encryption_.key.empty() && encryption_.ranks.size() != static_cast<size_t>(size_)) {
+    return InvalidArgument("expected the numbers of ", size_, " ranks, received ",
+                           encryption_.ranks.size());
+  }
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   abort_event_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (epoll_ < 0 || abort_event_ < 0) {
@@ -66,56 +90,106 @@ Status TcpTransport::Open(Sockets sockets, const Encryption& encryption) {
   if (epoll_ctl(epoll_, EPOLL_CTL_ADD, abort_event_, &event) != 0) {
     return Unavailable("cannot watch for the end of the job: ", std::strerror(errno));
   }
-  size_t number = 0;
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
+  return Status();
+}
+
+Status TcpTransport::Add(const std::vector<int>& peers, Sockets sockets) {
+  for (int peer : peers) {
     const size_t of_peer = sockets.Of(peer).size();
-    if (of_peer == 0 || (number != 0 && of_peer != number)) {
-      return InvalidArgument("expected ", std::max<size_t>(number, 1), " connections to ",
-                             failure_.NameOf(peer), ", received ", of_peer,
-                             "; give all ranks the same number");
+    if (of_peer != number_) {
+      return InvalidArgument("expected ", number_, " connections to ", failure_.NameOf(peer),
+                             ", received ", of_peer, "; give all ranks the same number");
     }
-    number = of_peer;
+  }
+  MutexLock lock(mutex_);
+  if (is_closed_) return failure_.status();
+  for (int peer : peers) {
     std::vector<int> taken = sockets.Take(peer);
     for (size_t i = 0; i < taken.size(); ++i) {
-      const int socket = std::exchange(taken[i], -1);
-      std::unique_ptr<ByteStream> stream;
-      if (encryption.key.empty()) {
-        stream = std::make_unique<PlainStream>(socket);
-      } else {
-        const int low = std::min(rank_, peer), high = std::max(rank_, peer);
-        const std::string name = TextOf(encryption.group, " ", encryption.ranks[low], " ",
-                                        encryption.ranks[high], " ", i);
-        std::unique_ptr<TlsStream> encrypted;
-        const Status begun =
-            TlsStream::Create(socket, {rank_ == high, encryption.key, name}, &encrypted);
-        if (!begun.ok()) {
-          CloseAll(taken);
-          return begun;
-        }
-        handshakes_.push_back({encrypted.get(), peer});
-        stream = std::move(encrypted);
-      }
-      TcpConnection* const connection = &connections_.emplace_back(peer, std::move(stream));
-      of_peer_[peer].push_back(connection);
-      // Told once of each change: what a connection can do stays known until it was tried in vain.
-      event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-      event.data.ptr = connection;
-      if (epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event) != 0) {
-        const Status failed = Unavailable("cannot watch a connection to ", failure_.NameOf(peer),
-                                          ": ", std::strerror(errno));
+      const Status added = AddConnection(peer, i, std::exchange(taken[i], -1));
+      if (!added.ok()) {
         CloseAll(taken);
-        return failed;
+        return added;
       }
     }
   }
   return Status();
 }
 
+Status TcpTransport::AddConnection(int peer, size_t number, int socket) {
+  std::unique_ptr<ByteStream> stream;
+  if (encryption_.key.empty()) {
+    stream = std::make_unique<PlainStream>(socket);
+  } else {
+    const int low = std::min(rank_, peer), high = std::max(rank_, peer);
+    const std::string name = TextOf(encryption_.group, " ", encryption_.ranks[low], " ",
+                                    encryption_.ranks[high], " ", number);
+    std::unique_ptr<TlsStream> encrypted;
+    TFDEAR_RETURN_IF_ERROR(
+        TlsStream::Create(socket, {rank_ == high, encryption_.key, name}, &encrypted));
+    handshakes_.push_back({encrypted.get(), peer});
+    stream = std::move(encrypted);
+  }
+  TcpConnection* const connection = &connections_.emplace_back(peer, std::move(stream));
+  of_peer_[peer].push_back(connection);
+  // Told once of each change: what a connection can do stays known until it was tried in vain.
+  epoll_event event = {};
+  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+  event.data.ptr = connection;
+  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event) != 0) {
+    return Unavailable("cannot watch a connection to ", failure_.NameOf(peer), ": ",
+                       std::strerror(errno));
+  }
+  return Status();
+}
+
+std::vector<int> TcpTransport::AllPeers() const {
+  std::vector<int> peers;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_) peers.push_back(peer);
+  }
+  return peers;
+}
+
+std::vector<int> TcpTransport::NearPeers() const {
+  std::set<int> peers;
+  for (int distance = 1; distance < size_; distance *= 2) {
+    peers.insert((rank_ + distance) % size_);
+    peers.insert((rank_ - distance + size_) % size_);
+  }
+  return {peers.begin(), peers.end()};
+}
+
+Status TcpTransport::Reach(const std::vector<int>& peers) {
+  std::vector<int> missing;
+  std::copy_if(peers.begin(), peers.end(), std::back_inserter(missing),
+               [this](int peer) { return of_peer_[peer].empty(); });
+  if (!missing.empty()) {
+    Sockets sockets(size_);
+    int failed_peer = -1;
+    const Status connected = connector_(missing, &sockets, &failed_peer);
+    if (!connected.ok()) return failure_.Fail(connected, failed_peer);
+    TFDEAR_RETURN_IF_ERROR(Add(missing, std::move(sockets)));
+  }
+  return ShakeHands();
+}
+
+Status TcpTransport::ReachAll() {
+  TFDEAR_RETURN_IF_ERROR(failure_.status());
+  return Reach(AllPeers());
+}
+
+Status TcpTransport::ReachNear() {
+  if (near_are_reached_ && handshakes_.empty()) return failure_.status();
+  TFDEAR_RETURN_IF_ERROR(failure_.status());
+  TFDEAR_RETURN_IF_ERROR(Reach(NearPeers()));
+  near_are_reached_ = true;
+  return Status();
+}
+
 Status TcpTransport::Connect(const std::vector<std::string>& blob_of_rank) {
   TFDEAR_RETURN_IF_ERROR(CheckBlobs(blob_of_rank, size_));
-  TFDEAR_RETURN_IF_ERROR(ShakeHands());
-  return failure_.status();
+  return ReachNear();
 }
 
 // All at once: a rank whose turn it is not would hold up the others.
@@ -181,10 +255,12 @@ void TcpTransport::CloseLocked() {
 }
 
 Status TcpTransport::Begin(const std::string* call) {
-  MutexLock lock(mutex_);
-  is_active_ = true;
-  call_ = call;
-  return failure_.status();
+  {
+    MutexLock lock(mutex_);
+    is_active_ = true;
+    call_ = call;
+  }
+  return ReachNear();
 }
 
 void TcpTransport::End() {

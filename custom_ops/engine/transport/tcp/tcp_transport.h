@@ -20,7 +20,13 @@
 
 namespace tfdear {
 
-// A transport over sockets that somebody else has connected.
+// A transport over sockets that somebody else connects.
+//
+// [Note: near peers]
+// Where a `Connector` makes connections, the first collective asks for those to the near peers:
+// ranks whose numbers differ by a power of two, modulo the number of ranks. Rings, trees, barriers,
+// halving and doubling need no others; up to eight ranks these are all. Collectives that send to
+// all peers call ReachAll() before, on all ranks.
 //
 // [Note: who moves bytes]
 // The thread that runs a collective moves its bytes, while it waits: no other thread touches the
@@ -37,16 +43,28 @@ class TcpTransport : public MessageTransport {
     std::vector<int> ranks;
   };
 
+  // Connects this rank to peers, which do the same: gives as many sockets for each of them, or
+  // says which of them is to blame (-1: none). It is called by the thread that runs a collective,
+  // and must return soon after Abort().
+  using Connector =
+      std::function<Status(const std::vector<int>& peers, Sockets* sockets, int* failed_peer)>;
+
   // `sockets`: as many for each peer. `timeout` bounds every wait.
   static Status Create(int rank, int size, std::chrono::milliseconds timeout, Sockets sockets,
                        std::unique_ptr<TcpTransport>* result, const Encryption& encryption = {});
+  // Connected when it is needed, by `connections` sockets to each peer.
+  static Status Create(int rank, int size, std::chrono::milliseconds timeout, Connector connector,
+                       size_t connections, std::unique_ptr<TcpTransport>* result,
+                       const Encryption& encryption = {});
   ~TcpTransport() override;
   TcpTransport(const TcpTransport&) = delete;
   TcpTransport& operator=(const TcpTransport&) = delete;
 
-  // Has nothing to publish: the connections are there. Connect() encrypts them.
+  // Has nothing to publish. Connect() makes the connections that any collective needs; without it,
+  // the first collective does.
   std::string Listen() override { return "tcp"; }
   Status Connect(const std::vector<std::string>& blob_of_rank) override;
+  Status ReachAll() override;
 
   std::unique_ptr<Channel> Open(const char* operation, const Signature& signature,
                                 uint64_t sequence, uint64_t round) override;
@@ -55,7 +73,7 @@ class TcpTransport : public MessageTransport {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   // To each peer.
-  size_t connections() const { return size_ == 1 ? 1 : connections_.size() / (size_ - 1); }
+  size_t connections() const { return number_; }
   int waiting_for() const override { return waiting_for_.load(std::memory_order_relaxed); }
   uint64_t bytes_sent() const override { return bytes_sent_.load(std::memory_order_relaxed); }
   FailureState* failure() override { return &failure_; }
@@ -65,8 +83,16 @@ class TcpTransport : public MessageTransport {
   friend class TcpExchange;
   using Clock = std::chrono::steady_clock;
 
-  TcpTransport(int rank, int size, std::chrono::milliseconds timeout);
-  Status Open(Sockets sockets, const Encryption& encryption);
+  TcpTransport(int rank, int size, std::chrono::milliseconds timeout, Encryption encryption);
+  Status Open();
+  // Takes those to `peers` over.
+  Status Add(const std::vector<int>& peers, Sockets sockets);
+  Status AddConnection(int peer, size_t number, int socket) TFDEAR_REQUIRES(mutex_);
+  // Those of `peers` that are not reached yet.
+  Status Reach(const std::vector<int>& peers);
+  Status ReachNear();
+  std::vector<int> AllPeers() const;
+  std::vector<int> NearPeers() const;
   Status ShakeHands();
 
   // The following are for the thread that runs collectives.
@@ -88,6 +114,11 @@ class TcpTransport : public MessageTransport {
   const int rank_;
   const int size_;
   const std::chrono::milliseconds timeout_;
+  const Encryption encryption_;
+  Connector connector_;
+  size_t number_ = 1;  // Of connections to each peer.
+  bool near_are_reached_ = false;
+  // They grow in the thread that runs collectives, with the mutex held.
   std::deque<TcpConnection> connections_;
   std::vector<std::vector<TcpConnection*>> of_peer_;
   // Connections that are not encrypted yet, and are to be.
