@@ -202,7 +202,7 @@ _HELLO = struct.Struct("<8s16sIHH")
 
 def _job_number(job):
     """What the ranks have told each other of this job, as one of them sees it."""
-    spy = Store(job.ranks.coordinator, 10.0, certificates.of_rank(_SECRET.encode(), 1))
+    spy = Store(job.ranks.coordinator, 10.0, 3, certificates.of_rank(_SECRET.encode(), 1))
     try:
         for text in spy.directory("exchanged", timeout=20).values():
             for one in json.loads(text):
@@ -245,7 +245,7 @@ def pose_as_ranks(job, port, scale):
     address = "{}:{}".format(*port.address)
     others = [certificates.of_rank(_OTHER.encode(), rank) for rank in range(2)]
     for certificate in (*others, strangers.self_signed(1), None):
-        stranger = Store(address, 10.0, certificate)
+        stranger = Store(address, 10.0, 3, certificate)
         try:
             for ask in (
                 lambda s=stranger: s.join(1, json.dumps({"host": "h", "pid": 1}), timeout=20),

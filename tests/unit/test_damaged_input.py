@@ -207,7 +207,7 @@ class StoreRecords:
         "go": True,
         "mismatch": False,
         "message": "",
-        "nodes": [0, 0, 1],
+        "node_steps": [0, 0, 1],
         "job": "00ff",
     }
 
@@ -243,7 +243,7 @@ class StoreRecords:
     def _start(self, text: str) -> None:
         verdict = store_records.verdict(text)
         bytes.fromhex(verdict["job"])
-        assert len(nodes.of_numbers(verdict["nodes"])) == len(verdict["nodes"])
+        assert len(nodes.of_steps(verdict["node_steps"])) == len(verdict["node_steps"])
 
     def _diagnose(self, kind: str, text: str) -> None:
         reports = store_records.reports({f"{kind}/1": text}, kind)

@@ -58,6 +58,7 @@ def _start(settings: Settings, world_size: int) -> dict[str, Any]:
     ranks = [rank for node in answers for rank in node]
     return {
         "ranks": world_size,
+        "meeting_seconds": max(rank["met"] for rank in ranks) - begin,
         "seconds": max(rank["ready"] for rank in ranks) - begin,
         "bytes": after - before,
         "messages": max(rank["messages"] for rank in ranks),
@@ -70,6 +71,7 @@ def _row(job: dict[str, Any]) -> list[tuple[str, str]]:
     ranks = job["ranks"]
     return [
         ("ranks", str(ranks)),
+        ("met s", f"{job['meeting_seconds']:.2f}"),
         ("start s", f"{job['seconds']:.2f}"),
         ("rank 0 MB", f"{job['bytes'] / 1e6:.2f}"),
         ("KB a rank", f"{job['bytes'] / ranks / 1e3:.2f}"),

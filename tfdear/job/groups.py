@@ -31,8 +31,6 @@ WORLD_LANES = (
 )
 # The lanes of the groups in which gradients are sent.
 GRADIENT_LANES = (Lane.GRADIENTS, *LEVELS)
-# Whoever cannot be reached is found before the training begins.
-_CONNECTED_AT_ONCE = (*GRADIENT_LANES, Lane.CONTROL)
 
 
 class ProcessGroups:
@@ -116,7 +114,7 @@ class ProcessGroups:
         The engine is not started yet. `cause_of` gives the error to raise for one that a failed
         connection raised.
 
-        Groups of whom every job needs sums are connected, the others when they are used.
+        Over TCP, only the group of the control sums is connected, the others when they are used.
         """
         self._meeting = meeting
         self._cause_of = cause_of
@@ -189,7 +187,8 @@ class ProcessGroups:
         except errors.TfdearError as error:
             raise self._cause_of(error) from None
         self.transports[group.lane] = Transport.TCP
-        if group.lane in _CONNECTED_AT_ONCE:
+        if group.lane == Lane.CONTROL:
+            # Whoever cannot be reached is found before the training begins.
             self._connect(group, [self._meeting.number] * len(group.ranks), Transport.TCP)
 
     def _connect(self, group: ProcessGroup, blobs: Sequence[bytes], transport: Transport) -> None:

@@ -51,7 +51,7 @@ _MOST_HANDSHAKES = 64
 _BACKLOG = 1024
 _LOG_SECONDS = 60.0  # Between two lines about one address.
 _RETRY_SECONDS = 0.2
-_LOOK_SECONDS = 0.5  # Between two looks whether the job still lives.
+_LOOK_SECONDS = 1.0  # Between two looks whether the job still lives.
 
 
 class Directory(Protocol):

@@ -3,6 +3,7 @@
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,16 @@ def numbers(descriptions: Sequence[Mapping[str, Any]]) -> list[int]:
         distinct.sort()
     number_of = {key: number for number, key in enumerate(distinct)}
     return [number_of[key] for key in keys]
+
+
+def steps(node_ranks: Sequence[int]) -> list[int]:
+    """What each number adds to the one before: mostly the same, so it is packed into little."""
+    return [now - before for before, now in zip([0, *node_ranks], node_ranks, strict=False)]
+
+
+def of_steps(steps: Sequence[int]) -> list[Node]:
+    """Where every rank runs, from what `steps` gave."""
+    return of_numbers(list(itertools.accumulate(steps)))
 
 
 def of_numbers(node_ranks: Sequence[int]) -> list[Node]:

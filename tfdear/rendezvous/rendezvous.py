@@ -31,7 +31,7 @@ from tfdear.rendezvous.store import CALL_SECONDS, Store
 _Answer = TypeVar("_Answer")
 
 _LOOK_SECONDS = 0.1  # Between two looks whether the job still lives.
-_WAIT_SECONDS = 0.5  # The same, while rank 0 holds a question back until there is an answer.
+_WAIT_SECONDS = 1.0  # The same, while rank 0 holds a question back until there is an answer.
 _LEAVE_SECONDS = 1.0
 
 
@@ -64,7 +64,7 @@ class Rendezvous:
         self.certificate = certificate
         self.heartbeat = heartbeat
         # The node of every rank.
-        self.nodes = nodes.of_numbers(verdict["nodes"])
+        self.nodes = nodes.of_steps(verdict["node_steps"])
         # This job's number, which no other has.
         self.number = bytes.fromhex(verdict["job"])
         # What ranks told about themselves, as far as this one knows it.

@@ -34,6 +34,8 @@ _REFUSAL_SECONDS = 10.0  # Rank 0 waits this long for the others to hear why the
 # Another secret must be found for so long: an earlier job may just be leaving the address.
 _DIFFERENT_SECONDS = 3.0
 _LOOK_SECONDS = 0.5  # Between two looks at what is not told.
+# A wait for the verdict, of which a rank hears at once; rank 0 looks at who came in between.
+_NEWS_SECONDS, _RANKS_SECONDS = 1.0, 0.1
 
 
 class Meeting:
@@ -54,7 +56,9 @@ class Meeting:
             )
         else:
             self.certificate = certificates.of_rank(self._secret.value, cluster.rank)
-        self.store = store.Store(cluster.coordinator, heartbeat, self.certificate)
+        self.store = store.Store(
+            cluster.coordinator, heartbeat, cluster.world_size, self.certificate
+        )
         self.service: store_service.StoreService | None = None
         # What ranks told about themselves, as far as this one knows: in the end rank 0 of all, and
         # each of rank 0.
@@ -88,7 +92,7 @@ class Meeting:
         if not verdict["go"]:
             kind = errors.MismatchError if verdict["mismatch"] else errors.RendezvousError
             raise kind(verdict["message"])
-        if len(verdict["nodes"]) != cluster.world_size:
+        if len(verdict["node_steps"]) != cluster.world_size:
             raise errors.RendezvousError(
                 f"rank 0 starts a job of {len(verdict['nodes'])} ranks, and this is rank "
                 f"{cluster.rank} of {cluster.world_size}. Do all ranks run the same tfdear?"
@@ -132,9 +136,13 @@ class Meeting:
 
     def _agree(self) -> dict[str, Any] | None:
         """Whether all ranks start, and if not, why; None: not known yet. Rank 0 decides."""
+        seconds = _NEWS_SECONDS
         if self._cluster.rank == 0:
             self._look_at_ranks()
-        text = self.store.wait_for("start/verdict", timeout=min(0.1, self._deadline.remaining()))
+            seconds = _RANKS_SECONDS
+        text = self.store.wait_for(
+            "start/verdict", timeout=min(seconds, self._deadline.remaining())
+        )
         return None if text is None else store_records.verdict(text)
 
     def _look_at_ranks(self) -> None:
@@ -162,7 +170,7 @@ class Meeting:
             "go": go,
             "mismatch": is_mismatch,
             "message": message,
-            "nodes": list(node_ranks),
+            "node_steps": nodes.steps(node_ranks),
             "job": job,
         }
         self.store.insert("start/verdict", json.dumps(verdict), timeout=store.CALL_SECONDS)

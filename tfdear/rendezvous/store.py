@@ -32,14 +32,20 @@ class Store:
     Args:
         address: "host:port" of the service.
         heartbeat: Seconds without a sign of life after which rank 0 is given up.
+        world_size: Number of ranks.
         certificate: This rank's; None: without encryption.
     """
 
     def __init__(
-        self, address: str, heartbeat: float, certificate: certificates.Certificate | None = None
+        self,
+        address: str,
+        heartbeat: float,
+        world_size: int,
+        certificate: certificates.Certificate | None = None,
     ):
         self.address = address
         self._heartbeat = heartbeat
+        self._world_size = world_size
         first, longest = _RECONNECT_MILLISECONDS
         options = [
             *store_protocol.options(heartbeat),
@@ -227,7 +233,7 @@ class Store:
             self._changed.notify_all()
 
     def _pulse(self) -> None:
-        seconds = store_protocol.pulse_seconds(self._heartbeat)
+        seconds = store_protocol.pulse_seconds(self._heartbeat, self._world_size)
         while True:
             with self._changed:
                 if self._changed.wait_for(lambda: not self._joined, seconds):

@@ -40,7 +40,7 @@ _REPORTS = {
     "stall": [_IN_FLIGHT],
 }
 _CAUSE = {"kind": str, "message": str}
-_VERDICT = {"go": bool, "mismatch": bool, "message": str, "nodes": [int], "job": str}
+_VERDICT = {"go": bool, "mismatch": bool, "message": str, "node_steps": [int], "job": str}
 _ADDRESS = {"host": str, "port": int}
 _LOST = {"silent": (int, float)}
 
@@ -53,8 +53,8 @@ def descriptions(entries: Mapping[str, str]) -> dict[int, dict[str, Any]]:
 def verdict(text: str) -> dict[str, Any]:
     """Whether all ranks start ("go"), and if not, why ("message").
 
-    If they do, "nodes" has the number of each rank's node, and "job" the number of this job, drawn
-    by rank 0, in hexadecimal digits.
+    If they do, "node_steps" tells where each rank runs (`nodes.of_steps`), and "job" is the number
+    of this job, drawn by rank 0, in hexadecimal digits.
     """
     verdict = _read("start/verdict", text, _VERDICT)
     if not re.fullmatch("([0-9a-f]{2})*", verdict["job"]):

@@ -251,7 +251,9 @@ class StoreService:
     def _lose(self, rank: int) -> None:
         """Tells the others that a rank is gone; its last sign says which way."""
         silent = time.monotonic() - self._last_sign[rank]
-        was_silent = silent > max(2 * store_protocol.pulse_seconds(self._heartbeat), 1.0)
+        was_silent = silent > max(
+            2 * store_protocol.pulse_seconds(self._heartbeat, self._world_size), 1.0
+        )
         self._put(f"lost/{rank}", json.dumps({"silent": silent if was_silent else 0.0}))
 
     def _put(self, key: str, value: str) -> None:

@@ -59,6 +59,10 @@ size_t SegmentsOf(Range range, size_t segment_bytes) {
   return range.size() / segment_bytes + (range.size() % segment_bytes > 0 ? 1 : 0);
 }
 
+DirectExchange::DirectExchange(int rank, int size) : rank_(rank), size_(size) {
+  for (int offset = 1; offset < size_; ++offset) peers_.push_back(Peer(offset));
+}
+
 char* DirectExchange::Scratch(size_t bytes) {
   if (scratch_.size() < bytes) scratch_.resize(bytes);
   return scratch_.data();
@@ -78,9 +82,7 @@ DirectExchange::Outgoing DirectExchange::ToPeers(
 // Who gets what all peers get.
 std::vector<int> DirectExchange::Targets(const Channel& channel) const {
   if (channel.SendsToAll()) return std::vector<int>(size_ > 1 ? 1 : 0, Channel::kAll);
-  std::vector<int> peers;
-  for (int offset = 1; offset < size_; ++offset) peers.push_back(Peer(offset));
-  return peers;
+  return peers_;
 }
 
 // [Note: rounds of a direct exchange]
@@ -101,6 +103,7 @@ Status DirectExchange::Run(
     Channel* channel, uint64_t first_tag, size_t rounds, const Outgoing& outgoing,
     const std::function<Channel::Message*(size_t round, int peer)>& receive,
     const std::function<Status(size_t round, const Messages& of_peer)>& use) const {
+  TFDEAR_RETURN_IF_ERROR(channel->Reach(peers_));
   std::vector<Messages> sends(std::min(rounds, channel->SendsAhead(outgoing.size())));
   std::vector<Messages> arrivals(std::min(rounds, channel->ReceivesAhead()), Messages(size_));
   auto send_round = [&](size_t round) {
@@ -216,6 +219,7 @@ Status DirectExchange::AllReduce(Channel* channel, char* data, const std::vector
                                  DataType type) {
   const size_t bytes = TotalOf(shards);
   if (size_ == 1 || bytes == 0) return channel->WaitForSends();
+  TFDEAR_RETURN_IF_ERROR(channel->Reach(peers_));
   char* const mine = Scratch(2 * bytes);
   char* const sum = mine + bytes;
   // The shards may be pieces of the data: they travel side by side.

@@ -27,7 +27,7 @@ class DirectExchange {
   static constexpr uint64_t kReduceTag = 0;
   static constexpr uint64_t kGatherTag = uint64_t{1} << 62;
 
-  DirectExchange(int rank, int size) : rank_(rank), size_(size) {}
+  DirectExchange(int rank, int size);
 
   // In place: afterwards this rank's shard holds the sum.
   Status ReduceScatter(Channel* channel, char* data, const std::vector<Range>& shards,
@@ -67,6 +67,7 @@ class DirectExchange {
 
   const int rank_;
   const int size_;
+  std::vector<int> peers_;     // From this rank on, so that none is the first target of all.
   std::vector<char> scratch_;  // Kept between collectives.
 };
 

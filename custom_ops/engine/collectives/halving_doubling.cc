@@ -65,7 +65,12 @@ int LargestPowerOfTwo(int size) {
 }  // namespace
 
 HalvingDoubling::HalvingDoubling(int rank, int size)
-    : rank_(rank), size_(size), power_(LargestPowerOfTwo(size)) {}
+    : rank_(rank), size_(size), power_(LargestPowerOfTwo(size)) {
+  if (is_folded() || has_folded()) peers_.push_back(partner_in_fold());
+  for (int distance = 1; distance < power_ && !is_folded(); distance *= 2) {
+    peers_.push_back(rank_ ^ distance);
+  }
+}
 
 std::vector<Range> HalvingDoubling::ShardsOfRanks(const std::vector<Range>& shards, int first,
                                                   int count) const {
@@ -86,6 +91,7 @@ std::vector<Range> HalvingDoubling::ShardsOfRanks(const std::vector<Range>& shar
 Status HalvingDoubling::ReduceScatter(Channel* channel, char* data,
                                       const std::vector<Range>& shards, DataType type,
                                       size_t segment_bytes) const {
+  TFDEAR_RETURN_IF_ERROR(channel->Reach(peers_));
   segment_bytes -= segment_bytes % SizeOf(type);
   const auto all = Cut(ShardsOfRanks(shards, 0, power_), segment_bytes);
   if (is_folded()) {
@@ -116,6 +122,7 @@ Status HalvingDoubling::ReduceScatter(Channel* channel, char* data,
 
 Status HalvingDoubling::AllGather(Channel* channel, char* data, const std::vector<Range>& shards,
                                   size_t segment_bytes) const {
+  TFDEAR_RETURN_IF_ERROR(channel->Reach(peers_));
   const uint64_t first_tag = DirectExchange::kGatherTag;
   if (is_folded()) {
     Send(channel, partner_in_fold(), first_tag + kFoldTag, data,
@@ -147,6 +154,7 @@ Status HalvingDoubling::AllGather(Channel* channel, char* data, const std::vecto
 
 Status HalvingDoubling::AllReduce(Channel* channel, char* data, const std::vector<Range>& shards,
                                   DataType type) const {
+  TFDEAR_RETURN_IF_ERROR(channel->Reach(peers_));
   const auto all = Cut(ShardsOfRanks(shards, 0, power_), kWhole);
   if (is_folded()) {
     Send(channel, partner_in_fold(), kFoldTag, data, all);

@@ -51,6 +51,7 @@ class HalvingDoubling {
   const int rank_;
   const int size_;
   const int power_;  // The largest power of two of ranks that there are.
+  std::vector<int> peers_;
 };
 
 }  // namespace tfdear

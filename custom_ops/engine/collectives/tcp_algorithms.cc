@@ -40,6 +40,7 @@ std::vector<Range> RingMessages(const std::vector<Range>& byte_ranges, int first
 Status RunRing(Channel* channel, int left, int right, char* data, uint64_t first_tag,
                const std::vector<Range>& sends, size_t first_sends,
                const std::vector<Range>& receives, const DataType* type) {
+  TFDEAR_RETURN_IF_ERROR(channel->Reach({left, right}));
   const size_t receives_ahead = channel->ReceivesAhead();
   auto receive = [&](size_t i) {
     char* const target = type == nullptr ? data + receives[i].begin : nullptr;

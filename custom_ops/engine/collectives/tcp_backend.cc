@@ -29,6 +29,11 @@ struct Tree {
     }
     if (number != 0) parent = (number - lowest_bit + root) % size;
   }
+  std::vector<int> peers() const {
+    std::vector<int> all = children;
+    if (parent >= 0) all.push_back(parent);
+    return all;
+  }
   int parent = -1;
   std::vector<int> children;  // The one with the largest subtree first.
 };
@@ -110,7 +115,6 @@ Status TcpBackend::AllToAllPieces(const std::vector<OutgoingPieces>& sends,
                                   const std::vector<IncomingPieces>& receives,
                                   const Signature& signature, uint64_t sequence) {
   TFDEAR_RETURN_IF_ERROR(CheckPieces(sends, receives, rank(), size()));
-  TFDEAR_RETURN_IF_ERROR(transport_->ReachAll());
   const auto exchange =
       transport_->Open("all_to_all_v", signature, sequence, rounds_.Next(sequence));
   // Whole pieces: a message for each.
@@ -122,6 +126,7 @@ Status TcpBackend::Broadcast(void* data, size_t bytes, int root, const Signature
   TFDEAR_RETURN_IF_ERROR(CheckRoot(root, size()));
   const auto exchange = transport_->Open("broadcast", signature, sequence, rounds_.Next(sequence));
   const Tree tree(rank(), size(), root);
+  TFDEAR_RETURN_IF_ERROR(exchange->Reach(tree.peers()));
   const size_t segment_count = (bytes + segment_bytes_ - 1) / segment_bytes_;
   char* const begin = static_cast<char*>(data);
   auto length = [&](size_t i) { return std::min(segment_bytes_, bytes - i * segment_bytes_); };
@@ -145,6 +150,7 @@ Status TcpBackend::Reduce(void* data, size_t count, DataType type, int root,
   TFDEAR_RETURN_IF_ERROR(CheckRoot(root, size()));
   const auto exchange = transport_->Open("reduce", signature, sequence, rounds_.Next(sequence));
   const Tree tree(rank(), size(), root);
+  TFDEAR_RETURN_IF_ERROR(exchange->Reach(tree.peers()));
   const size_t element_bytes = SizeOf(type);
   const size_t segment_bytes = segment_bytes_ / element_bytes * element_bytes;
   const size_t bytes = count * element_bytes;
@@ -175,18 +181,16 @@ Status TcpBackend::Reduce(void* data, size_t count, DataType type, int root,
   return exchange->WaitForSends();
 }
 
+// A sum that nobody looks at: it is over when all have given to it.
 Status TcpBackend::Barrier(const Signature& signature, uint64_t sequence) {
-  // Before the exchange, which may still receive when a wait failed.
-  const char token = 1;
-  char received = 0;
+  int32_t token = 0;
+  char* const bytes = reinterpret_cast<char*>(&token);
+  Shards shards(size());
+  shards[0] = {0, sizeof(token)};
   const auto exchange = transport_->Open("barrier", signature, sequence, rounds_.Next(sequence));
-  // Dissemination: after round k every rank has heard, indirectly, of the 2^(k+1) - 1 before it.
-  for (int distance = 1; distance < size(); distance *= 2) {
-    Channel::Message* arrival = exchange->Receive(Peer(-distance), distance, &received, 1);
-    exchange->Send(Peer(distance), distance, &token, 1);
-    TFDEAR_RETURN_IF_ERROR(exchange->Wait(arrival));
-  }
-  return exchange->WaitForSends();
+  return IsDirect(sizeof(token))
+             ? direct_.AllReduce(exchange.get(), bytes, shards, DataType::kInt32)
+             : halving_.AllReduce(exchange.get(), bytes, shards, DataType::kInt32);
 }
 
 }  // namespace tfdear

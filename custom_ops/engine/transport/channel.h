@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "custom_ops/engine/base/status.h"
 
@@ -25,6 +26,10 @@ class Channel {
   static constexpr int kAll = -1;  // In place of a peer, where SendsToAll().
 
   virtual ~Channel() = default;
+
+  // Says to whom messages will go, and from whom they will come, before the first of them: the
+  // transport may have to connect to them first. If this rank names a peer, the peer names it, too.
+  virtual Status Reach(const std::vector<int>& peers) { return Status(); }
 
   // Both start a message. Data stay, and do not change, until it was waited for; without a target
   // the transport chooses where a message arrives. Sending may wait for room, not for its receiver.

@@ -28,9 +28,6 @@ class MessageTransport {
   // What this rank has to publish, and the connections to all, by what each has published.
   virtual std::string Listen() = 0;
   virtual Status Connect(const std::vector<std::string>& blob_of_rank) = 0;
-  // Before a collective in which every rank may send to every other; on all ranks, as they may
-  // have to meet for it.
-  virtual Status ReachAll() { return Status(); }
 
   // The messages of one collective; the channel must end before the next one's is opened.
   // `operation` is the collective's name; `round` tells collectives with equal signature and

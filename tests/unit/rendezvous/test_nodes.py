@@ -26,7 +26,7 @@ def description(host, boot="", node=None):
 )
 def test_ranks_of_one_name_on_one_machine_are_a_node(descriptions, node_ranks):
     assert nodes.numbers(descriptions) == node_ranks
-    found = nodes.of_numbers(node_ranks)
+    found = nodes.of_steps(nodes.steps(node_ranks))
     assert [node.node_rank for node in found] == node_ranks
     for rank, node in enumerate(found):
         assert node.num_nodes == len(set(node_ranks))

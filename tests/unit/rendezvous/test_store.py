@@ -47,7 +47,7 @@ def service(job_secret=SECRET, world_size=3, heartbeat=2.0):
 @contextlib.contextmanager
 def client(address, rank, job_secret=SECRET, heartbeat=2.0):
     certificate = certificates.of_rank(job_secret, rank) if job_secret else None
-    store = Store(address, heartbeat, certificate)
+    store = Store(address, heartbeat, 3, certificate)
     try:
         yield store
     finally:
@@ -110,7 +110,7 @@ def test_a_rank_of_another_job_does_not_come_late():
         )
         for rank, store in enumerate((zero, one)):
             assert store.join(rank, description(rank), timeout=5) is None
-        verdict = {"go": True, "mismatch": False, "message": "", "nodes": [0] * 3, "job": "00"}
+        verdict = {"go": True, "mismatch": False, "message": "", "node_steps": [0] * 3, "job": "00"}
         zero.insert("start/verdict", json.dumps(verdict), timeout=5)
         for rank, store in ((2, late), (-1, other)):
             with pytest.raises(errors.MismatchError, match="started with a world size of 2"):
@@ -135,7 +135,7 @@ RANK_1 = """
 import json, sys, time
 from tfdear.rendezvous import certificates
 from tfdear.rendezvous.store import Store
-store = Store(sys.argv[1], 2.0, certificates.of_rank(b"s" * 32, 1))
+store = Store(sys.argv[1], 2.0, 3, certificates.of_rank(b"s" * 32, 1))
 print(store.join(1, json.dumps({"host": "h", "pid": 5}), timeout=20), flush=True)
 {then}
 time.sleep(60)

@@ -26,6 +26,11 @@ TcpExchange::TcpExchange(TcpTransport* transport, const char* operation, const S
 
 TcpExchange::~TcpExchange() { transport_->End(); }
 
+Status TcpExchange::Reach(const std::vector<int>& peers) {
+  if (status_.ok()) status_ = transport_->Reach(peers);
+  return status_;
+}
+
 void TcpExchange::Start(TcpConnection::Message* message, uint64_t tag, bool is_send) {
   message->header =
       TcpConnection::Header(MixBits(MixBits(key_ ^ tag) ^ message->bytes), message->bytes);

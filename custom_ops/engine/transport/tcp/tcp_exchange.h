@@ -22,6 +22,7 @@ class TcpExchange : public Channel {
   TcpExchange(const TcpExchange&) = delete;
   TcpExchange& operator=(const TcpExchange&) = delete;
 
+  Status Reach(const std::vector<int>& peers) override;
   // Both only note a message; it moves in the next Wait(). Tags: one message per peer and tag;
   // those of successive messages follow one another, as they choose among the connections.
   Message* Send(int peer, uint64_t tag, const void* data, size_t bytes) override;

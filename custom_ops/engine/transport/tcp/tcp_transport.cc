@@ -11,8 +11,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <iterator>
-#include <set>
 #include <utility>
 
 #include "custom_ops/engine/transport/membership.h"
@@ -41,9 +39,11 @@ Status TcpTransport::Create(int rank, int size, std::chrono::milliseconds timeou
   }
   std::unique_ptr<TcpTransport> transport(new TcpTransport(rank, size, timeout, encryption));
   TFDEAR_RETURN_IF_ERROR(transport->Open());
-  const std::vector<int> peers = transport->AllPeers();
+  std::vector<int> peers;
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer != rank) peers.push_back(peer);
+  }
   if (!peers.empty()) transport->number_ = std::max<size_t>(sockets.Of(peers[0]).size(), 1);
-  transport->near_are_reached_ = true;
   TFDEAR_RETURN_IF_ERROR(transport->Add(peers, std::move(sockets)));
   *result = std::move(transport);
   return Status();
@@ -143,53 +143,25 @@ Status TcpTransport::AddConnection(int peer, size_t number, int socket) {
   return Status();
 }
 
-std::vector<int> TcpTransport::AllPeers() const {
-  std::vector<int> peers;
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer != rank_) peers.push_back(peer);
-  }
-  return peers;
-}
-
-std::vector<int> TcpTransport::NearPeers() const {
-  std::set<int> peers;
-  for (int distance = 1; distance < size_; distance *= 2) {
-    peers.insert((rank_ + distance) % size_);
-    peers.insert((rank_ - distance + size_) % size_);
-  }
-  return {peers.begin(), peers.end()};
-}
-
 Status TcpTransport::Reach(const std::vector<int>& peers) {
   std::vector<int> missing;
-  std::copy_if(peers.begin(), peers.end(), std::back_inserter(missing),
-               [this](int peer) { return of_peer_[peer].empty(); });
-  if (!missing.empty()) {
-    Sockets sockets(size_);
-    int failed_peer = -1;
-    const Status connected = connector_(missing, &sockets, &failed_peer);
-    if (!connected.ok()) return failure_.Fail(connected, failed_peer);
-    TFDEAR_RETURN_IF_ERROR(Add(missing, std::move(sockets)));
+  for (int peer : peers) {
+    if (of_peer_[peer].empty()) missing.push_back(peer);
   }
+  if (missing.empty()) return failure_.status();
+  TFDEAR_RETURN_IF_ERROR(failure_.status());
+  Sockets sockets(size_);
+  int failed_peer = -1;
+  const Status connected = connector_(missing, &sockets, &failed_peer);
+  if (!connected.ok()) return failure_.Fail(connected, failed_peer);
+  TFDEAR_RETURN_IF_ERROR(Add(missing, std::move(sockets)));
   return ShakeHands();
-}
-
-Status TcpTransport::ReachAll() {
-  TFDEAR_RETURN_IF_ERROR(failure_.status());
-  return Reach(AllPeers());
-}
-
-Status TcpTransport::ReachNear() {
-  if (near_are_reached_ && handshakes_.empty()) return failure_.status();
-  TFDEAR_RETURN_IF_ERROR(failure_.status());
-  TFDEAR_RETURN_IF_ERROR(Reach(NearPeers()));
-  near_are_reached_ = true;
-  return Status();
 }
 
 Status TcpTransport::Connect(const std::vector<std::string>& blob_of_rank) {
   TFDEAR_RETURN_IF_ERROR(CheckBlobs(blob_of_rank, size_));
-  return ReachNear();
+  TFDEAR_RETURN_IF_ERROR(ShakeHands());
+  return failure_.status();
 }
 
 // All at once: a rank whose turn it is not would hold up the others.
@@ -255,12 +227,10 @@ void TcpTransport::CloseLocked() {
 }
 
 Status TcpTransport::Begin(const std::string* call) {
-  {
-    MutexLock lock(mutex_);
-    is_active_ = true;
-    call_ = call;
-  }
-  return ReachNear();
+  MutexLock lock(mutex_);
+  is_active_ = true;
+  call_ = call;
+  return failure_.status();
 }
 
 void TcpTransport::End() {

@@ -22,11 +22,11 @@ namespace tfdear {
 
 // A transport over sockets that somebody else connects.
 //
-// [Note: near peers]
-// Where a `Connector` makes connections, the first collective asks for those to the near peers:
-// ranks whose numbers differ by a power of two, modulo the number of ranks. Rings, trees, barriers,
-// halving and doubling need no others; up to eight ranks these are all. Collectives that send to
-// all peers call ReachAll() before, on all ranks.
+// [Note: connected when needed]
+// Where a `Connector` makes connections, a collective asks for those to the peers that it names
+// (Channel::Reach) and that none has named before. A ring needs two, halving and doubling need
+// log2 P; a group that nobody uses needs none. Both ends of a connection ask for it, at the same
+// place of their program, and wait for each other as they would for the collective's messages.
 //
 // [Note: who moves bytes]
 // The thread that runs a collective moves its bytes, while it waits: no other thread touches the
@@ -60,11 +60,9 @@ class TcpTransport : public MessageTransport {
   TcpTransport(const TcpTransport&) = delete;
   TcpTransport& operator=(const TcpTransport&) = delete;
 
-  // Has nothing to publish. Connect() makes the connections that any collective needs; without it,
-  // the first collective does.
+  // Has nothing to publish. Connect() encrypts the connections that are there.
   std::string Listen() override { return "tcp"; }
   Status Connect(const std::vector<std::string>& blob_of_rank) override;
-  Status ReachAll() override;
 
   std::unique_ptr<Channel> Open(const char* operation, const Signature& signature,
                                 uint64_t sequence, uint64_t round) override;
@@ -88,15 +86,12 @@ class TcpTransport : public MessageTransport {
   // Takes those to `peers` over.
   Status Add(const std::vector<int>& peers, Sockets sockets);
   Status AddConnection(int peer, size_t number, int socket) TFDEAR_REQUIRES(mutex_);
-  // Those of `peers` that are not reached yet.
-  Status Reach(const std::vector<int>& peers);
-  Status ReachNear();
-  std::vector<int> AllPeers() const;
-  std::vector<int> NearPeers() const;
   Status ShakeHands();
 
   // The following are for the thread that runs collectives.
   Status Begin(const std::string* call);
+  // Connects to those of the peers to whom this rank is not connected yet.
+  Status Reach(const std::vector<int>& peers);
   void End();
   TcpConnection* ConnectionTo(int peer, uint64_t tag) const {
     return of_peer_[peer][tag % of_peer_[peer].size()];
@@ -117,7 +112,6 @@ class TcpTransport : public MessageTransport {
   const Encryption encryption_;
   Connector connector_;
   size_t number_ = 1;  // Of connections to each peer.
-  bool near_are_reached_ = false;
   // They grow in the thread that runs collectives, with the mutex held.
   std::deque<TcpConnection> connections_;
   std::vector<std::vector<TcpConnection*>> of_peer_;
