@@ -164,6 +164,20 @@ def test_search(tmp_path):
     assert {size for size, _ in first["trials"]}.isdisjoint(size for size, _ in second["trials"])
 
 
+@pytest.mark.timeout(120)
+def test_start(tmp_path):
+    printed, numbers = benchmark(tmp_path, "start", "--worlds", "4,16", timeout=100)
+    four, sixteen = numbers["jobs"]
+    # A sum of 4 ranks goes straight to all, one of 16 in four rounds; now and then the kernel sends
+    # a message again.
+    assert 3.0 <= four["messages"] < 3.5
+    assert 4.0 <= sixteen["messages"] < 4.5
+    assert (four["connections"], sixteen["connections"]) == (3, 4)
+    # What a rank costs rank 0 is the same in a larger job.
+    assert sixteen["bytes"] / 16 < 1.25 * four["bytes"] / 4
+    assert "4096 ranks, continued in a line" in printed
+
+
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(400)
@@ -187,6 +201,7 @@ def test_overlap(tmp_path):
         (["collectives", "--json", "nowhere/x.json"], "nowhere/x.json"),
         (["collectives", "--ranks", "1"], "--ranks must be at least 2"),
         (["overlap", "--ranks", "1", "--one-node"], "--ranks must be at least 2"),
+        (["start", "--worlds", "4,1"], "a job has at least 2 ranks here"),
         (["replay", "--ratio", "0.5,0"], "expected a number above 0. Received: '0'"),
         (["replay", "--trace", "no-such-trace"], "no trace 'no-such-trace'"),
         (["fusion", "--planners", "NoSuchPlanner"], "is not a planner"),

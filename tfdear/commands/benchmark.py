@@ -78,10 +78,10 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     )
     collectives.add_argument("--tls", action="store_true", help="also over encrypted connections")
     _add_number(collectives, "--paths", 1, "as of `tfdear netlab up`")
-    start = _add(kinds, benchmark_runs.start, "how large jobs start, without TensorFlow")
+    start = _add_plain(kinds, benchmark_runs.start, "how large jobs start, without TensorFlow")
     start.add_argument(
         "--worlds",
-        type=_list(_positive(int)),
+        type=_worlds,
         default=[16, 64, 256],
         help="numbers of ranks, all on this machine (default: 16,64,256)",
     )
@@ -240,6 +240,13 @@ def _list(convert: Callable[[str], Any]) -> Callable[[str], list[Any]]:
     return read
 
 
+def _worlds(text: str) -> list[int]:
+    worlds = sorted(_list(_positive(int))(text))
+    if worlds[0] < 2:
+        raise argparse.ArgumentTypeError(f"a job has at least 2 ranks here. Received: {text}")
+    return worlds
+
+
 def _add_number(parser: argparse.ArgumentParser, option: str, default: int, text: str) -> None:
     help_text = f"{text} (default: {default})"
     parser.add_argument(option, type=_positive(int), default=default, help=help_text)
@@ -248,8 +255,8 @@ def _add_number(parser: argparse.ArgumentParser, option: str, default: int, text
 def _add(
     kinds: argparse._SubParsersAction, function: _Benchmark, help_text: str
 ) -> argparse.ArgumentParser:
-    """Adds a benchmark by the name of its function, with the options that all have."""
-    parser = kinds.add_parser(function.__name__, help=help_text, description=help_text)
+    """Adds a benchmark of ranks that each have a node, with the options that all of them have."""
+    parser = _add_plain(kinds, function, help_text)
     _add_number(parser, "--ranks", 2, "ranks, one per node")
     parser.add_argument(
         "--rate", default="1gbit", help="what each node may send; none: not shaped (default: 1gbit)"
@@ -270,6 +277,14 @@ def _add(
         metavar="PYTHON",
         help="a Python that has TensorFlow with Keras 2 (default: that of --horovod-python)",
     )
+    return parser
+
+
+def _add_plain(
+    kinds: argparse._SubParsersAction, function: _Benchmark, help_text: str
+) -> argparse.ArgumentParser:
+    """Adds a benchmark by the name of its function."""
+    parser = kinds.add_parser(function.__name__, help=help_text, description=help_text)
     parser.add_argument("--json", metavar="FILE", help="write the numbers there")
     parser.set_defaults(function=functools.partial(_report, function))
     return parser

@@ -54,16 +54,17 @@ def stop_at(place):
         time.sleep(0.02)
 
 
-connect = data_connections.DataConnections.connect
+connect = data_connections.DataConnections._connect
 address_of = data_connections.DataConnections._address_of
 
 
 def connect_later(self, group, ranks, connections):
+    """Waits while its port is open already."""
     if RANK > 0 and not (FOLDER / f"connecting_{RANK}").exists():
         stop_at("connecting")
     descriptors = connect(self, group, ranks, connections)
     if FAULT and RANK == 2 and group == Lane.GRADIENTS:
-        held.extend(os.dup(descriptor) for descriptor in descriptors[0])
+        held.extend(os.dup(descriptor) for descriptor in descriptors[list(ranks).index(0)])
     return descriptors
 
 
@@ -104,7 +105,7 @@ def main():
     if RANK == 0 and "STRANGERS_FILES" in os.environ:
         number = int(os.environ["STRANGERS_FILES"])
         resource.setrlimit(resource.RLIMIT_NOFILE, (number, number))
-    data_connections.DataConnections.connect = connect_later
+    data_connections.DataConnections._connect = connect_later
     data_connections.DataConnections._address_of = relay_to_0
     if RANK == 2:
         stop_at("meeting")

@@ -146,7 +146,9 @@ Status TcpTransport::AddConnection(int peer, size_t number, int socket) {
 Status TcpTransport::Reach(const std::vector<int>& peers) {
   std::vector<int> missing;
   for (int peer : peers) {
-    if (of_peer_[peer].empty()) missing.push_back(peer);
+    // In a ring of two, the left neighbour is the right one.
+    const bool is_named = std::find(missing.begin(), missing.end(), peer) != missing.end();
+    if (of_peer_[peer].empty() && !is_named) missing.push_back(peer);
   }
   if (missing.empty()) return failure_.status();
   TFDEAR_RETURN_IF_ERROR(failure_.status());

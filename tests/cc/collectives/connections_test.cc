@@ -1,0 +1,220 @@
+// Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+
+// Which connections collectives make, when they make them themselves: those that they need, once.
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "custom_ops/engine/collectives/tcp_backend.h"
+#include "custom_ops/engine/transport/tcp/tcp_transport.h"
+#include "tests/cc/testing.h"
+
+namespace tfdear {
+namespace {
+
+// Where ranks that are threads connect to each other: each pair when both have asked for it.
+class Switchboard {
+ public:
+  explicit Switchboard(int connections) : connections_(connections), peers_of_(64) {}
+
+  TcpTransport::Connector Of(int rank) {
+    return [this, rank](const std::vector<int>& peers, Sockets* sockets, int*) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      for (int peer : peers) {
+        EXPECT_TRUE(peers_of_[rank].insert(peer).second) << rank << " asks twice for " << peer;
+        Pair& pair = pairs_[std::minmax(rank, peer)];
+        for (int i = 0; pair.asked == 0 && i < connections_; ++i) {
+          pair.ends.push_back(ConnectedSockets());
+        }
+        ++pair.asked;
+        for (const auto& [lower, higher] : pair.ends) {
+          sockets->Add(peer, rank < peer ? lower : higher);
+        }
+      }
+      both_.notify_all();
+      for (int peer : peers) {
+        const Pair& pair = pairs_[std::minmax(rank, peer)];
+        EXPECT_TRUE(both_.wait_for(lock, kTestTimeout, [&] { return pair.asked == 2; }));
+      }
+      return Status();
+    };
+  }
+
+  std::set<int> PeersOf(int rank) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return peers_of_[rank];
+  }
+
+ private:
+  struct Pair {
+    int asked = 0;
+    std::vector<std::pair<int, int>> ends;
+  };
+
+  const int connections_;
+  std::mutex mutex_;
+  std::condition_variable both_;
+  std::map<std::pair<int, int>, Pair> pairs_;
+  std::vector<std::set<int>> peers_of_;
+};
+
+std::unique_ptr<TcpBackend> Backend(int rank, int size, int connections,
+                                    TcpTransport::Connector connector) {
+  std::unique_ptr<TcpTransport> transport;
+  TFDEAR_EXPECT_OK(TcpTransport::Create(rank, size, kTestTimeout, std::move(connector), connections,
+                                        &transport));
+  return std::make_unique<TcpBackend>(std::move(transport));
+}
+
+// Runs a collective twice on ranks that are threads; returns whom each rank was connected to.
+using Body = std::function<Status(TcpBackend* backend, uint64_t sequence)>;
+std::vector<std::set<int>> PeersAfter(int size, int connections, const Body& body) {
+  Switchboard switchboard(connections);
+  RunThreads(size, [&](int rank) {
+    const auto backend = Backend(rank, size, connections, switchboard.Of(rank));
+    for (uint64_t sequence : {0, 1}) TFDEAR_EXPECT_OK(body(backend.get(), sequence));
+  });
+  std::vector<std::set<int>> peers;
+  for (int rank = 0; rank < size; ++rank) peers.push_back(switchboard.PeersOf(rank));
+  return peers;
+}
+
+Status SumOf(TcpBackend* backend, size_t count, uint64_t sequence) {
+  std::vector<float> data(count, static_cast<float>(backend->rank() + 1));
+  const Status status = backend->AllReduce(data.data(), ShardsOf(count, backend->size()),
+                                           DataType::kFloat32, Signature("x"), sequence);
+  const float sum = static_cast<float>(backend->size() * (backend->size() + 1)) / 2;
+  EXPECT_EQ(data, std::vector<float>(count, sum));
+  return status;
+}
+
+TEST(Connections, SmallSumsNeedAllOfEightRanksAndTheLogarithmOfMore) {
+  for (int size : {1, 2, 3, 4, 8, 9, 16, 21, 32}) {
+    for (int connections : {1, 3}) {
+      const auto peers = PeersAfter(size, connections, [](TcpBackend* backend, uint64_t sequence) {
+        return SumOf(backend, 10, sequence);
+      });
+      int rounds = 0;
+      while ((2 << rounds) <= size) ++rounds;
+      for (int rank = 0; rank < size; ++rank) {
+        const int count = static_cast<int>(peers[rank].size());
+        if (size <= 8) {
+          EXPECT_EQ(count, size - 1);
+        } else if (rank >= 1 << rounds) {
+          EXPECT_EQ(count, 1) << rank << " of " << size;
+        } else {
+          EXPECT_EQ(count, rounds + (rank + (1 << rounds) < size ? 1 : 0))
+              << rank << " of " << size;
+        }
+      }
+    }
+  }
+}
+
+TEST(Connections, ARingNeedsTwo) {
+  for (int size : {2, 3, 4, 9, 12}) {
+    const auto peers = PeersAfter(size, 1, [](TcpBackend* backend, uint64_t sequence) {
+      backend->set_direct_ranks(0);
+      return SumOf(backend, 100'000, sequence);
+    });
+    for (int rank = 0; rank < size; ++rank) {
+      const std::set<int> neighbours = {(rank + 1) % size, (rank + size - 1) % size};
+      EXPECT_EQ(peers[rank], neighbours);
+    }
+  }
+}
+
+TEST(Connections, ATreeNeedsItsEdges) {
+  const int size = 13;
+  for (int root : {0, 5}) {
+    const auto peers = PeersAfter(size, 1, [&](TcpBackend* backend, uint64_t sequence) {
+      std::vector<int32_t> data(1000, backend->rank() == root ? 7 : 0);
+      TFDEAR_RETURN_IF_ERROR(
+          backend->Broadcast(data.data(), 4 * data.size(), root, Signature("x"), sequence));
+      EXPECT_EQ(data, std::vector<int32_t>(1000, 7));
+      data.assign(1000, 1);
+      TFDEAR_RETURN_IF_ERROR(backend->Reduce(data.data(), data.size(), DataType::kInt32, root,
+                                             Signature("x"), sequence + 10));
+      if (backend->rank() == root) EXPECT_EQ(data, std::vector<int32_t>(1000, size));
+      return Status();
+    });
+    size_t ends = 0;
+    for (const std::set<int>& of_rank : peers) ends += of_rank.size();
+    EXPECT_EQ(ends, 2 * (size - 1));
+  }
+}
+
+TEST(Connections, CollectivesShareThem) {
+  const int size = 12;
+  const auto peers = PeersAfter(size, 2, [&](TcpBackend* backend, uint64_t sequence) {
+    TFDEAR_RETURN_IF_ERROR(backend->Barrier(Signature("x"), 4 * sequence));
+    TFDEAR_RETURN_IF_ERROR(SumOf(backend, 100'000, 4 * sequence + 1));
+    // Whom nothing is sent to is connected, too: nobody knows what others send.
+    std::vector<OutgoingPieces> sends(size);
+    std::vector<IncomingPieces> receives(size);
+    const int32_t sent = backend->rank();
+    int32_t received = -1;
+    const int next = (backend->rank() + 1) % size, last = (backend->rank() + size - 1) % size;
+    sends[next] = {{reinterpret_cast<const char*>(&sent), sizeof(sent)}};
+    receives[last] = {{reinterpret_cast<char*>(&received), sizeof(received)}};
+    TFDEAR_RETURN_IF_ERROR(
+        backend->AllToAllPieces(sends, receives, Signature("x"), 4 * sequence + 2));
+    EXPECT_EQ(received, last);
+    return Status();
+  });
+  for (const std::set<int>& of_rank : peers) EXPECT_EQ(of_rank.size(), size - 1);
+}
+
+TEST(Connections, WhoCannotBeReachedIsToBlame) {
+  for (int culprit : {-1, 2}) {
+    int calls = 0;
+    const auto backend = Backend(0, 3, 1, [&](const std::vector<int>& peers, Sockets*, int* peer) {
+      EXPECT_EQ(peers, (std::vector<int>{1, 2}));
+      ++calls;
+      *peer = culprit;
+      return Unavailable("nobody listens there");
+    });
+    for (uint64_t sequence : {0, 1}) {
+      const Status status = backend->Barrier(Signature("x"), sequence);
+      EXPECT_EQ(status.message(), "nobody listens there");
+    }
+    EXPECT_EQ(backend->failed_peer(), culprit);
+    EXPECT_EQ(calls, 1);
+  }
+}
+
+TEST(Connections, ThoseOfAnAbortedJobAreClosed) {
+  const auto [own, other] = ConnectedSockets();
+  TcpBackend* aborted = nullptr;
+  const auto backend = Backend(0, 2, 1, [&, own = own](const auto&, Sockets* sockets, int*) {
+    // While they are made.
+    aborted->Abort(Status(StatusCode::kAborted, "the cause"));
+    sockets->Add(1, own);
+    return Status();
+  });
+  aborted = backend.get();
+  EXPECT_EQ(backend->Barrier(Signature("x"), 0).message(), "the cause");
+  char byte;
+  EXPECT_EQ(recv(other, &byte, 1, 0), 0);
+  close(other);
+}
+
+TEST(Connections, TooFewSocketsAreAnError) {
+  const auto [own, other] = ConnectedSockets();
+  const auto backend = Backend(0, 2, 2, [own = own](const auto&, Sockets* sockets, int*) {
+    sockets->Add(1, own);
+    return Status();
+  });
+  const Status status = backend->Barrier(Signature("x"), 0);
+  EXPECT_TRUE(Contains(status.message(), "expected 2 connections to rank 1, received 1"))
+      << status.message();
+  close(other);
+}
+
+}  // namespace
+}  // namespace tfdear
