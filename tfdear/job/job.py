@@ -246,6 +246,7 @@ class Job:
             raise error
 
     def _stop_engine(self, reports: bool) -> None:
+        self.groups.close()  # Else a group that connects would wait for its peers first.
         with contextlib.nullcontext() if reports else contextlib.suppress(Exception):
             self.engine.stop(self.options.timeout)
 

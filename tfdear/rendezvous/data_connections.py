@@ -11,10 +11,11 @@ follows from the secret.
 
 [Note: when a rank listens]
 Connections are made when they are first needed, by all ranks that need them: a sum among a thousand
-ranks needs twenty to each rank, and a group that a script does not use none. Whoever begins to
-connect opens a port, publishes it, and closes it when the last of its peers is there. A peer that
-looks for this rank at another time finds no port, or a closed one, and looks again; one that comes
-for another group while the port is open is let in, and kept until this rank wants it.
+ranks needs ten to each rank, and a group that a script does not use none. The higher rank of two
+comes to the lower one, which opens a port, publishes it, and closes it when the last of its peers
+is there. A peer that looks for this rank at another time finds no port, or a closed one, and looks
+again; one that comes for another group while the port is open is let in, and kept until this rank
+wants it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from absl import logging
 
@@ -36,8 +37,6 @@ from tfdear import errors
 from tfdear.base.names import Lane
 from tfdear.rendezvous import certificates, guarded_sockets, store_records
 from tfdear.rendezvous.guarded_sockets import seconds_left
-
-_Result = TypeVar("_Result")
 
 # Who a connection is: magic, the job, the rank that connects, the group, its number in the group.
 _HELLO = struct.Struct("<8s16sIHH")
@@ -144,7 +143,8 @@ class DataConnections:
         Raises:
             PeerError: One did not come in time.
         """
-        with self._listening():
+        awaits = any(peer > self._rank for peer in ranks)
+        with self._listening() if awaits else contextlib.nullcontext():
             return self._connect(group, ranks, connections)
 
     def _connect(self, group: int, ranks: Sequence[int], connections: int) -> list[list[int]]:

@@ -83,9 +83,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
     # Lets `integrations` recognize the strategy without importing this module.
     is_dear = True
 
-    @property
-    def _cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
-        return self._job.cluster_resolver
+    _cluster_resolver = property(lambda self: self._job.cluster_resolver)
 
     @property
     def world_size(self) -> int:
