@@ -70,19 +70,18 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             self.consistency = consistency.Consistency(
                 self.collectives, self.variables, job.rank, job.options.check_every
             )
+            ranks_in_groups = {
+                "world": job.rank,
+                "intra_node": job.node.local_rank,
+                "inter_node": job.node.node_rank,
+            }
             self.step_collectives = step_collectives.StepCollectives(
-                self.reducer,
-                self.collectives,
-                {
-                    "world": job.rank,
-                    "intra_node": job.node.local_rank,
-                    "inter_node": job.node.node_rank,
-                },
+                self.reducer, self.collectives, ranks_in_groups
             )
 
     # Lets `integrations` recognize the strategy without importing this module.
     is_dear = True
-
+    # TensorFlow looks for it here.
     _cluster_resolver = property(lambda self: self._job.cluster_resolver)
 
     @property
