@@ -16,8 +16,8 @@ PHASE, VICTIM = sys.argv[1], int(sys.argv[2])
 PLACES = {
     # It has announced itself; the meeting goes on.
     "announced": (start.Meeting, "_agree"),
-    # All ranks have agreed to start, and look who came.
-    "agreed": (start.Meeting, "_read_who_came"),
+    # All ranks have agreed to start, and ask who rank 0 is.
+    "agreed": (start.Meeting, "_read_rank_0"),
     # The others have this rank's addresses, and connect to it.
     "groups": (process_group.ProcessGroup, "connect"),
     "memory": (process_group.ProcessGroup, "probe"),
