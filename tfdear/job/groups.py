@@ -161,7 +161,7 @@ class ProcessGroups:
                 blob = group.open_in_shared_memory()
             except errors.TfdearError as error:
                 refusal = str(error)
-        blobs = self._blobs_of_members(group, blob)
+        blobs = self._blobs_of_members(group, "memory", blob)
         if not refusal:
             try:
                 group.probe(blobs)
@@ -179,7 +179,8 @@ class ProcessGroups:
     def _connect_over_network(self, group: ProcessGroup) -> None:
         if self._options.backend == "gloo":
             blob = group.open_over_gloo(self._meeting.listen_address)
-            self._connect(group, self._blobs_of_members(group, blob), Transport.GLOO)
+            blobs = self._blobs_of_members(group, "addresses", blob)
+            self._connect(group, blobs, Transport.GLOO)
             return
         assert self._data_connections is not None
         try:
@@ -210,10 +211,10 @@ class ProcessGroups:
         return certificates.derive(certificate.data_key, name, 32)
 
     def _of_members(self, group: ProcessGroup, what: str, text: str) -> list[str]:
-        """The texts of a group's members, which call it together."""
+        """The texts of a group's members, which call it together, once for each `what`."""
         timeout = self._options.init_timeout
         name = f"{what}/{group.name}"
         return self._meeting.exchange_among(group.ranks, name, text, timeout)
 
-    def _blobs_of_members(self, group: ProcessGroup, blob: bytes) -> list[bytes]:
-        return [bytes.fromhex(text) for text in self._of_members(group, "addresses", blob.hex())]
+    def _blobs_of_members(self, group: ProcessGroup, what: str, blob: bytes) -> list[bytes]:
+        return [bytes.fromhex(text) for text in self._of_members(group, what, blob.hex())]

@@ -68,11 +68,17 @@ def connect_later(self, group, ranks, connections):
     return descriptors
 
 
+relayed = []  # The port of rank 0 that the relay leads to: the first one.
+
+
 def relay_to_0(self, rank, deadline):
-    if RANK == 1 and rank == 0 and "STRANGERS_RELAY" in os.environ:
-        host, port = os.environ["STRANGERS_RELAY"].split(":")
-        return host, int(port)
-    return address_of(self, rank, deadline)
+    address = address_of(self, rank, deadline)
+    if RANK != 1 or rank != 0 or address is None or "STRANGERS_RELAY" not in os.environ:
+        return address
+    if not relayed:
+        relayed.append(address)
+    host, port = os.environ["STRANGERS_RELAY"].split(":")
+    return (host, int(port)) if address == relayed[0] else address
 
 
 class Pace(keras.callbacks.Callback):
