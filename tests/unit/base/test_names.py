@@ -71,6 +71,8 @@ def functions_of(*patterns):
 def fits(ctype, c):
     if "*" in c:
         return ctype in (ctypes.c_char_p, ctypes.c_void_p) or hasattr(ctype, "contents")
+    if c.split()[0] == "tfdear_connector":
+        return ctype is c_api.CONNECTOR
     types = {"int": "c_int", "int64_t": "c_int64", "double": "c_double", "void": None}
     expected = types[c.split()[0]]
     return ctype is (None if expected is None else getattr(ctypes, expected))
