@@ -18,6 +18,7 @@
 namespace {
 
 using tfdear::ExampleReader;
+using tfdear::ExampleSocket;
 using tfdear::ExampleStore;
 using tfdear::Registry;
 
@@ -56,30 +57,23 @@ int tfdear_examples_map(int64_t store, int rank, const char* address, char* erro
       error_size);
 }
 
-int tfdear_examples_serve(int64_t store, const char* host, const char* token, char* address,
-                          int capacity, char* error, int error_size) {
+int tfdear_examples_serve(int64_t store, const int* sockets, int count, char* error,
+                          int error_size) {
+  std::vector<ExampleSocket> owned(sockets, sockets + count);
   const auto found = Registry<ExampleStore>::Get()->Find(store);
-  tfdear::ExampleToken parsed;
-  std::string text;
-  const tfdear::Status status = found == nullptr || !tfdear::ParseToken(token, &parsed)
-                                    ? tfdear::Internal("no such store, or no token")
-                                    : found->Serve(host, parsed, &text);
-  tfdear::CopyText(text, address, capacity);
-  return tfdear::Report(status, error, error_size);
+  return tfdear::Report(
+      found == nullptr ? tfdear::Internal("no such store") : found->Serve(std::move(owned)), error,
+      error_size);
 }
 
-int tfdear_examples_add_node(int64_t store, int rank, const char* address, const char* token,
-                             const int64_t* ranges, int count, int connections, char* error,
-                             int error_size) {
+int tfdear_examples_add_node(int64_t store, int rank, const int64_t* ranges, int count,
+                             const int* sockets, int connections, char* error, int error_size) {
+  std::vector<ExampleSocket> owned(sockets, sockets + connections);
   const auto found = Registry<ExampleStore>::Get()->Find(store);
-  tfdear::ExampleClient::Options options;
-  options.rank = rank;
-  options.address = address;
   std::vector<std::pair<int64_t, int64_t>> pairs;
   for (int i = 0; i < count; ++i) pairs.emplace_back(ranges[2 * i], ranges[2 * i + 1]);
-  return tfdear::Report(found == nullptr || !tfdear::ParseToken(token, &options.token)
-                            ? tfdear::Internal("no such store, or no token")
-                            : found->AddNode(options, pairs, connections),
+  return tfdear::Report(found == nullptr ? tfdear::Internal("no such store")
+                                         : found->AddNode(rank, pairs, std::move(owned)),
                         error, error_size);
 }
 

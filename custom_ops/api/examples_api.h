@@ -20,13 +20,13 @@ TFDEAR_EXPORT int tfdear_examples_address(int64_t store, char* address, int capa
 TFDEAR_EXPORT int tfdear_examples_map(int64_t store, int rank, const char* address, char* error,
                                       int error_size);
 TFDEAR_EXPORT void tfdear_examples_unpublish(int64_t store);
-// ExampleStore::Serve; copies the address.
-TFDEAR_EXPORT int tfdear_examples_serve(int64_t store, const char* host, const char* token,
-                                        char* address, int capacity, char* error, int error_size);
-// ExampleStore::AddNode; `ranges`: `count` pairs.
-TFDEAR_EXPORT int tfdear_examples_add_node(int64_t store, int rank, const char* address,
-                                           const char* token, const int64_t* ranges, int count,
-                                           int connections, char* error, int error_size);
+// ExampleStore::Serve; the sockets belong to the store from now on.
+TFDEAR_EXPORT int tfdear_examples_serve(int64_t store, const int* sockets, int count, char* error,
+                                        int error_size);
+// ExampleStore::AddNode; `ranges`: `count` pairs; the sockets belong to the store from now on.
+TFDEAR_EXPORT int tfdear_examples_add_node(int64_t store, int rank, const int64_t* ranges,
+                                           int count, const int* sockets, int connections,
+                                           char* error, int error_size);
 // ExampleStore::ReadFrom, in the order of the source.
 TFDEAR_EXPORT void tfdear_examples_read_in_order(int64_t store);
 // ExampleStore::AwaitFilled.

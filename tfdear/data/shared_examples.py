@@ -4,7 +4,7 @@
 import json
 import os
 import pathlib
-import secrets
+from collections.abc import Mapping, Sequence
 from typing import BinaryIO
 
 from absl import logging
@@ -104,7 +104,6 @@ def open_store(
     told = {
         "node": node.node_rank,
         "own": own,
-        "token": secrets.token_hex(32),
         "address": store.address(),
         "examples": examples,
         **description,
@@ -121,31 +120,69 @@ def open_store(
     for number, rank in enumerate(ranks):
         nodes.setdefault(rank["node"], []).append(number)
     unmapped = _map_all(store, [r for r in nodes[node.node_rank] if r != job.rank], ranks)
-    shares = [failed == 0 for failed in job.exchange_integers(len(unmapped))]
+    unmapped_by = [json.loads(text) for text in job.exchange(json.dumps(unmapped))]
     store.unpublish()
-    if all(shares) and (placement == "replicated" or len(nodes) == 1):
+    if not any(unmapped_by) and (placement == "replicated" or len(nodes) == 1):
         return store
     if job.last_end is not None:
         # Others may read on when this rank's script has ended.
         job.last_end.await_at_exit()
-    token = ranks[0]["token"]
-    addresses = job.exchange(store.serve(job.listen_address, token))
 
-    def ask(rank: int, owners: list[int]) -> None:
-        ranges = [tuple(ranks[owner]["own"]) for owner in owners]
-        store.add_node(rank, addresses[rank], token, ranges, job.options.connections)
-
-    for rank in unmapped:
-        ask(rank, [rank])
-    for number, members in nodes.items():
-        if number == node.node_rank or placement == "replicated":
-            continue
-        if all(shares[member] for member in members):
-            ask(members[node.local_rank % len(members)], members)
-        else:
-            for member in members:
-                ask(member, [member])
+    asked = [_asked_by(rank, nodes, unmapped_by, placement) for rank in range(job.world_size)]
+    _connect(store, job, asked, [tuple(rank["own"]) for rank in ranks])
     return store
+
+
+def _asked_by(
+    rank: int, nodes: Mapping[int, list[int]], unmapped_by: list[list[int]], placement: str
+) -> dict[int, list[int]]:
+    """Whom a rank asks for examples, each with the ranks that own these.
+
+    `nodes`: the ranks of each; `unmapped_by`: for each rank those of its node whose memory it
+    cannot read.
+    """
+    asked = {owner: [owner] for owner in unmapped_by[rank]}
+    own_node, own_members = next(item for item in nodes.items() if rank in item[1])
+    for node, members in nodes.items():
+        if node == own_node or placement == "replicated":
+            continue
+        if any(unmapped_by[member] for member in members):
+            asked |= {member: [member] for member in members}
+        else:
+            # One that has the memory of all, another one for each rank of this node.
+            asked[members[own_members.index(rank) % len(members)]] = members
+    return asked
+
+
+def _connect(
+    store: ExampleStore,
+    job: Job,
+    asked: Sequence[Mapping[int, list[int]]],
+    own: Sequence[tuple[int, int]],
+) -> None:
+    """Connects ranks that ask with those that are asked; all ranks call it together.
+
+    Args:
+        store: This rank's.
+        job: The ranks.
+        asked: Whom each rank asks, with the owners of the examples.
+        own: The examples that each rank owns.
+    """
+    count = job.options.connections
+    peers = sorted({*asked[job.rank], *(r for r, of_r in enumerate(asked) if job.rank in of_r)})
+    serving = []
+    for peer, sockets in zip(peers, job.connect(peers, 2 * count), strict=True):
+        # Both may ask: the lower rank over the first half of the connections.
+        halves = sockets[:count], sockets[count:]
+        to_ask, to_answer = halves if job.rank < peer else halves[::-1]
+        serving += to_answer
+        if peer in asked[job.rank]:
+            ranges = [own[owner] for owner in asked[job.rank][peer]]
+            store.add_node(peer, ranges, to_ask)
+        else:
+            for socket in to_ask:
+                os.close(socket)
+    store.serve(serving)
 
 
 def _keep_index(source: RecordSource, folder: pathlib.Path, held: BinaryIO | None) -> None:

@@ -29,7 +29,7 @@ class StoreProgress:
     fetched_bytes: int
     served: int  # Examples that were sent to other nodes.
     served_bytes: int
-    refused: int  # Connections of strangers.
+    refused: int  # Connections that broke the rules.
     skipped: int  # Examples that this rank had to leave out.
 
 
@@ -81,45 +81,29 @@ class ExampleStore:
         """
         c_api.call("examples_map", self.number, rank, address.encode())
 
-    def serve(self, host: str, token: str) -> str:
-        """Gives this node's examples to other nodes; returns where, for `add_node` there.
+    def serve(self, sockets: Sequence[int]) -> None:
+        """Gives this node's examples to ranks of other nodes, which ask for them by `add_node`.
 
-        Raises:
-            TfdearError: It cannot listen there.
+        Args:
+            sockets: Connections to them; they belong to the store from now on.
         """
-        address = ctypes.create_string_buffer(_ADDRESS_BYTES)
-        c_api.call(
-            "examples_serve", self.number, host.encode(), token.encode(), address, _ADDRESS_BYTES
-        )
-        return address.value.decode()
+        c_api.call("examples_serve", self.number, _integers(sockets), len(sockets))
 
     def add_node(
-        self,
-        rank: int,
-        address: str,
-        token: str,
-        ranges: Sequence[tuple[int, int]],
-        connections: int = 1,
+        self, rank: int, ranges: Sequence[tuple[int, int]], sockets: Sequence[int]
     ) -> None:
         """Asks a rank of another node for examples.
 
         Args:
             rank: The one that is asked.
-            address: What its `serve` returned.
-            token: What all ranks share.
             ranges: First examples of its node, and those behind the last.
-            connections: Over which it is asked in turns.
+            sockets: Connections to it, over which it is asked in turns; they belong to the store
+                from now on.
         """
         flat = [number for pair in ranges for number in pair]
         c_api.call(
-            "examples_add_node",
-            self.number,
-            rank,
-            address.encode(),
-            token.encode(),
-            (ctypes.c_int64 * len(flat))(*flat),
-            len(ranges),
-            connections,
+            *("examples_add_node", self.number, rank, (ctypes.c_int64 * len(flat))(*flat)),
+            *(len(ranges), _integers(sockets), len(sockets)),
         )
 
     def unpublish(self) -> None:
@@ -152,6 +136,10 @@ class ExampleStore:
     def progress(self) -> StoreProgress:
         """What has happened so far."""
         return progress_of(self.number)
+
+
+def _integers(numbers: Sequence[int]) -> ctypes.Array:
+    return (ctypes.c_int * len(numbers))(*numbers)
 
 
 def progress_of(number: int) -> StoreProgress:

@@ -13,7 +13,7 @@ from tfdear.engine.process_group import ProcessGroup
 from tfdear.job import topology
 from tfdear.job.options import DearOptions
 from tfdear.rendezvous import certificates, data_encryption
-from tfdear.rendezvous.data_connections import DataConnections
+from tfdear.rendezvous.data_connections import FIRST_FREE_GROUP, DataConnections
 from tfdear.rendezvous.nodes import Node
 from tfdear.rendezvous.rendezvous import Rendezvous
 
@@ -48,6 +48,7 @@ class ProcessGroups:
         self.grid: topology.Grid | None = None
         self.sparse_grid: topology.Grid | None = None
         self._data_connections: DataConnections | None = None
+        self._connected_without_group = 0
         # The transport of each group, once it is connected.
         self.transports: dict[Lane, Transport] = {}
         everyone = list(range(len(nodes)))
@@ -135,6 +136,16 @@ class ProcessGroups:
             )
             if not (lane in self._lanes_on_one_node and self._connect_in_memory(group)):
                 self._connect_over_network(group)
+
+    def connect_with(self, ranks: Sequence[int], connections: int) -> list[list[int]]:
+        """So many sockets to each of some ranks, for who has no group; see `Job.connect`."""
+        assert self._data_connections is not None
+        group = FIRST_FREE_GROUP + self._connected_without_group
+        self._connected_without_group += 1
+        try:
+            return self._data_connections.connect(group, ranks, connections)
+        except errors.TfdearError as error:
+            raise self._cause_of(error) from None
 
     def close(self) -> None:
         """Lets nobody wait for connections any more."""

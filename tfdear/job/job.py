@@ -4,7 +4,7 @@
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -289,6 +289,15 @@ class Job:
     def exchange_integers(self, value: int) -> list[int]:
         """As `exchange`, for integers."""
         return [int(text) for text in self.exchange(str(value))]
+
+    def connect(self, ranks: Sequence[int], connections: int) -> list[list[int]]:
+        """So many sockets to each of some ranks, of which each calls it with this one.
+
+        All ranks of the job call it, in the same order, if only for nobody. The descriptors belong
+        to the caller.
+        """
+        self.check_open()
+        return self.groups.connect_with(ranks, connections)
 
     def listen(self, server: Any) -> str:
         """Lets a gRPC server listen for ranks of this job; returns its "host:port"."""

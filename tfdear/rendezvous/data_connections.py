@@ -44,6 +44,8 @@ _MAGIC = b"tfdear 1"
 _WELCOME = b"welcome!"
 _NAME = "data"  # Of where a rank listens.
 _GROUPS = frozenset(int(lane) for lane in Lane)
+# From here on numbers are for connections that belong to no group of the engine.
+FIRST_FREE_GROUP = 256
 # One stranger holds a place for so long at the most, and all together hold so many.
 _HANDSHAKE_SECONDS = 5.0
 _MOST_HANDSHAKES = 64
@@ -367,7 +369,7 @@ class DataConnections:
             raise _NotOfThisJobError("it belongs to another job")
         if not self._rank < rank < self._directory.world_size:
             raise _NotOfThisJobError(f"it says that it is rank {rank}")
-        if group not in _GROUPS:
+        if group not in _GROUPS and group < FIRST_FREE_GROUP:
             raise _NotOfThisJobError(f"it is for group {group}, which there is not")
         if isinstance(connection, ssl.SSLSocket):
             names = dict(connection.getpeercert() or {}).get("subjectAltName", ())

@@ -19,16 +19,16 @@ namespace {
 // So many examples are under way at most: enough to fill a line, few enough that those which are
 // wanted next do not wait behind many.
 constexpr size_t kMostAsked = 128;
-constexpr std::chrono::seconds kConnectTime{30};
 constexpr size_t kAtOnce = size_t{16} << 20;
 // What goes on without a break is noted so often, so that it does not fill the record of events.
 constexpr int64_t kNotedMicros = 100000;
 
 }  // namespace
 
-Status ExampleClient::Start(const Options& options, Receiver receiver,
+Status ExampleClient::Start(const Options& options, Receiver receiver, ExampleSocket socket,
                             std::unique_ptr<ExampleClient>* result) {
   std::unique_ptr<ExampleClient> client(new ExampleClient(options, std::move(receiver)));
+  client->socket_ = std::move(socket);
   client->stop_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   client->wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (client->stop_ < 0 || client->wake_ < 0) {
@@ -63,7 +63,7 @@ void ExampleClient::Run() {
     pollfd ended[] = {{stop_, POLLIN, 0}, {wake_, POLLIN, 0}};
     poll(ended, 2, -1);
     if (ended[0].revents != 0) return;
-    const Status status = Exchange();
+    const Status status = socket_.fd() < 0 ? Unavailable("the connection was lost") : Exchange();
     if (status.code() == StatusCode::kCancelled) return;
     // A rank that has closed the connection has ended: this one prepares what it held. The others
     // are told why.
@@ -78,11 +78,10 @@ void ExampleClient::Run() {
     }
     const bool gone = status.code() == StatusCode::kUnavailable;
     for (uint64_t example : lost) {
-      const Status told =
-          gone ? Status()
-               : Status(status.code(),
-                        TextOf("rank ", options_.rank, " at ", options_.address,
-                               ", which was asked for example ", example, ": ", status.message()));
+      const Status told = gone ? Status()
+                               : Status(status.code(), TextOf("rank ", options_.rank,
+                                                              ", which was asked for example ",
+                                                              example, ": ", status.message()));
       receiver_({static_cast<int64_t>(example), told, nullptr});
     }
     socket_ = ExampleSocket();
@@ -90,7 +89,6 @@ void ExampleClient::Run() {
 }
 
 Status ExampleClient::Exchange() {
-  TFDEAR_RETURN_IF_ERROR(Greet());
   while (true) {
     std::vector<uint64_t> examples;
     {
@@ -121,21 +119,6 @@ Status ExampleClient::Exchange() {
     }
     if (ready > 0 && events[1].revents != 0) TFDEAR_RETURN_IF_ERROR(ReceiveAnswer());
   }
-}
-
-Status ExampleClient::Greet() {
-  if (socket_.fd() >= 0) return Status();
-  const auto time = std::min<std::chrono::milliseconds>(options_.timeout, kConnectTime);
-  TFDEAR_RETURN_IF_ERROR(ExampleSocket::Connect(options_.address, time, stop_, &socket_));
-  ExampleGreeting greeting;
-  greeting.token = options_.token;
-  TFDEAR_RETURN_IF_ERROR(socket_.Send(&greeting, sizeof(greeting), time, stop_));
-  ExampleGreeting answer;
-  TFDEAR_RETURN_IF_ERROR(socket_.Receive(&answer, sizeof(answer), time, stop_));
-  if (answer.magic != ExampleGreeting::kMagic || !SameToken(answer.token, options_.token)) {
-    return Internal("it does not have the job's token");
-  }
-  return Status();
 }
 
 Status ExampleClient::SendRequest(const std::vector<uint64_t>& examples) {

@@ -7,7 +7,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <string>
 #include <thread>
 #include <unordered_set>
 #include <utility>
@@ -21,8 +20,8 @@
 
 namespace tfdear {
 
-// Asks the rank of another node for examples, over a connection that is made when the first one is
-// wanted, as is the thread that uses it; see [Note: reads of other nodes' examples]. Thread safe.
+// Asks the rank of another node for examples, in a thread that begins when the first one is wanted;
+// see [Note: reads of other nodes' examples]. Thread safe.
 class ExampleClient {
  public:
   // What became of an example. Without an error and without bytes: the node does not hold it.
@@ -35,9 +34,7 @@ class ExampleClient {
   using Receiver = std::function<void(Answer answer)>;
 
   struct Options {
-    int rank = 0;         // The one that is asked, for messages.
-    std::string address;  // Of its server.
-    ExampleToken token;
+    int rank = 0;  // The one that is asked, for messages.
     // How long it may send nothing though it was asked for something.
     std::chrono::milliseconds timeout{600000};
     // Which clients share; null: there is none.
@@ -46,7 +43,9 @@ class ExampleClient {
     EventRecord* events = nullptr;  // May be none.
   };
 
-  static Status Start(const Options& options, Receiver receiver,
+  // `socket`: to the rank that is asked. What is asked for when it has ended, or is not whole, is
+  // not held.
+  static Status Start(const Options& options, Receiver receiver, ExampleSocket socket,
                       std::unique_ptr<ExampleClient>* result);
   // Answers that have not come do not come any more.
   ~ExampleClient();
@@ -60,7 +59,6 @@ class ExampleClient {
   void Run();
   // Until the connection ends, which it does when the client is destroyed; why it did.
   Status Exchange();
-  Status Greet();
   Status SendRequest(const std::vector<uint64_t>& examples);
   Status ReceiveAnswer();
   // Notes in which time examples came, now and then.

@@ -1,11 +1,8 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/examples/example_server.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <utility>
@@ -24,14 +21,19 @@ constexpr int kLookMillis = 2;
 }  // namespace
 
 Status ExampleServer::Start(const Options& options, Source source,
+                            std::vector<ExampleSocket> sockets,
                             std::unique_ptr<ExampleServer>* result) {
   std::unique_ptr<ExampleServer> server(new ExampleServer(options, std::move(source)));
-  TFDEAR_RETURN_IF_ERROR(
-      ExampleSocket::Listen(options.host, &server->listening_, &server->address_));
   server->stop_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (server->stop_ < 0) return Unavailable("there are no more file descriptors");
   const ScopedHelperThreadSignals signals;
-  server->accepting_ = std::thread([started = server.get()] { started->Accept(); });
+  for (ExampleSocket& socket : sockets) {
+    server->threads_.emplace_back([started = server.get(), own = std::move(socket)]() mutable {
+      RegisterCommunicationThread();
+      if (started->Serve(&own).code() == StatusCode::kInvalidArgument) ++started->counts_.refused;
+      own = ExampleSocket();  // Closed now.
+    });
+  }
   *result = std::move(server);
   return Status();
 }
@@ -39,66 +41,11 @@ Status ExampleServer::Start(const Options& options, Source source,
 ExampleServer::~ExampleServer() {
   if (stop_ < 0) return;
   eventfd_write(stop_, 1);
-  if (accepting_.joinable()) accepting_.join();
-  {
-    MutexLock lock(mutex_);
-    for (Connection& connection : connections_) connection.thread.join();
-  }
+  for (std::thread& thread : threads_) thread.join();
   close(stop_);
 }
 
-void ExampleServer::Accept() {
-  RegisterCommunicationThread();
-  while (true) {
-    pollfd sockets[] = {{listening_.fd(), POLLIN, 0}, {stop_, POLLIN, 0}};
-    if (poll(sockets, 2, -1) < 0) continue;
-    if (sockets[1].revents != 0) return;
-    ExampleSocket accepted(
-        accept4(listening_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (accepted.fd() < 0) {
-      // It has gone, or there are no file descriptors left: not at once again.
-      poll(&sockets[1], 1, 10);
-      continue;
-    }
-    const int yes = 1;
-    setsockopt(accepted.fd(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-    MutexLock lock(mutex_);
-    CollectEndedLocked();
-    if (static_cast<int>(connections_.size()) >= options_.most_connections) {
-      ++counts_.refused;
-      continue;
-    }
-    Connection& connection = connections_.emplace_back();
-    connection.socket = std::move(accepted);
-    connection.thread = std::thread([this, &connection] {
-      RegisterCommunicationThread();
-      if (Serve(&connection.socket).code() == StatusCode::kInvalidArgument) ++counts_.refused;
-      connection.socket = ExampleSocket();  // Closed now, not when it is collected.
-      connection.over = true;
-    });
-  }
-}
-
-void ExampleServer::CollectEndedLocked() {
-  for (auto connection = connections_.begin(); connection != connections_.end();) {
-    if (connection->over) {
-      connection->thread.join();
-      connection = connections_.erase(connection);
-    } else {
-      ++connection;
-    }
-  }
-}
-
 Status ExampleServer::Serve(ExampleSocket* socket) {
-  ExampleGreeting greeting;
-  const Status greeted =
-      socket->Receive(&greeting, sizeof(greeting), options_.greeting_time, stop_);
-  if (!greeted.ok() || greeting.magic != ExampleGreeting::kMagic ||
-      !SameToken(greeting.token, options_.token)) {
-    return InvalidArgument("a connection without the job's token");
-  }
-  TFDEAR_RETURN_IF_ERROR(socket->Send(&greeting, sizeof(greeting), options_.timeout, stop_));
   // What was asked for and has not been answered; since when there has been something, and the
   // bytes that have been sent since.
   std::vector<uint64_t> asked;

@@ -49,32 +49,30 @@ Status ExampleStore::Map(int rank, const std::string& address) {
   return Status();
 }
 
-Status ExampleStore::Serve(const std::string& host, const ExampleToken& token,
-                           std::string* address) {
+Status ExampleStore::Serve(std::vector<ExampleSocket> sockets) {
   ExampleServer::Options options;
-  options.host = host;
-  options.token = token;
   options.examples = options_.examples;
   options.events = options_.events;
   options.timeout = options_.timeout;
-  TFDEAR_RETURN_IF_ERROR(ExampleServer::Start(
-      options, [this](int64_t example) { return LookFor(example); }, &server_));
-  *address = server_->address();
-  return Status();
+  return ExampleServer::Start(
+      options, [this](int64_t example) { return LookFor(example); }, std::move(sockets), &server_);
 }
 
-Status ExampleStore::AddNode(ExampleClient::Options options,
-                             const std::vector<std::pair<int64_t, int64_t>>& ranges,
-                             int connections) {
+Status ExampleStore::AddNode(int rank, const std::vector<std::pair<int64_t, int64_t>>& ranges,
+                             std::vector<ExampleSocket> sockets) {
+  if (sockets.empty()) return InvalidArgument("rank ", rank, " cannot be asked without a socket");
+  ExampleClient::Options options;
+  options.rank = rank;
   options.timeout = options_.timeout;
   options.limit = limit_;
   options.verify = options_.verify;
   options.events = options_.events;
   std::vector<ExampleClient*> clients;
-  for (int connection = 0; connection < connections; ++connection) {
+  for (ExampleSocket& socket : sockets) {
     std::unique_ptr<ExampleClient> client;
     TFDEAR_RETURN_IF_ERROR(ExampleClient::Start(
-        options, [this](const ExampleClient::Answer& answer) { Receive(answer); }, &client));
+        options, [this](const ExampleClient::Answer& answer) { Receive(answer); },
+        std::move(socket), &client));
     clients.push_back(client.get());
     clients_.push_back(std::move(client));
   }

@@ -59,7 +59,7 @@ class ExampleStore {
     int64_t fetched_bytes = 0;
     int64_t served = 0;  // Examples that were sent to other nodes.
     int64_t served_bytes = 0;
-    int64_t refused = 0;  // Connections of strangers.
+    int64_t refused = 0;  // Connections that broke the rules.
     int64_t skipped = 0;  // Examples that this rank had to leave out.
   };
 
@@ -84,12 +84,12 @@ class ExampleStore {
   std::string address() const { return own_->address(); }
   // Makes those of another rank readable here.
   Status Map(int rank, const std::string& address);
-  // Gives those of this node to other nodes; `*address`: for AddNode().
-  Status Serve(const std::string& host, const ExampleToken& token, std::string* address);
-  // Asks a rank of another node for its examples, which are in these ranges, over so many
-  // connections, at least one. The limit of the rate and the timeout are the store's.
-  Status AddNode(ExampleClient::Options options,
-                 const std::vector<std::pair<int64_t, int64_t>>& ranges, int connections = 1);
+  // Gives those of this node to who asks over these connections.
+  Status Serve(std::vector<ExampleSocket> sockets);
+  // Asks a rank of another node for its examples, which are in these ranges, over these connections
+  // in turns.
+  Status AddNode(int rank, const std::vector<std::pair<int64_t, int64_t>>& ranges,
+                 std::vector<ExampleSocket> sockets);
   // All have mapped what they need.
   void Unpublish() { own_->Unpublish(); }
 

@@ -1,8 +1,7 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 
-// Bytes from a connection to the server of a cache's examples, which another process may have
-// opened: it answers what is asked by the rules, closes the connection where they are broken, and
-// serves the next one. The first byte says whether the job's token comes first.
+// Bytes from a rank that asks for a cache's examples: they are answered where it asks by the rules,
+// and the connection is closed where it breaks them.
 
 #include <sys/socket.h>
 
@@ -22,31 +21,24 @@ constexpr int64_t kExamples = 1000;
 constexpr std::chrono::seconds kTime{10};
 constexpr char kRecord[] = "a record";
 
-// One for all inputs.
-struct Served {
-  Served() {
-    token.fill(7);
-    ExampleServer::Options options;
-    options.host = "127.0.0.1";
-    options.token = token;
-    options.examples = kExamples;
-    const auto source = [](int64_t example) {
-      TFDEAR_FUZZ_CHECK(0 <= example && example < kExamples);
-      ExampleServer::Look look;
-      if (example % 3 == 0) look = {ExampleServer::Look::kHere, kRecord, sizeof(kRecord)};
-      return look;
-    };
-    TFDEAR_FUZZ_CHECK(ExampleServer::Start(options, source, &server).ok());
-  }
-
-  ExampleToken token;
+// Serves the other end of `asking`.
+std::unique_ptr<ExampleServer> Serve(ExampleSocket* asking) {
+  int ends[2];
+  TFDEAR_FUZZ_CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+  *asking = ExampleSocket(ends[0]);
+  std::vector<ExampleSocket> served;
+  served.emplace_back(ends[1]);
+  ExampleServer::Options options;
+  options.examples = kExamples;
+  const auto source = [](int64_t example) {
+    TFDEAR_FUZZ_CHECK(0 <= example && example < kExamples);
+    ExampleServer::Look look;
+    if (example % 3 == 0) look = {ExampleServer::Look::kHere, kRecord, sizeof(kRecord)};
+    return look;
+  };
   std::unique_ptr<ExampleServer> server;
-};
-
-ExampleSocket Connected(const Served& served) {
-  ExampleSocket socket;
-  TFDEAR_FUZZ_CHECK(ExampleSocket::Connect(served.server->address(), kTime, -1, &socket).ok());
-  return socket;
+  TFDEAR_FUZZ_CHECK(ExampleServer::Start(options, source, std::move(served), &server).ok());
+  return server;
 }
 
 // Takes answers until the connection ends; how many there were.
@@ -67,7 +59,7 @@ int TakeAnswers(ExampleSocket* socket) {
   return answers;
 }
 
-// The answers that are due to these bytes, sent after the token.
+// The answers that are due to these bytes.
 int AnswersDue(FuzzInput input) {
   int due = 0;
   while (input.size() >= sizeof(uint64_t)) {
@@ -87,21 +79,11 @@ int AnswersDue(FuzzInput input) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace tfdear;
-  static const Served served;
-  if (size == 0) return 0;
-  ExampleSocket socket = Connected(served);
-  const bool with_token = data[0] % 4 > 0;
-  if (with_token) {
-    ExampleGreeting greeting;
-    greeting.token = served.token;
-    TFDEAR_FUZZ_CHECK(socket.Send(&greeting, sizeof(greeting), kTime, -1).ok());
-    TFDEAR_FUZZ_CHECK(socket.Receive(&greeting, sizeof(greeting), kTime, -1).ok());
-  }
+  ExampleSocket socket;
+  const auto server = Serve(&socket);
   // It may have been closed meanwhile.
-  (void)socket.Send(data + 1, size - 1, kTime, -1);
+  (void)socket.Send(data, size, kTime, -1);
   shutdown(socket.fd(), SHUT_WR);
-  const int answers = TakeAnswers(&socket);
-  const FuzzInput input(data + 1, size - 1);
-  TFDEAR_FUZZ_CHECK(answers <= (with_token ? AnswersDue(input) : 0));
+  TFDEAR_FUZZ_CHECK(TakeAnswers(&socket) <= AnswersDue(FuzzInput(data, size)));
   return 0;
 }
