@@ -336,9 +336,9 @@ class DataCache:
             were in memory; `misses`: reads that had to wait for their example; `wait_seconds`: for
             how long; `fetched`, `fetched_bytes`, `served`, `served_bytes`: what came from other
             nodes and went there; `refused`: connections that broke the rules; `skipped`: examples
-            that this rank had to leave out; `source_records`, `source_bytes`, `disk_records`, `disk_bytes`:
-            raw records that this rank read from there; `damaged`: those on disk that had to be read
-            from the source again.
+            that this rank had to leave out; `source_records`, `source_bytes`, `disk_records`,
+            `disk_bytes`: raw records that this rank read from there; `damaged`: those on disk that
+            had to be read from the source again.
         """
         self._check_open()
         numbers = dataclasses.asdict(self._store.progress())

@@ -261,7 +261,9 @@ TEST(ExampleServer, WhatBreaksTheRulesIsClosedAndTheOthersGoOn) {
         break;
     }
     TFDEAR_EXPECT_OK(peer.Send(bytes));
-    if (round % 5 != 0) EXPECT_TRUE(peer.IsClosed()) << round;
+    if (round % 5 != 0) {
+      EXPECT_TRUE(peer.IsClosed()) << round;
+    }
     client->Ask(asked++);
   }
   for (const auto& [example, answer] : received.Await(asked)) {
