@@ -20,6 +20,8 @@ namespace {
 // idle.
 constexpr size_t kLeastGrowth = SharedMemorySegment::kLargePageBytes;
 constexpr size_t kMostGrowth = size_t{64} << 20;
+// And by so many at least where the end is near.
+constexpr size_t kLeastAtEnd = size_t{256} << 10;
 constexpr size_t kPage = 4096;
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -101,9 +103,7 @@ char* ExampleSegment::Allocate(size_t bytes) {
   const size_t end = begin + bytes;
   bool fits = bytes <= limit_ && begin <= limit_ - bytes;
   if (fits && end > populated_) {
-    const size_t growth = std::clamp(used_ / 64, size_t{1}, kMostGrowth);
-    const size_t wanted =
-        std::min(RoundUp(std::max(end, populated_ + growth), kLeastGrowth), memory_->bytes());
+    const size_t wanted = std::min(GrownFor(end), memory_->bytes());
     fits = memory_->Populate(populated_, wanted - populated_);
     if (fits) populated_ = wanted;
   }
@@ -113,7 +113,20 @@ char* ExampleSegment::Allocate(size_t bytes) {
     return nullptr;
   }
   used_ = end;
+  ++allocated_;
   return memory_->data() + begin;
+}
+
+size_t ExampleSegment::GrownFor(size_t end) const {
+  const size_t growth = std::clamp(used_ / 64, size_t{1}, kMostGrowth);
+  const size_t grown = RoundUp(std::max(end, populated_ + growth), kLeastGrowth);
+  // What all take if the others are as large as those so far.
+  const size_t front = FrontOf(end_ - begin_);
+  const double mean = static_cast<double>(end - front) / static_cast<double>(allocated_ + 1);
+  const double all = static_cast<double>(front) + mean * static_cast<double>(end_ - begin_);
+  if (static_cast<double>(grown) <= all) return grown;
+  const size_t least = std::max(end, populated_ + kLeastAtEnd);
+  return RoundUp(std::max(least, static_cast<size_t>(all)), kPage);
 }
 
 void ExampleSegment::Publish(int64_t example, const char* data, size_t bytes) {

@@ -60,6 +60,8 @@ class ExampleSegment {
   // Whether no more records come.
   bool full() const { return head()->full.load(std::memory_order_acquire) != 0; }
   bool owner_ended() const { return memory_->OwnerEnded(); }
+  // Of the owner: for how many bytes it has taken memory.
+  size_t populated_bytes() const { return populated_; }
   // How many records there are.
   int64_t held() const { return head()->held.load(std::memory_order_relaxed); }
   // Counts what happens, and waits for more than `seen`, or for so long.
@@ -96,6 +98,8 @@ class ExampleSegment {
   ExampleSegment(int64_t begin, int64_t end) : begin_(begin), end_(end) {}
   // Bytes before the first record.
   static size_t FrontOf(int64_t examples);
+  // How many bytes to have memory for, where so many are needed.
+  size_t GrownFor(size_t end) const;
 
   Head* head() const {
     return reinterpret_cast<Head*>(memory_->data() + SharedMemorySegment::kReservedBytes);
@@ -105,6 +109,7 @@ class ExampleSegment {
   const int64_t begin_;
   const int64_t end_;
   std::unique_ptr<SharedMemorySegment> memory_;
+  int64_t allocated_ = 0;  // Examples.
   // Bytes that are used, may be used, and have memory.
   size_t used_ = 0;
   size_t limit_ = 0;

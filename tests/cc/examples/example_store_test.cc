@@ -315,5 +315,31 @@ TEST(ExampleReader, EpochsAreCountedAsTheyBegin) {
   EXPECT_EQ(reader.Begin().epoch, 10);
 }
 
+TEST(ExampleSegment, TakesNoMoreMemoryThanItsExamples) {
+  for (size_t bytes : {100, 12288, 150528}) {
+    const int64_t examples = static_cast<int64_t>((size_t{40} << 20) / bytes);
+    for (bool grow : {false, true}) {
+      std::unique_ptr<ExampleSegment> segment;
+      TFDEAR_EXPECT_OK(ExampleSegment::Create(0, examples, size_t{1} << 30, &segment));
+      const size_t front = segment->populated_bytes();
+      size_t taken = 0;
+      int changes = 0;
+      for (int64_t i = 0; i < examples; ++i) {
+        // All alike, or each larger than all before.
+        const size_t size = grow ? 1 + 2 * bytes * i / examples : bytes;
+        const size_t before = segment->populated_bytes();
+        ASSERT_NE(segment->Allocate(size), nullptr);
+        const size_t alignment = AlignmentOfExample(size);
+        taken += (size + alignment - 1) / alignment * alignment;
+        changes += segment->populated_bytes() != before;
+      }
+      EXPECT_GE(segment->populated_bytes() - front, taken);
+      // A quarter of a MiB at the end, and the rest of a page.
+      EXPECT_LE(segment->populated_bytes() - front, taken + (256 << 10) + 4096) << bytes;
+      EXPECT_LT(changes, 200) << bytes;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tfdear
