@@ -23,7 +23,8 @@ TFDEAR_EXPORT int tfdear_group_create_in_shared_memory(int lane, const char* nam
                                                        int error_size);
 // Connects this rank to members of a lane's group, given by their places in it, once they do the
 // same. Writes the sockets of each, which belong to the caller, one after another, and returns 0;
-// else returns 1, and writes the place of the member that is to blame, or -1, and a message.
+// else returns 1 + StatusCode, and writes a message, and the place of the member that is to blame,
+// if there is one.
 typedef int (*tfdear_connector)(int lane, const int* members, int count, int* sockets,
                                 int* failed_member, char* error, int error_size);
 // The same over TCP, by `connections` to each member, which `connect` makes when they are needed:

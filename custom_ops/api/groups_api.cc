@@ -33,9 +33,9 @@ using tfdear::Report;
 using tfdear::SharedMemoryBackend;
 using tfdear::Sockets;
 using tfdear::Status;
+using tfdear::StatusCode;
 using tfdear::TcpBackend;
 using tfdear::TcpTransport;
-using tfdear::Unavailable;
 
 constexpr int kMessageBytes = 4096;
 
@@ -75,10 +75,9 @@ TcpTransport::Connector ConnectorOf(int lane, tfdear_connector connect, int conn
   return [=](const std::vector<int>& peers, Sockets* sockets, int* failed_peer) {
     std::vector<int> made(peers.size() * connections, -1);
     std::array<char, kMessageBytes> message = {};
-    if (connect(lane, peers.data(), static_cast<int>(peers.size()), made.data(), failed_peer,
-                message.data(), kMessageBytes) != 0) {
-      return Unavailable(message.data());
-    }
+    const int code = connect(lane, peers.data(), static_cast<int>(peers.size()), made.data(),
+                             failed_peer, message.data(), kMessageBytes);
+    if (code != 0) return Status(static_cast<StatusCode>(code - 1), message.data());
     for (size_t i = 0; i < made.size(); ++i) sockets->Add(peers[i / connections], made[i]);
     return Status();
   };

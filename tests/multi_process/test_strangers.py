@@ -197,7 +197,7 @@ def send_much(job, port, scale):
     assert strangers.resident_bytes(port.pid) - before < _MOST_GROWTH, port
 
 
-_HELLO = struct.Struct("<8s16sIHH")
+_HELLO = struct.Struct("<8s16sIIHH")
 
 
 def _job_number(job):
@@ -222,7 +222,7 @@ def show_other_certificates(job, port, scale):
     data = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9), bytes(32)]
     if port.address != job.control:
         # All that a rank would say, had it the certificate.
-        data.append(_HELLO.pack(b"tfdear 1", _job_number(job), 2, 0, 0))
+        data.append(_HELLO.pack(b"tfdear 1", _job_number(job), 2, 0, 0, 0))
         # gRPC takes it; there the certificates decide.
         old = strangers.with_certificate(certificates.of_rank(_SECRET.encode(), 2))
         old.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -406,14 +406,15 @@ def test_who_knows_the_secret_and_makes_mistakes_changes_nothing(tmp_path, undis
         job.go("meeting")
         job.wait_for("connecting", [1, 2])
         number = _job_number(job)
-        hello = _HELLO.pack(b"tfdear 1", number, 2, 0, 0)
+        hello = _HELLO.pack(b"tfdear 1", number, 2, 0, 0, 0)
         wrong = {
             "another version": b"tfdear 2" + hello[8:],
-            "another job": _HELLO.pack(b"tfdear 1", bytes(16), 2, 0, 0),
-            "rank 0": _HELLO.pack(b"tfdear 1", number, 0, 0, 0),
-            "rank 1, with the certificate of rank 2": _HELLO.pack(b"tfdear 1", number, 1, 0, 0),
-            "no rank of the job": _HELLO.pack(b"tfdear 1", number, 3, 0, 0),
-            "no group": _HELLO.pack(b"tfdear 1", number, 2, 99, 0),
+            "another job": _HELLO.pack(b"tfdear 1", bytes(16), 2, 0, 0, 0),
+            "rank 0": _HELLO.pack(b"tfdear 1", number, 0, 0, 0, 0),
+            "rank 1, with the certificate of rank 2": _HELLO.pack(b"tfdear 1", number, 1, 0, 0, 0),
+            "no rank of the job": _HELLO.pack(b"tfdear 1", number, 3, 0, 0, 0),
+            "no group": _HELLO.pack(b"tfdear 1", number, 2, 0, 99, 0),
+            "one that looks for rank 1": _HELLO.pack(b"tfdear 1", number, 2, 1, 0, 0),
             "too short": hello[:-1],
             "nothing": b"",
         }

@@ -1,6 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """What the ranks of a job agree on for a cache: who owns which examples, and where these are."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -170,19 +171,28 @@ def _connect(
     """
     count = job.options.connections
     peers = sorted({*asked[job.rank], *(r for r, of_r in enumerate(asked) if job.rank in of_r)})
-    serving = []
+    asking, serving, unused = {}, [], []
     for peer, sockets in zip(peers, job.connect(peers, 2 * count), strict=True):
         # Both may ask: the lower rank over the first half of the connections.
         halves = sockets[:count], sockets[count:]
         to_ask, to_answer = halves if job.rank < peer else halves[::-1]
-        serving += to_answer
         if peer in asked[job.rank]:
-            ranges = [own[owner] for owner in asked[job.rank][peer]]
-            store.add_node(peer, ranges, to_ask)
+            asking[peer] = to_ask
         else:
-            for socket in to_ask:
-                os.close(socket)
-    store.serve(serving)
+            unused += to_ask
+        if job.rank in asked[peer]:
+            serving += to_answer
+        else:
+            unused += to_answer
+    try:
+        while asking:
+            peer, to_ask = asking.popitem()
+            store.add_node(peer, [own[owner] for owner in asked[job.rank][peer]], to_ask)
+        to_answer, serving = serving, []
+        store.serve(to_answer)
+    finally:
+        for socket in (*unused, *serving, *itertools.chain(*asking.values())):
+            os.close(socket)
 
 
 def _keep_index(source: RecordSource, folder: pathlib.Path, held: BinaryIO | None) -> None:

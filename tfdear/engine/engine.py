@@ -23,7 +23,7 @@ class Engine:
     """
 
     def start(self, max_delay_ms: int, first_agreement: int, tables_first: bool) -> None:
-        """Hands the connected groups to the engine. Once per process."""
+        """Hands the opened groups to the engine, until `stop`."""
         call("start", max_delay_ms, first_agreement, tables_first)
 
     def compress(

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from tfdear import errors
+from tfdear.base import names
 from tfdear.base.names import Lane
 from tfdear.engine import gloo_library
 from tfdear.engine.c_api import CONNECTOR, call, load
@@ -16,29 +17,27 @@ _LARGEST_ADDRESS_BLOB = 1 << 22
 Connect = Callable[[Lane, Sequence[int], int], list[list[int]]]
 
 # By lane: gives the sockets to members, by their places in the group.
-_connectors: dict[int, Callable[[Sequence[int]], list[int]]] = {}
+_connectors: dict[int, Callable[..., list[int]]] = {}
 
 
-class _MemberError(errors.TfdearError):
-    """A member of a group cannot be reached."""
-
-    def __init__(self, message: str, member: int):
-        super().__init__(message)
-        self.member = member
+# By lane: what ended a call of this module's from within, such as the user's interrupt.
+_interrupts: dict[int, BaseException] = {}
 
 
 @CONNECTOR
 def _connector(lane: int, members, count: int, sockets, failed_member, message, size: int) -> int:
     """What the engine calls. It lives as long as the process, and lets no exception pass."""
     try:
-        for i, descriptor in enumerate(_connectors[lane](members[:count])):
+        for i, descriptor in enumerate(_connectors[lane](members[:count], failed_member)):
             sockets[i] = descriptor
         return 0
     except BaseException as error:
-        failed_member[0] = getattr(error, "member", -1)
-        text = str(error).encode()[: size - 1]
+        if not isinstance(error, Exception):
+            _interrupts[lane] = error
+        text = (str(error) or type(error).__name__).encode(errors="replace")[: size - 1]
         ctypes.memmove(message, text + b"\0", len(text) + 1)
-        return 1
+        kind = getattr(error, "kind", "") or "unavailable"
+        return 1 + names.STATUS_CODES.index(kind)
 
 
 class ProcessGroup:
@@ -96,12 +95,14 @@ class ProcessGroup:
             *(_connector, self.connections, key, len(key)),
         )
 
-    def _sockets_to(self, connect: Connect, members: Sequence[int]) -> list[int]:
+    def _sockets_to(self, connect: Connect, members: Sequence[int], failed_member) -> list[int]:
         ranks = [self.ranks[member] for member in members]
         try:
             return [fd for own in connect(self.lane, ranks, self.connections) for fd in own]
         except errors.PeerError as error:
-            raise _MemberError(str(error), self.ranks.index(error.peer)) from error
+            if error.peer in ranks:
+                failed_member[0] = self.ranks.index(error.peer)
+            raise
 
     def open_over_gloo(self, bind_address: str) -> bytes:
         """Opens it over Gloo's connections; returns this rank's addresses, to publish.
@@ -121,7 +122,12 @@ class ProcessGroup:
 
     def connect(self, addresses: Sequence[bytes]) -> None:
         """Connects it to the members with these addresses."""
-        call("group_connect", self.lane, *_texts(addresses))
+        try:
+            call("group_connect", self.lane, *_texts(addresses))
+        except errors.TfdearError:
+            if self.lane in _interrupts:
+                raise _interrupts.pop(self.lane) from None
+            raise
 
     def _listen(self) -> bytes:
         blob = ctypes.create_string_buffer(_LARGEST_ADDRESS_BLOB)

@@ -2,18 +2,22 @@
 """The job's process groups: the members and the transport of each."""
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 
 from absl import logging
 
 from tfdear import errors
 from tfdear.base.names import COLLECTIVES_IN_LEVELS, Lane, Transport
+from tfdear.engine.engine import Engine
 from tfdear.engine.plan import Levels
 from tfdear.engine.process_group import ProcessGroup
 from tfdear.job import topology
 from tfdear.job.options import DearOptions
-from tfdear.rendezvous import certificates, data_encryption
-from tfdear.rendezvous.data_connections import FIRST_FREE_GROUP, DataConnections
+from tfdear.job.peer_directory import PeerDirectory
+from tfdear.rendezvous import certificates, data_encryption, store_records
+from tfdear.rendezvous.data_connections import DataConnections
+from tfdear.rendezvous.data_listener import FIRST_FREE_GROUP
 from tfdear.rendezvous.nodes import Node
 from tfdear.rendezvous.rendezvous import Rendezvous
 
@@ -49,7 +53,7 @@ class ProcessGroups:
         self.sparse_grid: topology.Grid | None = None
         self._data_connections: DataConnections | None = None
         self._connected_without_group = 0
-        # The transport of each group, once it is connected.
+        # The transport of each group, once it is opened.
         self.transports: dict[Lane, Transport] = {}
         everyone = list(range(len(nodes)))
         own = nodes[rank]
@@ -108,7 +112,10 @@ class ProcessGroups:
         return {lane.name.lower(): ranks for lane, ranks in self.members.items()}
 
     def connect(
-        self, meeting: Rendezvous, cause_of: Callable[[errors.TfdearError], Exception]
+        self,
+        meeting: Rendezvous,
+        engine: Engine,
+        cause_of: Callable[[errors.TfdearError], Exception],
     ) -> None:
         """Opens all groups: through shared memory where all members can, else over TCP.
 
@@ -120,22 +127,33 @@ class ProcessGroups:
         self._meeting = meeting
         self._cause_of = cause_of
         self._data_connections = DataConnections(
-            self._rank, meeting.listen_address, meeting.certificate, meeting, self._options.timeout
+            self._rank,
+            meeting.listen_address,
+            meeting.certificate,
+            PeerDirectory(meeting, engine),
+            self._options.timeout,
         )
-        for lane, ranks in self.members.items():
-            # In a torus rows and columns are rings, except rows that share memory.
-            ring = self._options.collective == "torus2d" and lane in LEVELS
-            group = ProcessGroup(
-                lane,
-                ranks,
-                self._rank,
-                timeout=self._options.timeout,
-                direct=not ring and len({self._node_ranks[r] for r in ranks}) in (1, len(ranks)),
-                # Messages of other groups are too short to be divided among connections.
-                connections=self._options.connections if lane in GRADIENT_LANES else 1,
-            )
-            if not (lane in self._lanes_on_one_node and self._connect_in_memory(group)):
+        groups = [self._group(lane) for lane in self.members]
+        in_memory = self._connect_in_memory(
+            [g for g in groups if g.lane in self._lanes_on_one_node]
+        )
+        for group in groups:
+            if group.lane not in in_memory:
                 self._connect_over_network(group)
+
+    def _group(self, lane: Lane) -> ProcessGroup:
+        # In a torus rows and columns are rings, except rows that share memory.
+        ring = self._options.collective == "torus2d" and lane in LEVELS
+        ranks = self.members[lane]
+        return ProcessGroup(
+            lane,
+            ranks,
+            self._rank,
+            timeout=self._options.timeout,
+            direct=not ring and len({self._node_ranks[r] for r in ranks}) in (1, len(ranks)),
+            # Messages of other groups are too short to be divided among connections.
+            connections=self._options.connections if lane in GRADIENT_LANES else 1,
+        )
 
     def connect_with(self, ranks: Sequence[int], connections: int) -> list[list[int]]:
         """So many sockets to each of some ranks, for who has no group; see `Job.connect`."""
@@ -163,35 +181,49 @@ class ProcessGroups:
             lanes.append(Lane.GRADIENTS_INTRA)
         return tuple(lanes)
 
-    def _connect_in_memory(self, group: ProcessGroup) -> bool:
-        """Whether all members can reach the memory of all; if so, the group is connected."""
-        refusal = "" if self._options.shared_memory else "switched off"
-        blob = b""
-        if not refusal:
-            try:
-                blob = group.open_in_shared_memory()
-            except errors.TfdearError as error:
-                refusal = str(error)
-        blobs = self._blobs_of_members(group, "memory", blob)
-        if not refusal:
-            try:
-                group.probe(blobs)
-            except errors.TfdearError as error:
-                refusal = str(error)
-        refusals = self._of_members(group, "refusals", refusal)
-        if any(refusals):
-            logging.info(
-                "tfdear: process group %r does not use shared memory: %s", group.name, refusals
-            )
-            return False
-        self._connect(group, blobs, Transport.SHARED_MEMORY)
-        return True
+    def _connect_in_memory(self, groups: Sequence[ProcessGroup]) -> set[Lane]:
+        """Connects those of which all members can reach the memory of all; returns their lanes.
+
+        The members of each are the ranks of this node.
+        """
+        lanes = [group.lane for group in groups]
+        refusals = dict.fromkeys(lanes, "" if self._options.shared_memory else "switched off")
+        blobs = dict.fromkeys(lanes, b"")
+        for group in groups:
+            if not refusals[group.lane]:
+                try:
+                    blobs[group.lane] = group.open_in_shared_memory()
+                except errors.TfdearError as error:
+                    refusals[group.lane] = str(error)
+        node = self.members[Lane.INTRA_NODE]
+        of_members = self._of_members(node, "memory", [blobs[lane].hex() for lane in lanes])
+        blobs_of = {
+            lane: [bytes.fromhex(own[i]) for own in of_members] for i, lane in enumerate(lanes)
+        }
+        for group in groups:
+            if not refusals[group.lane]:
+                try:
+                    group.probe(blobs_of[group.lane])
+                except errors.TfdearError as error:
+                    refusals[group.lane] = str(error)
+        of_members = self._of_members(node, "refusals", [refusals[lane] for lane in lanes])
+        connected = set()
+        for i, group in enumerate(groups):
+            of_group = [own[i] for own in of_members]
+            if any(of_group):
+                logging.info(
+                    "tfdear: process group %r does not use shared memory: %s", group.name, of_group
+                )
+            else:
+                self._connect(group, blobs_of[group.lane], Transport.SHARED_MEMORY)
+                connected.add(group.lane)
+        return connected
 
     def _connect_over_network(self, group: ProcessGroup) -> None:
         if self._options.backend == "gloo":
             blob = group.open_over_gloo(self._meeting.listen_address)
-            blobs = self._blobs_of_members(group, "addresses", blob)
-            self._connect(group, blobs, Transport.GLOO)
+            of_members = self._of_members(group.ranks, group.name, [blob.hex()])
+            self._connect(group, [bytes.fromhex(own[0]) for own in of_members], Transport.GLOO)
             return
         assert self._data_connections is not None
         try:
@@ -221,11 +253,8 @@ class ProcessGroups:
         name = f"tfdear 1 data of job {self._meeting.number.hex()}"
         return certificates.derive(certificate.data_key, name, 32)
 
-    def _of_members(self, group: ProcessGroup, what: str, text: str) -> list[str]:
-        """The texts of a group's members, which call it together, once for each `what`."""
+    def _of_members(self, ranks: Sequence[int], name: str, texts: list[str]) -> list[list[str]]:
+        """What these ranks, which call it together, give; once for each name."""
         timeout = self._options.init_timeout
-        name = f"{what}/{group.name}"
-        return self._meeting.exchange_among(group.ranks, name, text, timeout)
-
-    def _blobs_of_members(self, group: ProcessGroup, what: str, blob: bytes) -> list[bytes]:
-        return [bytes.fromhex(text) for text in self._of_members(group, what, blob.hex())]
+        values = self._meeting.exchange_among(ranks, name, json.dumps(texts), timeout)
+        return [store_records.texts(name, value, len(texts)) for value in values]

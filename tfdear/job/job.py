@@ -120,6 +120,8 @@ class Job:
         except ValueError:
             self.ending.run()  # All ranks see it alike, and may try again.
             raise
+        # After the updates in flight, which may have to connect first.
+        self.ending.add(self.groups.close)
         self.links = Links(self.groups)
         # From here on the others name a rank that fails or dies.
         self.monitor = Monitor(
@@ -149,8 +151,7 @@ class Job:
     def _start(self, monitor: Monitor) -> None:
         """The part of the start that the monitor watches: all ranks have met and do it together."""
         options = self.options
-        self.groups.connect(self._rendezvous, monitor.cause_of)
-        self.ending.add(self.groups.close)
+        self.groups.connect(self._rendezvous, self.engine, monitor.cause_of)
         seeds.share(self.agree)
         self.engine.start(
             options.max_delay_ms,
@@ -309,11 +310,6 @@ class Job:
     def channel(self, rank: int, address: str, options: connections.Options) -> Any:
         """A gRPC channel to such a server of a rank."""
         return connections.channel(address, rank, self._rendezvous.certificate, options)
-
-    @property
-    def listen_address(self) -> str:
-        """The address of this rank that the other ranks can reach."""
-        return self._rendezvous.listen_address
 
     @property
     def compresses(self) -> bool:

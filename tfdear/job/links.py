@@ -11,7 +11,7 @@ from tfdear.planning.cost_model import CommunicationCosts
 
 
 class Links:
-    """The measured costs, by class of link; the groups are connected before `measure` is called."""
+    """The measured costs, by class of link; the groups are open before `measure` is called."""
 
     def __init__(self, groups: ProcessGroups):
         self._groups = groups

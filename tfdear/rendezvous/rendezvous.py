@@ -33,6 +33,7 @@ _Answer = TypeVar("_Answer")
 _LOOK_SECONDS = 0.1  # Between two looks whether the job still lives.
 _WAIT_SECONDS = 1.0  # The same, while rank 0 holds a question back until there is an answer.
 _LEAVE_SECONDS = 1.0
+_DESCRIBE_SECONDS = 2.0  # Messages do not wait longer for a name.
 
 
 class Rendezvous:
@@ -77,19 +78,20 @@ class Rendezvous:
         # store for one that will not come.
         self.check_alive: Callable[[], None] = lambda: None
 
-    def description(self, rank: int) -> dict[str, Any]:
+    def description(self, rank: int, timeout: float = CALL_SECONDS) -> dict[str, Any]:
         """What a rank told about itself at the start.
 
         Raises a StoreUnavailableError when rank 0, which knows it, does not answer.
         """
         if rank not in self._descriptions:
-            text = self.store.try_get(f"start/rank/{rank}", timeout=CALL_SECONDS)
+            text = self.store.try_get(f"start/rank/{rank}", timeout=timeout)
             self._descriptions.update(store_records.descriptions({str(rank): text or ""}))
         return self._descriptions[rank]
 
     def hosts(self) -> list[str]:
         """The address of every rank's node, or the host name where the address is not known."""
-        known = store_records.descriptions(self.store.directory("start/rank", timeout=CALL_SECONDS))
+        read = functools.partial(self.store.directory, "start/rank", timeout=CALL_SECONDS)
+        known = store_records.descriptions(self._ask(read, deadline=Deadline(CALL_SECONDS)))
         return [
             str(known[rank].get("address") or known[rank]["host"])
             for rank in range(self.world_size)
@@ -128,18 +130,31 @@ class Rendezvous:
     def describe(self, rank: int) -> str:
         """ "rank 2 (host h, pid 123)", for messages; without host and pid if nobody can tell."""
         with contextlib.suppress(errors.TfdearError):
-            return rank_names.describe(rank, self.description(rank))
+            return rank_names.describe(rank, self.description(rank, _DESCRIBE_SECONDS))
         return f"rank {rank}"
 
-    def publish(self, name: str, value: str, timeout: float) -> None:
-        """Tells a text to every rank that looks it up; again: instead of the one before."""
-        insert = functools.partial(self.store.insert, overwrite=True)
-        self._ask(insert, f"{name}/{self.rank}", value, deadline=Deadline(timeout))
+    def has_left(self, rank: int) -> bool:
+        """Whether a rank's script has ended."""
+        return self.store.has_told(f"monitor/left/{rank}")
 
-    def look_up(self, name: str, rank: int, timeout: float) -> str | None:
-        """What a rank has published; None if it has not within `timeout`, 10 at most, seconds."""
-        look = functools.partial(self.store.try_get, wait=timeout)
-        return self._ask(look, f"{name}/{rank}", deadline=Deadline(timeout))
+    def publish(self, name: str, value: str) -> None:
+        """Tells a text to every rank that looks it up; again: instead of the one before.
+
+        Raises a StoreUnavailableError when rank 0 does not answer, as while its interpreter is
+        busy: try again.
+        """
+        self.store.insert(f"{name}/{self.rank}", value, timeout=CALL_SECONDS, overwrite=True)
+
+    def look_up(
+        self, name: str, rank: int, timeout: float, other_than: str | None = None
+    ) -> str | None:
+        """What a rank has published; it waits `timeout` seconds, 10 at most, for it.
+
+        With `other_than` it waits for another text than that, too. None: nothing is published.
+        Raises a StoreUnavailableError as `publish`.
+        """
+        key = f"{name}/{rank}"
+        return self.store.try_get(key, timeout=CALL_SECONDS, wait=timeout, other_than=other_than)
 
     def agree(
         self, name: str, value: str, decide: Callable[[list[str]], str], timeout: float
@@ -155,7 +170,8 @@ class Rendezvous:
         path = f"exchange/{name}/{self._exchanges[name]}"
         decided = f"exchanged/{name}/{self._exchanges[name]}"
         deadline = Deadline(timeout)
-        self._ask(self.store.insert, f"{path}/{self.rank}", value, deadline=deadline)
+        insert = functools.partial(self.store.insert, timeout=CALL_SECONDS)
+        self._ask(insert, f"{path}/{self.rank}", value, deadline=deadline)
         while True:
             text = self._ask(self.store.told_value, decided, deadline=deadline)
             if text is not None:
@@ -166,7 +182,7 @@ class Rendezvous:
                 came = self._ask(self.store.told, path, deadline=deadline)
                 if came.keys() >= {str(rank) for rank in range(self.world_size)}:
                     text = decide([came[str(rank)] for rank in range(self.world_size)])
-                    self._ask(self.store.insert, decided, text, deadline=deadline)
+                    self._ask(insert, decided, text, deadline=deadline)
                     continue
             self.check_alive()
             if deadline.expired():
@@ -195,24 +211,28 @@ class Rendezvous:
         used once.
         """
         deadline = Deadline(timeout)
-        self.publish(name, value, timeout)
-        values = []
+        self._ask(self.publish, name, value, deadline=deadline)
+        values = {self.rank: value}
         for rank in ranks:
-            while (text := self.look_up(name, rank, _WAIT_SECONDS)) is None:
+            look = functools.partial(self.look_up, name, rank, _WAIT_SECONDS)
+            while rank not in values:
+                text = self._ask(look, deadline=deadline)
+                if text is not None:
+                    values[rank] = text
+                    continue
                 self.check_alive()
                 if deadline.expired():
                     raise errors.RendezvousTimeoutError(
                         f"{self.describe(rank)} has not told its {name!r} within {timeout:g} s. "
                         "See its log."
                     )
-            values.append(text)
-        return values
+        return [values[rank] for rank in ranks]
 
     def _ask(self, call: Callable[..., _Answer], *arguments: str, deadline: Deadline) -> _Answer:
         """The store's answer. Retries until the deadline: one hiccup is not the end of a job."""
         while True:
             try:
-                return call(*arguments, timeout=CALL_SECONDS)
+                return call(*arguments)
             except errors.StoreUnavailableError:
                 self.check_alive()
                 if deadline.expired():
@@ -280,6 +300,6 @@ def connect(
         meeting.service,
         meeting.certificate,
         verdict,
-        meeting.came,
+        {**meeting.came, cluster.rank: own},
         heartbeat,
     )

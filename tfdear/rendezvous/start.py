@@ -94,7 +94,7 @@ class Meeting:
             raise kind(verdict["message"])
         if len(verdict["node_steps"]) != cluster.world_size:
             raise errors.RendezvousError(
-                f"rank 0 starts a job of {len(verdict['nodes'])} ranks, and this is rank "
+                f"rank 0 starts a job of {len(verdict['node_steps'])} ranks, and this is rank "
                 f"{cluster.rank} of {cluster.world_size}. Do all ranks run the same tfdear?"
             )
         while not self._try(self._read_rank_0):

@@ -72,9 +72,14 @@ class Store:
         request = {"key": key, "value": value, "overwrite": overwrite}
         return bool(self._call("Insert", request, timeout)["inserted"])
 
-    def try_get(self, key: str, *, timeout: float, wait: float = 0.0) -> str | None:
-        """The value of a key, None when it is not there within `wait` seconds."""
-        request = {"key": key, "wait": wait} if wait > 0 else {"key": key}
+    def try_get(
+        self, key: str, *, timeout: float, wait: float = 0.0, other_than: str | None = None
+    ) -> str | None:
+        """The value of a key, None when it is not there.
+
+        It waits for `wait` seconds until there is one, and another one than `other_than`.
+        """
+        request = {"key": key, "wait": wait, "other_than": other_than}
         return self._call("Get", request, timeout + wait)["value"]
 
     def directory(self, prefix: str, *, timeout: float) -> dict[str, str]:
@@ -131,7 +136,7 @@ class Store:
         """Whether this process has become a rank of the job, and not left it itself."""
         return self._joined or self._broken is not None
 
-    def told(self, prefix: str, *, timeout: float = CALL_SECONDS) -> dict[str, str]:
+    def told(self, prefix: str) -> dict[str, str]:
         """What the service has told below `prefix` + "/", without the prefix.
 
         Raises a StoreUnavailableError when rank 0 tells nothing any more.
@@ -141,7 +146,7 @@ class Store:
         with self._changed:
             return {k[len(start) :]: v for k, v in self._told.items() if k.startswith(start)}
 
-    def told_value(self, key: str, *, timeout: float) -> str | None:
+    def told_value(self, key: str) -> str | None:
         """What the service has told of a key; None: nothing yet."""
         with self._changed:
             if key in self._told:

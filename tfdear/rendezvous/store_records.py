@@ -93,9 +93,14 @@ def cause(text: str) -> dict[str, str]:
 
 def values_of_ranks(key: str, text: str, world_size: int) -> list[str]:
     """What rank 0 collected, as JSON: a text of every rank."""
+    return texts(key, text, world_size)
+
+
+def texts(key: str, text: str, count: int) -> list[str]:
+    """So many texts, as JSON."""
     values = _read(key, text, [str])
-    if len(values) != world_size:
-        raise _unexpected(key, text, f"it has {len(values)} values for {world_size} ranks")
+    if len(values) != count:
+        raise _unexpected(key, text, f"it has {len(values)} values instead of {count}")
     return values
 
 

@@ -176,7 +176,7 @@ class StoreService:
 
     async def _get(self, request: Mapping[str, Any], context: Any) -> dict[str, Any]:
         key, seconds = str(request["key"]), float(request.get("wait", 0))
-        if key not in self._entries and seconds > 0:
+        if self._entries.get(key) in (None, request.get("other_than")) and seconds > 0:
             arrival = self._awaited.setdefault(key, asyncio.Event())
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(arrival.wait(), min(seconds, _LONGEST_WAIT_SECONDS))

@@ -98,9 +98,4 @@ Status ExampleSocket::Receive(void* bytes, size_t count, std::chrono::millisecon
   return Status();
 }
 
-bool ExampleSocket::Closed() const {
-  pollfd socket = {fd_, POLLRDHUP, 0};
-  return poll(&socket, 1, 0) > 0;
-}
-
 }  // namespace tfdear

@@ -53,8 +53,6 @@ class ExampleSocket {
   Status Send(const void* bytes, size_t count, std::chrono::milliseconds time, int stop);
   // The deadline starts anew with every byte.
   Status Receive(void* bytes, size_t count, std::chrono::milliseconds time, int stop);
-  // Whether the other side has closed it.
-  bool Closed() const;
 
  private:
   int Release();

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tfdear import errors
-from tfdear.rendezvous import certificates, data_connections, guarded_sockets
+from tfdear.rendezvous import certificates, data_connections, data_listener, guarded_sockets
 
 SECRET, OTHER = b"s" * 32, b"o" * 32
 
@@ -26,6 +26,9 @@ class Meeting:
         self.world_size = size
         self.texts = [None] * size
         self.ended = None
+        self.left = set()
+        # So many times it does not answer.
+        self.failures = 0
         self._changed = threading.Condition()
 
     def of(self, rank):
@@ -36,10 +39,16 @@ class Meeting:
             self.texts[rank] = text
             self._changed.notify_all()
 
-    def get(self, rank, timeout):
+    def get(self, rank, timeout, other_than=None):
         with self._changed:
-            self._changed.wait_for(lambda: self.texts[rank] is not None, timeout)
+            self._changed.wait_for(lambda: self.texts[rank] not in (None, other_than), timeout)
             return self.texts[rank]
+
+    def fail_sometimes(self):
+        with self._changed:
+            if self.failures > 0:
+                self.failures -= 1
+                raise errors.StoreUnavailableError("rank 0 is busy")
 
 
 class Entry:
@@ -49,15 +58,19 @@ class Entry:
         self._meeting, self._rank = meeting, rank
         self.world_size, self.number = meeting.world_size, meeting.number
 
-    def publish(self, name, value, timeout):
+    def publish(self, name, value):
+        self._meeting.fail_sometimes()
         self._meeting.put(self._rank, value)
 
-    def look_up(self, name, rank, timeout):
-        return self._meeting.get(rank, timeout)
+    def look_up(self, name, rank, timeout, other_than=None):
+        self._meeting.fail_sometimes()
+        return self._meeting.get(rank, timeout, other_than)
 
-    def check_alive(self):
+    def check(self, rank):
         if self._meeting.ended is not None:
             raise self._meeting.ended
+        if rank in self._meeting.left:
+            raise errors.PeerError(f"rank {rank} has left the job", rank)
 
 
 def in_threads(size, body):
@@ -192,7 +205,7 @@ def test_a_rank_of_another_job_with_the_same_secret_is_refused():
             with made(0, meeting, timeout=2.0) as host:
                 with pytest.raises(errors.PeerError, match="rank 1 did not connect within 2 s"):
                     host.connect(0, [0, 1], 1)
-                assert not host._arrived
+                assert not host.listener.arrived
         else:
             # It knows the address, as of an earlier job, and has the secret.
             other.texts[0] = meeting.get(0, 20)
@@ -206,7 +219,7 @@ def test_a_rank_of_another_job_with_the_same_secret_is_refused():
 def test_who_is_known_makes_no_room_for_strangers():
     meeting = Meeting(2)
     context = guarded_sockets.contexts(certificates.of_rank(SECRET, 1))[1]
-    hello = data_connections._HELLO.pack(b"tfdear 1", meeting.number, 1, 0, 0)
+    hello = data_listener.HELLO.pack(b"tfdear 1", meeting.number, 1, 0, 0, 0)
 
     def come():
         plain = socket.create_connection(address_of(meeting, 0), timeout=10)
@@ -218,11 +231,12 @@ def test_who_is_known_makes_no_room_for_strangers():
     with listening(meeting, for_group=3) as host:
         rank_1, told = come()
         assert told == b"welcome!"
+        rank_1.sendall(data_listener.CONFIRMATION)
         with contextlib.ExitStack() as held:
             # More than there are places, in the moment in which the peer alone has its connection.
             strangers = [
                 held.enter_context(socket.create_connection(address_of(meeting, 0), timeout=10))
-                for _ in range(2 * data_connections._MOST_HANDSHAKES)
+                for _ in range(2 * data_listener.MOST_HANDSHAKES)
             ]
             strangers[0].settimeout(20)
             assert strangers[0].recv(1) == b""
@@ -240,7 +254,7 @@ def test_who_is_known_makes_no_room_for_strangers():
 
 
 @contextlib.contextmanager
-def listening(meeting, for_group):
+def listening(meeting, for_group, of_job=SECRET):
     """Rank 0's connections, while a thread waits in vain for rank 1 in a group."""
     outcome = []
 
@@ -250,7 +264,7 @@ def listening(meeting, for_group):
         except errors.TfdearError as error:
             outcome.append(str(error))
 
-    with made(0, meeting) as host:
+    with made(0, meeting, of_job) as host:
         waiting = threading.Thread(target=wait_in_vain, args=(host,))
         waiting.start()
         address_of(meeting, 0)
@@ -285,11 +299,12 @@ def test_groups_meet_at_different_times():
                         socket.socket(fileno=descriptor).close()
                 ports.add(meeting.texts[rank])
             came.wait(30)
-            assert not connections._arrived
+            assert not connections.listener.arrived
             came.wait(30)
             # And later again, at a new port: nobody listens in between.
-            with pytest.raises(ConnectionRefusedError):
-                socket.create_connection(address_of(meeting, rank), timeout=5)
+            if rank < 2:  # Nobody comes to the last one.
+                with pytest.raises(ConnectionRefusedError):
+                    socket.create_connection(address_of(meeting, rank), timeout=5)
             came.wait(30)
             for own in connections.connect(3, range(3), 1):
                 for descriptor in own:
@@ -297,7 +312,63 @@ def test_groups_meet_at_different_times():
             ports.add(meeting.texts[rank])
 
     in_threads(3, body)
-    assert len(ports) > 3
+    assert len(ports - {None}) >= 4
+
+
+@pytest.mark.parametrize("of_job", [SECRET, None])
+def test_rank_0_may_be_busy_for_a_while(of_job):
+    meeting = Meeting(2)
+    meeting.failures = 6
+
+    def body(rank):
+        with made(rank, meeting, of_job) as connections:
+            for own in connections.connect(0, range(2), 1):
+                for descriptor in own:
+                    socket.socket(fileno=descriptor).close()
+
+    in_threads(2, body)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_nobody_waits_for_who_has_left(rank):
+    meeting = Meeting(2)
+    threading.Timer(0.3, meeting.left.add, (1 - rank,)).start()
+    with made(rank, meeting) as connections:
+        with pytest.raises(errors.PeerError, match="has left the job") as caught:
+            connections.connect(0, [0, 1], 1)
+    assert caught.value.peer == 1 - rank and caught.value.kind == ""
+
+
+def greeted(address, hello):
+    """What an open job answers to a connection that says this; and the connection."""
+    plain = socket.create_connection(address, timeout=10)
+    plain.settimeout(10)
+    plain.sendall(hello)
+    return plain.recv(8), plain
+
+
+def test_a_port_that_was_another_ranks_before_is_none_of_its():
+    meeting = Meeting(3)
+    with listening(meeting, for_group=0, of_job=None):
+        hello = data_listener.HELLO.pack(b"tfdear 1", meeting.number, 2, 1, 0, 0)
+        told, plain = greeted(address_of(meeting, 0), hello)
+        plain.close()
+        assert told == b""
+
+
+def test_who_has_given_up_meanwhile_may_come_again():
+    meeting = Meeting(2)
+    hello = data_listener.HELLO.pack(b"tfdear 1", meeting.number, 1, 0, 0, 0)
+    with listening(meeting, for_group=3, of_job=None) as host:
+        # It is welcome, and does not confirm it.
+        told, plain = greeted(address_of(meeting, 0), hello)
+        assert told == b"welcome!"
+        plain.close()
+        with made(1, meeting, None) as guest:
+            threading.Thread(target=guest.connect, args=(0, [0], 1)).start()
+            ((descriptor,),) = host.connect(0, [1], 1)
+            with socket.socket(fileno=descriptor) as arrived:
+                assert arrived.getpeername() != plain
 
 
 def test_who_waits_hears_that_the_job_has_ended():

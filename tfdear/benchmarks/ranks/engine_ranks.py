@@ -110,7 +110,7 @@ def _measured(rank: int, world_size: int, sums: int) -> dict:
     met = time.monotonic()
     options = DearOptions(timeout=_TIMEOUT, init_timeout=_TIMEOUT, shared_memory=False)
     groups = ProcessGroups(options, rank, meeting.nodes)
-    groups.connect(meeting, cause_of=lambda error: error)
+    groups.connect(meeting, engine, cause_of=lambda error: error)
     engine.start(0, first_agreement=1, tables_first=False)
     data = np.ones(8, np.float32)
     engine.run_collective(names.Lane.CONTROL, names.Operation.ALL_REDUCE, data)

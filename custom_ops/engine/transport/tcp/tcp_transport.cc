@@ -154,8 +154,13 @@ Status TcpTransport::Reach(const std::vector<int>& peers) {
   TFDEAR_RETURN_IF_ERROR(failure_.status());
   Sockets sockets(size_);
   int failed_peer = -1;
+  if (missing.size() == 1) waiting_for_.store(missing.front(), std::memory_order_relaxed);
   const Status connected = connector_(missing, &sockets, &failed_peer);
-  if (!connected.ok()) return failure_.Fail(connected, failed_peer);
+  waiting_for_.store(-1, std::memory_order_relaxed);
+  if (!connected.ok()) {
+    const std::string call = call_ == nullptr ? "" : *call_ + ": ";
+    return failure_.Fail(Status(connected.code(), call + connected.message()), failed_peer);
+  }
   TFDEAR_RETURN_IF_ERROR(Add(missing, std::move(sockets)));
   return ShakeHands();
 }
