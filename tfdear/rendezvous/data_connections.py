@@ -219,9 +219,9 @@ class DataConnections:
             guarded_sockets.send(connection, hello, deadline)
             if guarded_sockets.receive(connection, len(WELCOME), deadline) != WELCOME:
                 raise NotOfThisJobError("it is not expected there")
-            # From here on the other side has it: not to be given up because that one is slow.
-            guarded_sockets.send(connection, data_listener.CONFIRMATION, last_deadline)
-            return guarded_sockets.unguard(connection, last_deadline)
+            deadline = min(last_deadline, time.monotonic() + data_listener.PATIENCE_SECONDS)
+            guarded_sockets.send(connection, data_listener.CONFIRMATION, deadline)
+            return guarded_sockets.unguard(connection, deadline)
         except BaseException:
             connection.close()
             raise

@@ -23,8 +23,10 @@ from tfdear.rendezvous import certificates, guarded_sockets
 HELLO = struct.Struct("<8s16sIIHH")
 MAGIC = b"tfdear 1"
 WELCOME = b"welcome!"
-# The other side waits no longer than for a handshake: it may have given up before it was welcome.
+# Who waits to be welcome may have given up before it is.
 CONFIRMATION = b"thanks!!"
+# From the welcome on both ends know each other, and neither gives up because the other is busy.
+PATIENCE_SECONDS = 60.0
 # From here on numbers are for connections that belong to no group of the engine.
 FIRST_FREE_GROUP = 256
 # One stranger holds a place for so long at the most, and all together hold so many.
@@ -190,6 +192,7 @@ class DataListener:
             self._admit(handshake, place)
             try:
                 guarded_sockets.send(handshake.connection, WELCOME, deadline)
+                deadline = time.monotonic() + PATIENCE_SECONDS
                 confirmation = guarded_sockets.receive(
                     handshake.connection, len(CONFIRMATION), deadline
                 )
