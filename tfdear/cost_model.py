@@ -1,14 +1,13 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """What collectives cost. No TensorFlow."""
 
-from tfdear.planning.cost_model import (
-    CommunicationCosts,
-    LinearCost,
+from tfdear.planning.cost_model import CommunicationCosts, LinearCost, fit
+from tfdear.planning.network_costs import (
     double_binary_trees,
-    fit,
     hierarchical,
     levels,
     pairwise,
+    recursive_exchange,
     recursive_halving,
     ring,
 )
@@ -21,6 +20,7 @@ __all__ = [
     "hierarchical",
     "levels",
     "pairwise",
+    "recursive_exchange",
     "recursive_halving",
     "ring",
 ]

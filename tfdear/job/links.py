@@ -6,7 +6,7 @@ from tfdear.compression.compressor import Compressor
 from tfdear.engine.engine import Engine
 from tfdear.job import link_costs
 from tfdear.job.groups import LEVELS, ProcessGroups
-from tfdear.planning import cost_model
+from tfdear.planning import network_costs
 from tfdear.planning.cost_model import CommunicationCosts
 
 
@@ -50,7 +50,7 @@ class Links:
         if groups.grid is None:
             return self.costs_of_class.get("world")
         inner, outer = (self.costs_of_class.get(name) for name in self._names_of_levels)
-        return cost_model.levels(inner, outer, groups.grid.levels.intra)
+        return network_costs.levels(inner, outer, groups.grid.levels.intra)
 
     @property
     def _names_of_levels(self) -> tuple[str, str]:

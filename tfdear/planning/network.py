@@ -3,10 +3,17 @@
 
 import dataclasses
 
-from tfdear.planning import cost_model, table_schedules
+from tfdear.planning import network_costs, table_schedules
+from tfdear.planning.cost_model import CommunicationCosts, LinearCost
 from tfdear.planning.embedding_costs import ExchangeCosts
 
-NETWORKS = ("ring", "recursive_halving", "double_binary_trees", "hierarchical")
+NETWORKS = (
+    "ring",
+    "recursive_halving",
+    "recursive_exchange",
+    "double_binary_trees",
+    "hierarchical",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +63,14 @@ class Network:
             )
         self.costs(self.workers_per_node)  # Checks the other numbers.
 
-    def costs(self, workers: int) -> cost_model.CommunicationCosts:
+    def costs(self, workers: int) -> CommunicationCosts:
         """Returns the costs of the collectives among `workers` workers.
 
         Raises:
             ValueError: The workers do not fill whole nodes of a hierarchical network.
         """
         if self.algorithm != "hierarchical":
-            function = getattr(cost_model, self.algorithm)
+            function = getattr(network_costs, self.algorithm)
             return function(workers, self.alpha, self.beta, self.gamma)
         nodes, rest = divmod(workers, self.workers_per_node)
         if rest:
@@ -71,7 +78,7 @@ class Network:
                 f"{workers} workers do not fill nodes of {self.workers_per_node}; choose a "
                 "multiple, or other `workers_per_node`."
             )
-        return cost_model.hierarchical(
+        return network_costs.hierarchical(
             nodes,
             self.workers_per_node,
             alpha=self.alpha,
@@ -92,17 +99,17 @@ class Network:
             value_bytes: Bytes of a value of a vector. Defaults to 4.
             ids_known: Whether ranks with shards know the ids of all anyway. Defaults to False.
         """
-        exchange = cost_model.pairwise(workers, self.alpha, self.beta)
+        exchange = network_costs.pairwise(workers, self.alpha, self.beta)
         if self.algorithm == "hierarchical":
             # Each worker of a node sends most of its rows over the link that they share.
             inside = min(self.workers_per_node, workers) - 1
             outside = workers - 1 - inside
             part = outside / (workers - 1) if workers > 1 else 0.0
-            exchange = cost_model.LinearCost(
+            exchange = LinearCost(
                 inside * self.intra_node_alpha + outside * self.alpha,
                 (1 - part) * self.intra_node_beta + part * self.workers_per_node * self.beta,
             )
         # Slices go to different servers; those that a worker's own server has stay where they are.
-        slices = cost_model.LinearCost(2 * self.alpha, 2 * exchange.b * (workers - 1) / workers)
+        slices = LinearCost(2 * self.alpha, 2 * exchange.b * (workers - 1) / workers)
         costs = ExchangeCosts(self.costs(workers), exchange)
         return table_schedules.Cluster(workers, costs, slices, kind, value_bytes, ids_known)

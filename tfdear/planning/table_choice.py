@@ -47,7 +47,7 @@ class TableChoice:
 
     Example:
 
-    >>> from tfdear.planning import cost_model
+    >>> from tfdear import cost_model
     >>> from tfdear.planning.table_choice import TableChoice
     >>> choice = TableChoice(4, cost_model.ring(4, alpha=1e-4, beta=8e-9), 1 << 34)
     >>> choice.divides(200_000, 512)

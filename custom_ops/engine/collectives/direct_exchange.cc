@@ -3,18 +3,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "custom_ops/engine/base/sum.h"
 #include "custom_ops/engine/collectives/collective_arguments.h"
 
 namespace tfdear {
 namespace {
-
-size_t MostSegments(const std::vector<Range>& ranges, size_t segment_bytes) {
-  size_t most = 0;
-  for (const Range& range : ranges) most = std::max(most, SegmentsOf(range, segment_bytes));
-  return most;
-}
 
 // Cuts into messages of at most so many bytes.
 template <typename Byte>
@@ -41,10 +36,20 @@ std::vector<std::vector<Piece<Byte>>> SegmentsOfRanks(
 
 // One piece for each range.
 template <typename Byte>
-std::vector<std::vector<Piece<Byte>>> PiecesAt(Byte* data, const std::vector<Range>& ranges) {
-  std::vector<std::vector<Piece<Byte>>> pieces;
-  for (const Range& range : ranges) pieces.push_back({{data + range.begin, range.size()}});
+std::vector<std::vector<Piece<Byte>>> PiecesAt(Byte* data, const DirectExchange::Parts& parts) {
+  std::vector<std::vector<Piece<Byte>>> pieces(parts.size());
+  for (size_t member = 0; member < parts.size(); ++member) {
+    for (const Range& range : parts[member]) {
+      pieces[member].push_back({data + range.begin, range.size()});
+    }
+  }
   return pieces;
+}
+
+std::vector<int> AllRanks(int size) {
+  std::vector<int> ranks(size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 }  // namespace
@@ -59,8 +64,30 @@ size_t SegmentsOf(Range range, size_t segment_bytes) {
   return range.size() / segment_bytes + (range.size() % segment_bytes > 0 ? 1 : 0);
 }
 
-DirectExchange::DirectExchange(int rank, int size) : rank_(rank), size_(size) {
-  for (int offset = 1; offset < size_; ++offset) peers_.push_back(Peer(offset));
+std::vector<Range> Cut(const std::vector<Range>& ranges, size_t segment_bytes) {
+  std::vector<Range> segments;
+  for (const Range& range : ranges) {
+    for (size_t i = 0; i < SegmentsOf(range, segment_bytes); ++i) {
+      segments.push_back(SegmentOf(range, i, segment_bytes));
+    }
+  }
+  return segments;
+}
+
+DirectExchange::DirectExchange(int rank, int size) : DirectExchange(rank, AllRanks(size)) {}
+
+DirectExchange::DirectExchange(int place, std::vector<int> ranks)
+    : place_(place), size_(static_cast<int>(ranks.size())), ranks_(std::move(ranks)) {
+  for (int offset = 1; offset < size_; ++offset) {
+    peers_.push_back(Peer(offset));
+    peer_ranks_.push_back(ranks_[Peer(offset)]);
+  }
+}
+
+DirectExchange::Parts DirectExchange::OneEach(const std::vector<Range>& shards) {
+  Parts parts;
+  for (const Range& shard : shards) parts.push_back({shard});
+  return parts;
 }
 
 char* DirectExchange::Scratch(size_t bytes) {
@@ -68,7 +95,7 @@ char* DirectExchange::Scratch(size_t bytes) {
   return scratch_.data();
 }
 
-// Every rank starts with another peer, so that none is the first target of all.
+// Every member starts with another peer, so that none is the first target of all.
 DirectExchange::Outgoing DirectExchange::ToPeers(
     const std::vector<OutgoingPieces>& messages) const {
   Outgoing outgoing;
@@ -103,7 +130,7 @@ Status DirectExchange::Run(
     Channel* channel, uint64_t first_tag, size_t rounds, const Outgoing& outgoing,
     const std::function<Channel::Message*(size_t round, int peer)>& receive,
     const std::function<Status(size_t round, const Messages& of_peer)>& use) const {
-  TFDEAR_RETURN_IF_ERROR(channel->Reach(peers_));
+  TFDEAR_RETURN_IF_ERROR(channel->Reach(peer_ranks_));
   std::vector<Messages> sends(std::min(rounds, channel->SendsAhead(outgoing.size())));
   std::vector<Messages> arrivals(std::min(rounds, channel->ReceivesAhead()), Messages(size_));
   auto send_round = [&](size_t round) {
@@ -113,8 +140,8 @@ Status DirectExchange::Run(
     messages.clear();
     for (const auto& [peer, segments] : outgoing) {
       if (round >= segments.size()) continue;
-      messages.push_back(
-          channel->Send(peer, first_tag + round, segments[round].data, segments[round].bytes));
+      messages.push_back(channel->Send(RankOf(peer), first_tag + round, segments[round].data,
+                                       segments[round].bytes));
     }
     return Status();
   };
@@ -145,7 +172,7 @@ Status DirectExchange::Move(Channel* channel, uint64_t first_tag, const Outgoing
   auto receive = [&](size_t round, int peer) {
     const Piece<char> segment =
         round < incoming[peer].size() ? incoming[peer][round] : Piece<char>();
-    return channel->Receive(peer, first_tag + round, segment.data, segment.bytes);
+    return channel->Receive(RankOf(peer), first_tag + round, segment.data, segment.bytes);
   };
   auto use = [&](size_t, const Messages& of_peer) {
     for (int offset = 1; offset < size_; ++offset) {
@@ -156,53 +183,60 @@ Status DirectExchange::Move(Channel* channel, uint64_t first_tag, const Outgoing
   return Run(channel, first_tag, rounds, outgoing, receive, use);
 }
 
-Status DirectExchange::AllGather(Channel* channel, char* data, const std::vector<Range>& shards,
-                                 size_t segment_bytes) {
-  const Range mine = shards[rank_];
-  const OutgoingPieces segments =
-      Segments<const char>({{data + mine.begin, mine.size()}}, segment_bytes);
+Status DirectExchange::AllGather(Channel* channel, char* data, const Parts& parts,
+                                 size_t segment_bytes, uint64_t first_tag) {
+  std::vector<IncomingPieces> incoming = SegmentsOfRanks(PiecesAt(data, parts), segment_bytes);
+  OutgoingPieces segments;
+  for (const Piece<char>& segment : incoming[place_]) {
+    segments.push_back({segment.data, segment.bytes});
+  }
+  incoming[place_].clear();
   Outgoing outgoing;
   for (int target : Targets(*channel)) outgoing.emplace_back(target, segments);
-  std::vector<IncomingPieces> incoming = SegmentsOfRanks(PiecesAt(data, shards), segment_bytes);
-  incoming[rank_].clear();
-  return Move(channel, kGatherTag, outgoing, incoming);
+  return Move(channel, first_tag, outgoing, incoming);
 }
 
 Status DirectExchange::AllToAll(Channel* channel, const std::vector<OutgoingPieces>& sends,
                                 const std::vector<IncomingPieces>& receives, size_t segment_bytes) {
-  for (size_t i = 0; i < sends[rank_].size(); ++i) {
-    const Piece<const char> from = sends[rank_][i];
-    if (from.bytes > 0) std::memcpy(receives[rank_][i].data, from.data, from.bytes);
+  for (size_t i = 0; i < sends[place_].size(); ++i) {
+    const Piece<const char> from = sends[place_][i];
+    if (from.bytes > 0) std::memcpy(receives[place_][i].data, from.data, from.bytes);
   }
   std::vector<IncomingPieces> incoming = SegmentsOfRanks(receives, segment_bytes);
-  incoming[rank_].clear();
+  incoming[place_].clear();
   return Move(channel, kReduceTag, ToPeers(SegmentsOfRanks(sends, segment_bytes)), incoming);
 }
 
-Status DirectExchange::ReduceScatter(Channel* channel, char* data, const std::vector<Range>& shards,
-                                     DataType type, size_t segment_bytes) {
+Status DirectExchange::ReduceScatter(Channel* channel, char* data, const Parts& parts,
+                                     DataType type, size_t segment_bytes, uint64_t first_tag) {
   segment_bytes -= segment_bytes % SizeOf(type);
-  // In the order of the ranks: this rank's values on top of the sum of those before it (two
+  const std::vector<Range> own = Cut(parts[place_], segment_bytes);
+  const auto sends = SegmentsOfRanks(PiecesAt<const char>(data, parts), segment_bytes);
+  size_t rounds = 0, sum_bytes = 0;
+  for (const OutgoingPieces& segments : sends) rounds = std::max(rounds, segments.size());
+  // In the order of the members: this one's values on top of the sum of those before it (two
   // summands may change places), then those after it. The sum of several is formed in scratch
-  // memory, on top of the values of rank 0, for each round that is received ahead.
-  const bool several_before = rank_ > 1;
+  // memory, on top of the values of the first, for each round that is received ahead.
+  const bool several_before = place_ > 1;
+  if (several_before) {
+    for (const Range& segment : own) sum_bytes = std::max(sum_bytes, segment.size());
+  }
   const size_t sums = channel->ReceivesAhead();
-  const size_t sum_bytes = several_before ? std::min(segment_bytes, shards[rank_].size()) : 0;
   char* const scratch = Scratch(sums * sum_bytes);
   auto sum_before = [&](size_t round) { return scratch + round % sums * sum_bytes; };
+  auto segment_of = [&](size_t round) { return round < own.size() ? own[round] : Range(); };
   auto receive = [&](size_t round, int peer) {
     char* const target = several_before && peer == 0 ? sum_before(round) : nullptr;
-    return channel->Receive(peer, kReduceTag + round, target,
-                            SegmentOf(shards[rank_], round, segment_bytes).size());
+    return channel->Receive(RankOf(peer), first_tag + round, target, segment_of(round).size());
   };
   auto use = [&](size_t round, const Messages& of_peer) {
-    const Range segment = SegmentOf(shards[rank_], round, segment_bytes);
+    const Range segment = segment_of(round);
     for (int peer = 0; peer < size_; ++peer) {
-      char* const sum = several_before && peer < rank_ ? sum_before(round) : data + segment.begin;
+      char* const sum = several_before && peer < place_ ? sum_before(round) : data + segment.begin;
       auto add = [&](const char* values) {
         if (values != sum) SumInto(type, sum, values, segment.size() / SizeOf(type));
       };
-      if (peer != rank_) {
+      if (peer != place_) {
         TFDEAR_RETURN_IF_ERROR(channel->Wait(of_peer[peer], add));
       } else if (several_before) {
         add(sum_before(round));
@@ -210,46 +244,44 @@ Status DirectExchange::ReduceScatter(Channel* channel, char* data, const std::ve
     }
     return Status();
   };
-  const auto sends = PiecesAt<const char>(data, shards);
-  return Run(channel, kReduceTag, MostSegments(shards, segment_bytes),
-             ToPeers(SegmentsOfRanks(sends, segment_bytes)), receive, use);
+  return Run(channel, first_tag, rounds, ToPeers(sends), receive, use);
 }
 
-Status DirectExchange::AllReduce(Channel* channel, char* data, const std::vector<Range>& shards,
-                                 DataType type) {
-  const size_t bytes = TotalOf(shards);
+Status DirectExchange::AllReduce(Channel* channel, char* data, const std::vector<Range>& ranges,
+                                 DataType type, uint64_t first_tag) {
+  const size_t bytes = TotalOf(ranges);
   if (size_ == 1 || bytes == 0) return channel->WaitForSends();
-  TFDEAR_RETURN_IF_ERROR(channel->Reach(peers_));
+  TFDEAR_RETURN_IF_ERROR(channel->Reach(peer_ranks_));
   char* const mine = Scratch(2 * bytes);
   char* const sum = mine + bytes;
-  // The shards may be pieces of the data: they travel side by side.
-  auto each_shard = [&](auto copy) {
+  // They may be pieces of the data: they travel side by side.
+  auto each_range = [&](auto copy) {
     size_t offset = 0;
-    for (const Range& shard : shards) {
-      if (shard.size() > 0) copy(offset, data + shard.begin, shard.size());
-      offset += shard.size();
+    for (const Range& range : ranges) {
+      if (range.size() > 0) copy(offset, data + range.begin, range.size());
+      offset += range.size();
     }
   };
-  each_shard([&](size_t at, char* shard, size_t size) { std::memcpy(mine + at, shard, size); });
+  each_range([&](size_t at, char* range, size_t size) { std::memcpy(mine + at, range, size); });
   Messages arrivals(size_);
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    arrivals[peer] = channel->Receive(peer, kReduceTag, peer == 0 ? sum : nullptr, bytes);
+    if (peer == place_) continue;
+    arrivals[peer] = channel->Receive(RankOf(peer), first_tag, peer == 0 ? sum : nullptr, bytes);
   }
-  for (int target : Targets(*channel)) channel->Send(target, kReduceTag, mine, bytes);
-  if (rank_ == 0) std::memcpy(sum, mine, bytes);
+  for (int target : Targets(*channel)) channel->Send(RankOf(target), first_tag, mine, bytes);
+  if (place_ == 0) std::memcpy(sum, mine, bytes);
   for (int peer = 0; peer < size_; ++peer) {
     auto add = [&](const char* values) {
       if (peer > 0) SumInto(type, sum, values, bytes / SizeOf(type));
     };
-    if (peer == rank_) {
+    if (peer == place_) {
       add(mine);
     } else {
       TFDEAR_RETURN_IF_ERROR(channel->Wait(arrivals[peer], add));
     }
   }
   TFDEAR_RETURN_IF_ERROR(channel->WaitForSends());
-  each_shard([&](size_t at, char* shard, size_t size) { std::memcpy(shard, sum + at, size); });
+  each_range([&](size_t at, char* range, size_t size) { std::memcpy(range, sum + at, size); });
   return Status();
 }
 

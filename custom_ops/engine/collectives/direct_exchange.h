@@ -18,26 +18,44 @@ namespace tfdear {
 // Segment `index` of a range; empty behind its end.
 Range SegmentOf(Range range, size_t index, size_t segment_bytes);
 size_t SegmentsOf(Range range, size_t segment_bytes);
+// The segments of all ranges.
+std::vector<Range> Cut(const std::vector<Range>& ranges, size_t segment_bytes);
 
-// Collectives in which every rank sends straight to the ranks that need its data: one latency, and
-// sums in the order of the ranks, whoever forms them. Ranges are in bytes.
+// Collectives in which every member sends straight to the members that need its data: one latency,
+// and sums in the order of the members, whoever forms them. Members are all ranks of a group, or
+// some; they know each other by their places in the list of members. Ranges are in bytes.
 class DirectExchange {
  public:
+  // What each member owns.
+  using Parts = std::vector<std::vector<Range>>;
+
   // Tags of the first messages, for the two halves of an all-reduce in one channel.
   static constexpr uint64_t kReduceTag = 0;
   static constexpr uint64_t kGatherTag = uint64_t{1} << 62;
 
+  // All ranks of a group.
   DirectExchange(int rank, int size);
+  // Member `place` of those that have these ranks.
+  DirectExchange(int place, std::vector<int> ranks);
 
-  // In place: afterwards this rank's shard holds the sum.
+  // In place: afterwards this member's part holds the sum.
+  Status ReduceScatter(Channel* channel, char* data, const Parts& parts, DataType type,
+                       size_t segment_bytes, uint64_t first_tag = kReduceTag);
   Status ReduceScatter(Channel* channel, char* data, const std::vector<Range>& shards,
-                       DataType type, size_t segment_bytes);
-  // In place: every rank sends its shard to all.
+                       DataType type, size_t segment_bytes) {
+    return ReduceScatter(channel, data, OneEach(shards), type, segment_bytes);
+  }
+  // In place: every member sends its part to all.
+  Status AllGather(Channel* channel, char* data, const Parts& parts, size_t segment_bytes,
+                   uint64_t first_tag = kGatherTag);
   Status AllGather(Channel* channel, char* data, const std::vector<Range>& shards,
-                   size_t segment_bytes);
-  // In place, at once: every rank sends all shards to all, and sums them. For small data.
-  Status AllReduce(Channel* channel, char* data, const std::vector<Range>& shards, DataType type);
-  // Entry r of `sends` goes to rank r; entry r of `receives` comes from there.
+                   size_t segment_bytes) {
+    return AllGather(channel, data, OneEach(shards), segment_bytes);
+  }
+  // In place, at once: every member sends everything to all, and sums it. For small data.
+  Status AllReduce(Channel* channel, char* data, const std::vector<Range>& ranges, DataType type,
+                   uint64_t first_tag = kReduceTag);
+  // Entry m of `sends` goes to member m; entry m of `receives` comes from there.
   Status AllToAll(Channel* channel, const std::vector<OutgoingPieces>& sends,
                   const std::vector<IncomingPieces>& receives, size_t segment_bytes);
 
@@ -52,10 +70,12 @@ class DirectExchange {
   static constexpr int kSmallRanks = 16;
 
   using Messages = std::vector<Channel::Message*>;
-  // Peers, or Channel::kAll, and what they get: a message for each round.
+  // Members, or Channel::kAll, and what they get: a message for each round.
   using Outgoing = std::vector<std::pair<int, OutgoingPieces>>;
 
-  int Peer(int offset) const { return (rank_ + offset + size_) % size_; }
+  static Parts OneEach(const std::vector<Range>& shards);
+  int Peer(int offset) const { return (place_ + offset + size_) % size_; }
+  int RankOf(int member) const { return member == Channel::kAll ? member : ranks_[member]; }
   char* Scratch(size_t bytes);
   Outgoing ToPeers(const std::vector<OutgoingPieces>& messages) const;
   std::vector<int> Targets(const Channel& channel) const;
@@ -65,10 +85,12 @@ class DirectExchange {
   Status Move(Channel* channel, uint64_t first_tag, const Outgoing& outgoing,
               const std::vector<IncomingPieces>& incoming) const;
 
-  const int rank_;
+  const int place_;
   const int size_;
-  std::vector<int> peers_;     // From this rank on, so that none is the first target of all.
-  std::vector<char> scratch_;  // Kept between collectives.
+  const std::vector<int> ranks_;
+  std::vector<int> peers_;       // From this member on, so that none is the first target of all.
+  std::vector<int> peer_ranks_;  // Theirs.
+  std::vector<char> scratch_;    // Kept between collectives.
 };
 
 }  // namespace tfdear

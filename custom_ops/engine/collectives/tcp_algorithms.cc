@@ -1,6 +1,6 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-// The data movement of TcpBackend's sums and gathers: rings, and the choice among them, halving and
-// doubling, and the direct exchange. tcp_backend.cc holds the rest.
+// The data movement of TcpBackend's sums and gathers: rings, and the choice among them, the
+// recursive and the direct exchange. tcp_backend.cc holds the rest.
 
 #include <algorithm>
 #include <vector>
@@ -72,17 +72,17 @@ bool TcpBackend::IsDirect(size_t bytes) const {
   return size() <= std::max(direct_ranks_, most);
 }
 
-bool TcpBackend::IsHalving(size_t bytes) const {
+bool TcpBackend::IsRecursive(size_t bytes) const {
   if (DirectExchange::IsSmall(bytes)) return true;
-  return direct_ranks_ > 0 && (HalvingDoubling::IsPowerOfTwo(size()) || bytes <= kMostFoldedBytes);
+  return direct_ranks_ > 0 && (!recursive_.folds() || bytes <= kMostFoldedBytes);
 }
 
 Status TcpBackend::ScatterSums(Channel* channel, char* data, const Shards& shards, DataType type) {
   if (IsDirect(TotalOf(shards))) {
     return direct_.ReduceScatter(channel, data, shards, type, segment_bytes_);
   }
-  if (IsHalving(TotalOf(shards))) {
-    return halving_.ReduceScatter(channel, data, shards, type, segment_bytes_);
+  if (IsRecursive(TotalOf(shards))) {
+    return recursive_.ReduceScatter(channel, data, shards, type, segment_bytes_);
   }
   const size_t segment_bytes = segment_bytes_ - segment_bytes_ % SizeOf(type);
   // The shard received last, and finished here, is this rank's: rank - 2 - (size - 2) = rank.
@@ -94,7 +94,8 @@ Status TcpBackend::ScatterSums(Channel* channel, char* data, const Shards& shard
 
 Status TcpBackend::Gather(Channel* channel, char* data, const Shards& shards) {
   if (IsDirect(TotalOf(shards))) return direct_.AllGather(channel, data, shards, segment_bytes_);
-  if (IsHalving(TotalOf(shards))) return halving_.AllGather(channel, data, shards, segment_bytes_);
+  if (IsRecursive(TotalOf(shards)))
+    return recursive_.AllGather(channel, data, shards, segment_bytes_);
   const auto sends = RingMessages(shards, rank(), segment_bytes_);
   const auto receives = RingMessages(shards, rank() - 1, segment_bytes_);
   return RunRing(channel, Peer(-1), Peer(1), data, DirectExchange::kGatherTag, sends,

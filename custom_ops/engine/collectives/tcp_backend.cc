@@ -53,7 +53,7 @@ TcpBackend::TcpBackend(std::unique_ptr<MessageTransport> transport)
       segment_bytes_(kDefaultSegmentBytes),
       direct_ranks_(kMostDirectRanks),
       direct_(transport_->rank(), transport_->size()),
-      halving_(transport_->rank(), transport_->size()) {}
+      recursive_(transport_->rank(), transport_->size()) {}
 
 Status TcpBackend::Connect(const std::vector<std::string>& blob_of_rank) {
   TFDEAR_RETURN_IF_ERROR(transport_->Connect(blob_of_rank));
@@ -90,7 +90,7 @@ Status TcpBackend::AllReduce(void* data, const Shards& shards, DataType type,
   char* const bytes = static_cast<char*>(data);
   if (const size_t total = TotalOf(ranges); DirectExchange::IsSmall(total)) {
     return IsDirect(total) ? direct_.AllReduce(exchange.get(), bytes, ranges, type)
-                           : halving_.AllReduce(exchange.get(), bytes, ranges, type);
+                           : recursive_.AllReduce(exchange.get(), bytes, ranges, type);
   }
   TFDEAR_RETURN_IF_ERROR(ScatterSums(exchange.get(), bytes, ranges, type));
   return Gather(exchange.get(), bytes, ranges);
@@ -190,7 +190,7 @@ Status TcpBackend::Barrier(const Signature& signature, uint64_t sequence) {
   const auto exchange = transport_->Open("barrier", signature, sequence, rounds_.Next(sequence));
   return IsDirect(sizeof(token))
              ? direct_.AllReduce(exchange.get(), bytes, shards, DataType::kInt32)
-             : halving_.AllReduce(exchange.get(), bytes, shards, DataType::kInt32);
+             : recursive_.AllReduce(exchange.get(), bytes, shards, DataType::kInt32);
 }
 
 }  // namespace tfdear

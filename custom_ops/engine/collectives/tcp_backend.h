@@ -11,7 +11,7 @@
 #include "custom_ops/engine/base/signature.h"
 #include "custom_ops/engine/collectives/collective_backend.h"
 #include "custom_ops/engine/collectives/direct_exchange.h"
-#include "custom_ops/engine/collectives/halving_doubling.h"
+#include "custom_ops/engine/collectives/recursive_exchange.h"
 #include "custom_ops/engine/transport/message_transport.h"
 #include "custom_ops/engine/transport/sockets.h"
 
@@ -25,9 +25,10 @@ namespace tfdear {
 // to 8: one latency, and sums in the order of the ranks, so results do not depend on how values
 // are put into buckets.
 //
-// HalvingDoubling for more ranks: as many bytes where P is a power of two, log2(P) latencies, and
-// sums that do not depend on the buckets, either. Where P is no power of two, for payloads up to
-// 64 KiB: it would send up to twice the bytes.
+// RecursiveExchange for more ranks: as many bytes, a few latencies (log2(P) for a power of two),
+// and sums that do not depend on the buckets, either. So neither a ring nor a tree could be faster,
+// and there is nothing to choose by measurement. Where P has a factor above 7, for payloads up to
+// 64 KiB: above, its fold would send up to twice the bytes.
 //
 // [Note: ring] For the rest, and where several ranks share each of several nodes: P - 1 latencies,
 // but one neighbour each way, so that between nodes a byte crosses the network once. A shard is
@@ -36,8 +37,8 @@ namespace tfdear {
 // buckets.
 //
 // All cut shards into segments, so that one is summed and sent on while the next arrives. A small
-// AllReduce is one direct exchange, or doubling. The choice is a function of the size alone, the
-// same for all.
+// AllReduce is one direct exchange, or one in each round. The choice is a function of the size
+// alone, the same for all.
 class TcpBackend : public CollectiveBackend {
  public:
   explicit TcpBackend(std::unique_ptr<MessageTransport> transport);
@@ -96,7 +97,7 @@ class TcpBackend : public CollectiveBackend {
   static constexpr int kMostDirectRanks = 8;
 
   bool IsDirect(size_t bytes) const;
-  bool IsHalving(size_t bytes) const;
+  bool IsRecursive(size_t bytes) const;
   int Peer(int offset) const { return ((rank() + offset) % size() + size()) % size(); }
 
   // On ranges of bytes.
@@ -107,7 +108,7 @@ class TcpBackend : public CollectiveBackend {
   size_t segment_bytes_;
   int direct_ranks_;
   DirectExchange direct_;
-  const HalvingDoubling halving_;
+  RecursiveExchange recursive_;
   RoundCounter rounds_;
 };
 

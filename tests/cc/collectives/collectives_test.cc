@@ -29,7 +29,7 @@ int Sum(int size, size_t i) {
   return sum;
 }
 
-enum class Kind { kDirect, kHalving, kRing, kSharedMemory };
+enum class Kind { kDirect, kRecursive, kRing, kSharedMemory };
 
 // Ranks, and how they exchange.
 class CollectivesTest : public testing::TestWithParam<std::tuple<int, Kind>> {
@@ -54,7 +54,7 @@ class CollectivesTest : public testing::TestWithParam<std::tuple<int, Kind>> {
       std::unique_ptr<TcpBackend> backend;
       TFDEAR_RETURN_IF_ERROR(
           TcpBackend::Create(rank, size, timeout, std::move(sockets[rank]), &backend));
-      backend->set_direct_ranks(kind() == Kind::kRing ? 0 : kind() == Kind::kHalving ? 1 : 8);
+      backend->set_direct_ranks(kind() == Kind::kRing ? 0 : kind() == Kind::kRecursive ? 1 : 8);
       if (segment_bytes > 0) backend->set_segment_bytes(segment_bytes);
       *result = std::move(backend);
       return Status();
@@ -294,7 +294,8 @@ TEST_P(CollectivesTest, ResultsAreTheSameBitsOnAllRanksAndByBothRoutes) {
 // What lets results not depend on how tensors are put into buckets.
 TEST_P(CollectivesTest, SumsInTheOrderOfTheRanks) {
   if (kind() == Kind::kRing) GTEST_SKIP() << "rings start behind the shard's owner";
-  if (kind() == Kind::kHalving) GTEST_SKIP() << "its order is shown by halving_doubling_test.cc";
+  if (kind() == Kind::kRecursive)
+    GTEST_SKIP() << "its order is shown by recursive_exchange_test.cc";
   RunRanks(size(), [&](std::unique_ptr<CollectiveBackend> backend) {
     const std::vector<float> of_rank = {1e8f, 3.7f, -1e8f, 0.3f};
     float expected = of_rank[0];
@@ -407,8 +408,9 @@ TEST_P(CollectivesTest, ManyRandomCollectives) {
 INSTANTIATE_TEST_SUITE_P(Direct, CollectivesTest,
                          testing::Combine(testing::Values(1, 2, 3, 4),
                                           testing::Values(Kind::kDirect)));
-INSTANTIATE_TEST_SUITE_P(Halving, CollectivesTest,
-                         testing::Combine(testing::Values(2, 4), testing::Values(Kind::kHalving)));
+INSTANTIATE_TEST_SUITE_P(Recursive, CollectivesTest,
+                         testing::Combine(testing::Values(2, 4),
+                                          testing::Values(Kind::kRecursive)));
 INSTANTIATE_TEST_SUITE_P(Ring, CollectivesTest,
                          testing::Combine(testing::Values(2, 3, 4), testing::Values(Kind::kRing)));
 INSTANTIATE_TEST_SUITE_P(SharedMemory, CollectivesTest,

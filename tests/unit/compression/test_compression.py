@@ -3,10 +3,11 @@
 
 import pytest
 
+from tfdear import cost_model
 from tfdear.compression import MSTopK
 from tfdear.engine import plan as engine_plan
 from tfdear.job import options
-from tfdear.planning import cost_model, schedules
+from tfdear.planning import schedules
 from tfdear.planning.trace import Layer, Trace
 
 SLOW = cost_model.ring(2, alpha=1e-4, beta=8e-8)  # 100 Mbit/s.

@@ -6,9 +6,9 @@ import random
 import planning_instances
 import pytest
 
-from tfdear import fusion, simulator
+from tfdear import cost_model, fusion, simulator
 from tfdear.measure import layer_times
-from tfdear.planning import cost_model, schedules
+from tfdear.planning import schedules
 from tfdear.planning.trace import Layer, Trace
 
 COSTS = cost_model.ring(4, alpha=5e-5, beta=8e-9)

@@ -3,10 +3,10 @@
 
 import pytest
 
-from tfdear import fusion
+from tfdear import cost_model, fusion
 from tfdear.fusion import planner
 from tfdear.job import options
-from tfdear.planning import cost_model, schedules
+from tfdear.planning import schedules
 from tfdear.planning.trace import Layer, Trace
 
 TRACE = Trace("small", tuple(Layer(f"layer {i}", 1 << 20, 0.001, 0.002) for i in range(12)))

@@ -2,8 +2,8 @@
 import dataclasses
 import json
 
+from tfdear import cost_model
 from tfdear.job import table_costs
-from tfdear.planning import cost_model
 
 
 def test_all_ranks_choose_by_the_costs_of_one_and_the_least_memory():

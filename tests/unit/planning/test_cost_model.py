@@ -2,12 +2,13 @@
 import numpy as np
 import pytest
 
-from tfdear.planning import cost_model
+from tfdear import cost_model
 from tfdear.planning.cost_model import LinearCost
 
 ALGORITHMS = [
     cost_model.ring,
     cost_model.recursive_halving,
+    cost_model.recursive_exchange,
     cost_model.double_binary_trees,
 ]
 SIZES = [2**exponent for exponent in range(10, 25, 2)]
@@ -78,6 +79,20 @@ def test_values_of_the_table():
     trees = cost_model.double_binary_trees(workers, alpha, beta, gamma).all_reduce
     assert trees.a == 2 * 3 * alpha
     assert trees.b == pytest.approx(beta + gamma)
+
+
+def test_recursive_exchange_has_a_round_for_each_factor():
+    def rounds(workers):
+        return cost_model.recursive_exchange(workers, alpha=1.0, beta=0.0).all_gather.a
+
+    assert [rounds(workers) for workers in (1, 2, 3, 7, 8)] == [0, 1, 1, 1, 1]
+    assert {workers: rounds(workers) for workers in (9, 16, 42, 1000)} == {
+        9: 2,
+        16: 4,
+        42: 3,
+        1000: 6,
+    }
+    assert {workers: rounds(workers) for workers in (11, 26, 997)} == {11: 10, 26: 25, 997: 996}
 
 
 def test_hierarchical_is_a_ring_where_there_is_one_level():

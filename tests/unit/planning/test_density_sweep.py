@@ -1,7 +1,8 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from tfdear.planning import cost_model, density_sweep
+from tfdear import cost_model
+from tfdear.planning import density_sweep
 from tfdear.planning.embedding_costs import ExchangeCosts
 
 

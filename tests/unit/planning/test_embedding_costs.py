@@ -3,7 +3,7 @@ import dataclasses
 
 import pytest
 
-from tfdear.planning import cost_model
+from tfdear import cost_model
 from tfdear.planning.embedding_costs import (
     ExchangeCosts,
     TableTraffic,

@@ -9,8 +9,8 @@ import time
 import planning_instances
 import pytest
 
-from tfdear import fusion, simulator
-from tfdear.planning import cost_model, optimal_buckets, plan_search, schedules
+from tfdear import cost_model, fusion, simulator
+from tfdear.planning import optimal_buckets, plan_search, schedules
 from tfdear.planning.alignment_bound import can_fit
 from tfdear.planning.least_time import LeastTime
 from tfdear.planning.optimal_buckets import Sums

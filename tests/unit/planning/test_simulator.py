@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from tfdear import fusion, simulator
+from tfdear import cost_model, fusion, simulator
 from tfdear.commands import main as cli
-from tfdear.planning import cost_model, schedules
+from tfdear.planning import schedules
 from tfdear.planning.trace import Layer, Trace
 
 _SWEEP = [2**exponent for exponent in range(2, 12)]

@@ -1,7 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from tfdear.planning import cost_model
+from tfdear import cost_model
 from tfdear.planning.table_choice import NEVER_SUM, TableChoice
 
 _GIGABYTE = 1 << 30

@@ -1,9 +1,9 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#include "custom_ops/engine/collectives/halving_doubling.h"
+#include "custom_ops/engine/collectives/recursive_exchange.h"
 
 #include <sys/resource.h>
 
-#include <cmath>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -49,28 +49,25 @@ void AllowManyFiles() {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
-// Calls `body(halving, open, rank)` on ranks that are threads; `open` gives a channel for the next
+// Calls `body(exchange, open, rank)` on ranks that are threads; `open` gives a channel for the next
 // collective.
 using Open = std::function<std::unique_ptr<Channel>()>;
-void RunRounds(int size,
-               const std::function<void(const HalvingDoubling&, const Open&, int)>& body) {
+void RunRounds(int size, const std::function<void(RecursiveExchange*, const Open&, int)>& body) {
   std::vector<Sockets> sockets = ConnectAll(size);
   RunThreads(size, [&](int rank) {
     std::unique_ptr<TcpTransport> transport;
     TFDEAR_EXPECT_OK(
         TcpTransport::Create(rank, size, kTestTimeout, std::move(sockets[rank]), &transport));
     uint64_t sequence = 0;
+    RecursiveExchange exchange(rank, size);
     body(
-        HalvingDoubling(rank, size),
-        [&] { return transport->Open("test", Signature("x"), sequence++, 0); }, rank);
+        &exchange, [&] { return transport->Open("test", Signature("x"), sequence++, 0); }, rank);
   });
 }
 
-int Rounds(int size) { return static_cast<int>(std::log2(size)); }
-
-TEST(HalvingDoubling, SumsAndGathersForAnyNumberOfRanks) {
-  for (int size : {1, 2, 3, 4, 5, 6, 7, 8, 9}) {
-    RunRounds(size, [&](const HalvingDoubling& halving, const Open& open, int rank) {
+TEST(RecursiveExchange, SumsAndGathersForAnyNumberOfRanks) {
+  for (int size : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 15}) {
+    RunRounds(size, [&](RecursiveExchange* exchange, const Open& open, int rank) {
       for (DataType type : AllDataTypes()) {
         for (size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{1000}, size_t{10007}}) {
           for (size_t segment_bytes : {size_t{64}, size_t{1} << 20}) {
@@ -88,7 +85,7 @@ TEST(HalvingDoubling, SumsAndGathersForAnyNumberOfRanks) {
               return sum;
             });
             TFDEAR_EXPECT_OK(
-                halving.ReduceScatter(open().get(), data.data(), shards, type, segment_bytes));
+                exchange->ReduceScatter(open().get(), data.data(), shards, type, segment_bytes));
             const Range own = shards[rank];
             ASSERT_EQ(std::string(data.data() + own.begin, own.size()),
                       std::string(total.data() + own.begin, own.size()));
@@ -96,9 +93,9 @@ TEST(HalvingDoubling, SumsAndGathersForAnyNumberOfRanks) {
             for (size_t i = 0; i < data.size(); ++i) {
               if (i < own.begin || i >= own.end) data[i] = 77;
             }
-            TFDEAR_EXPECT_OK(halving.AllGather(open().get(), data.data(), shards, segment_bytes));
+            TFDEAR_EXPECT_OK(exchange->AllGather(open().get(), data.data(), shards, segment_bytes));
             ASSERT_EQ(data, total);
-            TFDEAR_EXPECT_OK(halving.AllReduce(open().get(), small.data(), shards, type));
+            TFDEAR_EXPECT_OK(exchange->AllReduce(open().get(), small.data(), shards, type));
             ASSERT_EQ(small, total);
           }
         }
@@ -108,12 +105,12 @@ TEST(HalvingDoubling, SumsAndGathersForAnyNumberOfRanks) {
 }
 
 // [Note: order of the sums]
-TEST(HalvingDoubling, BitsDependOnNeitherTheShardsNorTheRank) {
+TEST(RecursiveExchange, BitsDependOnNeitherTheShardsNorTheRank) {
   constexpr size_t kCount = 300;
   constexpr size_t kBytes = kCount * sizeof(float);
-  for (int size : {3, 4, 6, 8, 11}) {
+  for (int size : {3, 4, 6, 8, 11, 12, 15}) {
     std::vector<std::vector<float>> sums(size);
-    RunRounds(size, [&](const HalvingDoubling& halving, const Open& open, int rank) {
+    RunRounds(size, [&](RecursiveExchange* exchange, const Open& open, int rank) {
       auto values = [&] {
         std::vector<float> data(kCount);
         for (size_t i = 0; i < kCount; ++i)
@@ -129,15 +126,15 @@ TEST(HalvingDoubling, BitsDependOnNeitherTheShardsNorTheRank) {
         layouts[2][other] = {shard.begin * sizeof(float), shard.end * sizeof(float)};
       }
       std::vector<float> data = values();
-      TFDEAR_EXPECT_OK(halving.AllReduce(open().get(), reinterpret_cast<char*>(data.data()),
-                                         layouts[2], DataType::kFloat32));
+      TFDEAR_EXPECT_OK(exchange->AllReduce(open().get(), reinterpret_cast<char*>(data.data()),
+                                           layouts[2], DataType::kFloat32));
       sums[rank] = data;
       for (const auto& shards : layouts) {
         std::vector<float> again = values();
         char* const bytes = reinterpret_cast<char*>(again.data());
         TFDEAR_EXPECT_OK(
-            halving.ReduceScatter(open().get(), bytes, shards, DataType::kFloat32, 256));
-        TFDEAR_EXPECT_OK(halving.AllGather(open().get(), bytes, shards, 256));
+            exchange->ReduceScatter(open().get(), bytes, shards, DataType::kFloat32, 256));
+        TFDEAR_EXPECT_OK(exchange->AllGather(open().get(), bytes, shards, 256));
         EXPECT_EQ(std::memcmp(bytes, data.data(), kBytes), 0) << size << " ranks";
       }
     });
@@ -145,43 +142,46 @@ TEST(HalvingDoubling, BitsDependOnNeitherTheShardsNorTheRank) {
   }
 }
 
-// What a rank waits for, one after another: log2(P) messages, and two more where it folds.
-TEST(HalvingDoubling, ASmallSumOfManyRanksTakesOneMessageARound) {
+// What a rank waits for: log2(P) messages where all factors are 2, at most 2 log2(P) where they are
+// 2, 3 and 5, and two more where some ranks fold.
+TEST(RecursiveExchange, ASmallSumOfManyRanksTakesFewMessages) {
   AllowManyFiles();
-  for (int size : {17, 64}) {
-    RunRounds(size, [&](const HalvingDoubling& halving, const Open& open, int rank) {
+  for (const auto& [size, most] : std::map<int, int>{{17, 4 + 1}, {60, 2 + 2 + 4}, {64, 6}}) {
+    RunRounds(size, [&, size = size, most = most](RecursiveExchange* exchange, const Open& open,
+                                                  int rank) {
       const auto opened = open();
       CountingChannel channel(opened.get());
       int64_t value = rank;
       std::vector<Range> shards(size, Range{8, 8});
       shards[0] = {0, 8};
       TFDEAR_EXPECT_OK(
-          halving.AllReduce(&channel, reinterpret_cast<char*>(&value), shards, DataType::kInt64));
+          exchange->AllReduce(&channel, reinterpret_cast<char*>(&value), shards, DataType::kInt64));
       EXPECT_EQ(value, size * (size - 1) / 2);
-      const int fold = HalvingDoubling::IsPowerOfTwo(size) ? 0 : 1;
-      EXPECT_LE(channel.receives, Rounds(size) + fold);
-      EXPECT_LE(channel.sends, Rounds(size) + fold);
+      EXPECT_LE(channel.receives, most);
+      EXPECT_LE(channel.sends, most);
     });
   }
 }
 
-// Bytes of a power of two are those of a ring: (P - 1) / P of the data in each half.
-TEST(HalvingDoubling, SendsNoMoreThanARing) {
-  constexpr size_t kCount = 16000;
-  RunRanks(16, [&](std::unique_ptr<TcpBackend> backend) {
-    std::vector<float> data(kCount, 1);
-    uint64_t before = backend->bytes_sent();
-    auto sent = [&] {
-      return backend->bytes_sent() - std::exchange(before, backend->bytes_sent());
-    };
-    const Signature name("x");
-    TFDEAR_EXPECT_OK(backend->ReduceScatter(data.data(), kCount, DataType::kFloat32, name, 0));
-    EXPECT_EQ(sent(), kCount * sizeof(float) * 15 / 16);
-    TFDEAR_EXPECT_OK(backend->AllGather(data.data(), kCount, DataType::kFloat32, name, 1));
-    EXPECT_EQ(sent(), kCount * sizeof(float) * 15 / 16);
-    EXPECT_EQ(data, std::vector<float>(kCount, 16));
-    TFDEAR_EXPECT_OK(backend->Barrier(name, 2));
-  });
+// Without a fold bytes are those of a ring: (P - 1) / P of the data in each half.
+TEST(RecursiveExchange, SendsNoMoreThanARing) {
+  for (int size : {9, 12, 14, 15, 16}) {
+    const size_t count = 2000 * size;
+    RunRanks(size, [&](std::unique_ptr<TcpBackend> backend) {
+      std::vector<float> data(count, 1);
+      uint64_t before = backend->bytes_sent();
+      auto sent = [&] {
+        return backend->bytes_sent() - std::exchange(before, backend->bytes_sent());
+      };
+      const Signature name("x");
+      TFDEAR_EXPECT_OK(backend->ReduceScatter(data.data(), count, DataType::kFloat32, name, 0));
+      EXPECT_EQ(sent(), 2000 * sizeof(float) * (size - 1));
+      TFDEAR_EXPECT_OK(backend->AllGather(data.data(), count, DataType::kFloat32, name, 1));
+      EXPECT_EQ(sent(), 2000 * sizeof(float) * (size - 1));
+      EXPECT_EQ(data, std::vector<float>(count, size));
+      TFDEAR_EXPECT_OK(backend->Barrier(name, 2));
+    });
+  }
 }
 
 }  // namespace
