@@ -86,7 +86,7 @@ def check_planned(schedule, instances):
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", schedules.SCHEDULES)
 def test_planned_equals_exhaustive_search(schedule):
-    check_planned(schedule, 300)
+    check_planned(schedule, 100)
 
 
 @pytest.mark.long
