@@ -51,7 +51,7 @@ Status Engine::Start(const Options& options,
   auto& gradients = lanes_[static_cast<int>(LaneKind::kGradients)];
   auto memory = gradients == nullptr ? nullptr : gradients->group()->fusion_memory();
   if (memory != nullptr) {
-    group_pool_ = std::make_shared<FusionBufferPool>(FusionBufferPool::kMaxIdleBytes, memory);
+    group_pool_ = std::make_shared<FusionBufferPool>(FusionBufferPool::kLeastIdleBytes, memory);
   }
   return Status();
 }

@@ -34,7 +34,7 @@ class EngineRank {
       : size_(backend->size()), lane_(kind, MakeGroup(std::move(backend))) {
     auto memory = lane_.group()->fusion_memory();
     if (memory == nullptr) return;
-    group_pool_ = std::make_shared<FusionBufferPool>(FusionBufferPool::kMaxIdleBytes, memory);
+    group_pool_ = std::make_shared<FusionBufferPool>(FusionBufferPool::kLeastIdleBytes, memory);
   }
 
   int rank() { return lane_.group()->rank(); }

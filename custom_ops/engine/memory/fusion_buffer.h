@@ -47,12 +47,15 @@ class FusionBuffer {
 // embedding, which differ from step to step, find a buffer too. Thread safe.
 class FusionBufferPool : public std::enable_shared_from_this<FusionBufferPool> {
  public:
-  // Holds two steps of a large language model.
-  static constexpr size_t kMaxIdleBytes = size_t{1} << 30;
+  // A job of any size may keep so much.
+  static constexpr size_t kLeastIdleBytes = size_t{1} << 30;
+  // Many steps of any model.
+  static constexpr int kTakesOfWindow = 4096;
 
-  // `max_idle_bytes`: memory that may lie idle; past it the buffers that lay idle longest are
-  // freed. `memory`: null for the heap.
-  explicit FusionBufferPool(size_t max_idle_bytes = kMaxIdleBytes,
+  // `least_idle_bytes`: memory that may lie idle, or as much as was in use at one time lately, if
+  // that is more: what a step needed the next one needs again. Past it the buffers that lay idle
+  // longest are freed. `memory`: null for the heap.
+  explicit FusionBufferPool(size_t least_idle_bytes = kLeastIdleBytes,
                             std::shared_ptr<FusionMemory> memory = nullptr);
 
   const std::shared_ptr<FusionMemory>& memory() const { return memory_; }
@@ -72,13 +75,18 @@ class FusionBufferPool : public std::enable_shared_from_this<FusionBufferPool> {
   IdleList KeepLocked(FusionBuffer* buffer) TFDEAR_REQUIRES(mutex_);
   void Free(FusionBuffer* buffer);
 
-  const size_t max_idle_bytes_;
+  const size_t least_idle_bytes_;
   const std::shared_ptr<FusionMemory> memory_;
   mutable Mutex mutex_;
   IdleList lent_ TFDEAR_GUARDED_BY(mutex_);  // Returned here, but other ranks still read them.
   IdleList idle_ TFDEAR_GUARDED_BY(mutex_);  // The one returned last is in front.
   std::multimap<size_t, IdleList::iterator> by_capacity_ TFDEAR_GUARDED_BY(mutex_);
   size_t idle_bytes_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  size_t bytes_in_use_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  // In this window of kTakesOfWindow calls of Take(), and in the one before.
+  size_t most_in_use_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  size_t most_in_use_before_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  int takes_ TFDEAR_GUARDED_BY(mutex_) = 0;
   int64_t allocations_ TFDEAR_GUARDED_BY(mutex_) = 0;
 };
 

@@ -98,13 +98,23 @@ TEST(FusionBufferPool, IdleMemoryIsBounded) {
   constexpr size_t kIdle = 10000;
   auto pool = std::make_shared<FusionBufferPool>(kIdle);
   EXPECT_EQ(pool->idle_bytes(), 0u);
-  Take(pool, kIdle * 10);
-  EXPECT_EQ(pool->idle_bytes(), 0u) << "larger than all that may lie idle";
-  std::vector<std::shared_ptr<FusionBuffer>> held;
-  for (int i = 0; i < 100; ++i) held.push_back(Take(pool, 1000));
-  held.clear();
+  for (size_t size = 1000; size < 8000; size += 500) Take(pool, size);
   EXPECT_LE(pool->idle_bytes(), kIdle);
   EXPECT_GE(pool->idle_bytes(), kIdle / 2);
+}
+
+TEST(FusionBufferPool, WhatAStepHasInUseAtOneTimeStays) {
+  constexpr size_t kIdle = 10000;
+  auto pool = std::make_shared<FusionBufferPool>(kIdle);
+  for (int step = 0; step < 3; ++step) {
+    std::vector<std::shared_ptr<FusionBuffer>> buckets;
+    for (int i = 0; i < 100; ++i) buckets.push_back(Take(pool, 1024));
+  }
+  EXPECT_EQ(pool->allocations(), 100);
+  EXPECT_EQ(pool->idle_bytes(), 100u * 1024);
+  // Not for ever.
+  for (int i = 0; i < 2 * FusionBufferPool::kTakesOfWindow; ++i) Take(pool, 1024);
+  EXPECT_LE(pool->idle_bytes(), kIdle);
 }
 
 TEST(FusionBufferPool, BufferOutlivesItsPool) {
