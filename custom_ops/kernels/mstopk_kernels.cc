@@ -9,8 +9,8 @@
 #include "custom_ops/engine/compression/bisection_top_k.h"
 #include "custom_ops/engine/compression/top_k.h"
 #include "custom_ops/kernels/conversions.h"
+#include "custom_ops/kernels/device_threads.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/platform/threadpool.h"
 
 namespace tfdear {
 namespace {
@@ -18,17 +18,6 @@ namespace {
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-
-const tensorflow::DeviceBase::CpuWorkerThreads& WorkersOf(OpKernelContext* context) {
-  return *context->device()->tensorflow_cpu_worker_threads();
-}
-
-ParallelFor OnDevice(OpKernelContext* context) {
-  const auto& workers = WorkersOf(context);
-  return ParallelForOn(workers.num_threads, [pool = workers.workers](auto helper) {
-    pool->Schedule(std::move(helper));
-  });
-}
 
 // k and room for the selected elements; null pointers if k is wrong.
 struct Selection {

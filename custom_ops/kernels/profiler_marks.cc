@@ -38,6 +38,8 @@ Labels LabelsOf(EventKind kind) {
       return {"layout", "buckets"};
     case EventKind::kCollective:
       return {"lane", nullptr};
+    case EventKind::kSelection:
+      return {"bucket", "elements"};
     case EventKind::kEmbeddingSplit:
       return {"next", "ids"};
     case EventKind::kWait:

@@ -4,6 +4,7 @@
 #include "custom_ops/engine/engine.h"
 #include "custom_ops/kernels/cancellable.h"
 #include "custom_ops/kernels/conversions.h"
+#include "custom_ops/kernels/device_threads.h"
 #include "custom_ops/kernels/ticket.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -61,7 +62,8 @@ class ContributeOp : public OfTensor<tensorflow::OpKernel> {
     const Tensor& tensor = context->input(1);
     const double weight = context->input(2).scalar<double>()();
     OP_REQUIRES_OK(context, ToAbsl(reduction->Contribute(index_, tensor.tensor_data().data(),
-                                                         ToEngine(tensor.shape()), weight)));
+                                                         ToEngine(tensor.shape()), weight,
+                                                         OnDevice(context))));
   }
 };
 

@@ -22,6 +22,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/platform/cpu_info.h"
 #include "tensorflow/core/platform/threadpool.h"
 
 namespace tfdear {
@@ -35,11 +36,13 @@ using tensorflow::Tensor;
 // Threads of their own for updates: not those that move bytes, which must keep the line busy, and
 // not TensorFlow's, which may all be in the next forward pass. The first call must come from a
 // thread of ordinary priority, which they inherit: those that move bytes go before them. An idle
-// one sleeps at once: looking for work for a while would take processors from the next pass.
+// one sleeps at once: looking for work for a while would take processors from the next pass. As
+// many as a quarter of the processors: updates pass over memory, which few threads can fill.
 tensorflow::thread::ThreadPool* UpdateThreads() {
+  static const int number = std::clamp(tensorflow::port::MaxParallelism() / 4, 2, 8);
   // The longest name that a thread can show, after the prefix that TensorFlow adds.
   static auto* threads = new tensorflow::thread::ThreadPool(
-      tensorflow::Env::Default(), tensorflow::ThreadOptions(), "dear_updates", 2,
+      tensorflow::Env::Default(), tensorflow::ThreadOptions(), "dear_updates", number,
       /*low_latency_hint=*/false);
   return threads;
 }

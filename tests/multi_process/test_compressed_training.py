@@ -96,6 +96,7 @@ def test_phases_run_where_they_belong(tmp_path, model):
         assert len(steps) == len(plans) == 20
         buckets = json.loads(str(report["buckets"]))
         bucket_of_tensor = {t: number for number, bucket in enumerate(buckets) for t in bucket}
+        hidden = 0
         for step in steps:
             exchanged = {bucket: end for _, end, bucket in step["sparse_exchange"]}
             scattered = {bucket: end for _, end, bucket in step["intra_reduce_scatter"]}
@@ -103,6 +104,18 @@ def test_phases_run_where_they_belong(tmp_path, model):
             assert exchanged.keys() == scattered.keys() == gathered.keys()
             for bucket, end in exchanged.items():
                 assert scattered[bucket] <= end <= gathered[bucket]
+            selected = {bucket: (begin, end) for begin, end, bucket in step["selection"]}
+            assert selected.keys() == exchanged.keys()
+            for bucket, (begin, end) in selected.items():
+                assert scattered[bucket] <= begin <= end <= exchanged[bucket]
+            # The line is not idle while the next bucket's elements are selected.
+            hidden += sum(
+                selected[other][0] < exchanged[bucket]
+                for begin, _, bucket in step["sparse_exchange"]
+                for other in selected.keys() - {bucket}
+                if selected[other][1] > begin
+            )
+        assert hidden
         # When buckets are ready, after the begin of the backward pass, as a rule: in single steps a
         # busy machine stops a rank for a while.
         times = collections.defaultdict(list)

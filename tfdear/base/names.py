@@ -112,7 +112,8 @@ TABLE_SPLIT = "embedding_split"
 DATA_EVENTS = ("data_read", "data_prepare", "data_fetch", "data_serve", "data_wait")
 # A step of a plan is an event of its own kind.
 EVENT_KINDS = (
-    *("contribute", "collective", "update", "await", "read", "step", "norms", "forward"),
+    *("contribute", "collective", "update", "await", "read", "step", "norms"),
+    *("selection", "forward"),
     *(*TABLE_EXCHANGES, "row_update", TABLE_SPLIT, "wait"),
     *DATA_EVENTS,
     *(kind.name for kind in STEP_KINDS),

@@ -26,9 +26,7 @@ size_t ElementsToSelect(double density, size_t count, int shards, size_t shard_s
   return std::min(shard_size, static_cast<size_t>(std::max(wanted, 1.0)));
 }
 
-Status SparseExchange::Run(CollectiveBackend* backend, float* data, size_t count, size_t k,
-                           const Signature& signature, uint64_t sequence, size_t* bytes) {
-  if (count == 0) return Status();
+Status SparseExchange::Prepare(float* data, size_t count, size_t k, int member, int members) {
   if (count > std::numeric_limits<uint32_t>::max()) {
     return InvalidArgument(
         "a bucket of ", count,
@@ -42,9 +40,39 @@ Status SparseExchange::Run(CollectiveBackend* backend, float* data, size_t count
       for (size_t i = 0; i < count; ++i) velocity[i] = options_.momentum * velocity[i] + data[i];
     }
   }
-  TFDEAR_RETURN_IF_ERROR(options_.kind == ExchangeKind::kReduce
-                             ? Reduce(backend, data, count, k, signature, sequence, bytes)
-                             : AllGather(backend, data, count, k, signature, sequence, bytes));
+  const bool reduces = options_.kind == ExchangeKind::kReduce;
+  const std::vector<Range> regions =
+      reduces ? ShardsOf(count, members) : std::vector<Range>{{0, count}};
+  // One more for the sums.
+  while (selectors_.size() <= regions.size()) selectors_.push_back(std::make_unique<TopK>());
+  payload_.clear();
+  payload_bytes_.clear();
+  for (size_t region = 0; region < regions.size(); ++region) {
+    const size_t before = payload_.size();
+    Select(selectors_[region].get(), data, regions[region],
+           reduces ? ShareOf(count, k, static_cast<int>(region), members) : k);
+    Encode(regions[region], &payload_);
+    payload_bytes_.push_back(payload_.size() - before);
+  }
+  std::memset(data, 0, count * sizeof(float));
+  prepared_ = true;
+  return Status();
+}
+
+Status SparseExchange::Run(CollectiveBackend* backend, float* data, size_t count, size_t k,
+                           const Signature& signature, uint64_t sequence, size_t* bytes) {
+  if (count == 0) return Status();
+  if (!prepared_) {
+    TFDEAR_RETURN_IF_ERROR(Prepare(data, count, k, backend->rank(), backend->size()));
+  }
+  prepared_ = false;
+  if (options_.kind == ExchangeKind::kReduce) {
+    TFDEAR_RETURN_IF_ERROR(Reduce(backend, data, count, k, signature, sequence, bytes));
+  } else {
+    *bytes += payload_.size();
+    const std::vector<Range> all(backend->size(), Range{0, count});
+    TFDEAR_RETURN_IF_ERROR(GatherAndAdd(backend, data, all, signature, sequence));
+  }
   if (options_.optimizer_has_momentum) FreeOfMomentum(data, count);
   return Status();
 }
@@ -84,40 +112,20 @@ void SparseExchange::Flush(float* data, size_t count, int members) {
   last_sum.clear();
 }
 
-Status SparseExchange::AllGather(CollectiveBackend* backend, float* data, size_t count, size_t k,
-                                 const Signature& signature, uint64_t sequence, size_t* bytes) {
-  if (selectors_.empty()) selectors_.push_back(std::make_unique<TopK>());
-  const Range all{0, count};
-  Select(selectors_[0].get(), data, all, k);
-  payload_.clear();
-  Encode(all, &payload_);
-  *bytes += payload_.size();
-  std::memset(data, 0, count * sizeof(float));
-  return GatherAndAdd(backend, data, std::vector<Range>(backend->size(), all), signature, sequence);
+size_t SparseExchange::ShareOf(size_t count, size_t k, int member, int members) {
+  const size_t share = std::max<size_t>(1, ShardOf(k, member, members).size());
+  return std::min(ShardOf(count, member, members).size(), share);
 }
 
 Status SparseExchange::Reduce(CollectiveBackend* backend, float* data, size_t count, size_t k,
                               const Signature& signature, uint64_t sequence, size_t* bytes) {
   const int members = backend->size();
   const std::vector<Range> regions = ShardsOf(count, members);
-  while (selectors_.size() <= static_cast<size_t>(members)) {
-    selectors_.push_back(std::make_unique<TopK>());
-  }
-  auto share = [&](int member) {
-    return std::min(regions[member].size(),
-                    std::max<size_t>(1, ShardOf(k, member, members).size()));
-  };
+  const size_t selected = ShareOf(count, k, backend->rank(), members);
   // To the owners.
-  std::vector<size_t> send_bytes(members), receive_bytes;
-  std::vector<int64_t> send_sizes(members), receive_sizes(members);
-  payload_.clear();
-  for (int member = 0; member < members; ++member) {
-    const size_t before = payload_.size();
-    Select(selectors_[member].get(), data, regions[member], share(member));
-    Encode(regions[member], &payload_);
-    send_bytes[member] = payload_.size() - before;
-    send_sizes[member] = static_cast<int64_t>(send_bytes[member]);
-  }
+  const std::vector<size_t> send_bytes = payload_bytes_;
+  std::vector<int64_t> send_sizes(send_bytes.begin(), send_bytes.end()), receive_sizes(members);
+  std::vector<size_t> receive_bytes;
   *bytes += payload_.size() - send_bytes[backend->rank()];
   const std::vector<size_t> word(members, sizeof(int64_t));
   TFDEAR_RETURN_IF_ERROR(backend->AllToAllV(send_sizes.data(), word, receive_sizes.data(), word,
@@ -125,14 +133,12 @@ Status SparseExchange::Reduce(CollectiveBackend* backend, float* data, size_t co
                                             sequence));
   const Range own = regions[backend->rank()];
   const std::vector<Range> owns(members, own);
-  TFDEAR_RETURN_IF_ERROR(Expect(receive_sizes, share(backend->rank()), owns, &receive_bytes));
+  TFDEAR_RETURN_IF_ERROR(Expect(receive_sizes, selected, owns, &receive_bytes));
   TFDEAR_RETURN_IF_ERROR(backend->AllToAllV(payload_.data(), send_bytes, received_.data(),
                                             receive_bytes,
                                             Signature(signature.text() + " to owners"), sequence));
-  std::memset(data, 0, count * sizeof(float));
   TFDEAR_RETURN_IF_ERROR(DecodeAndAdd(receive_bytes, owns, data));
   // From the owners. The sums need no feedback of their own: what is left goes to the residual.
-  const size_t selected = share(backend->rank());
   float* const sum = data + own.begin;
   Largest(selectors_[members].get(), sum, own.size(), selected);
   if (options_.error_feedback) {

@@ -72,6 +72,11 @@ class SparseExchange {
   Status Run(CollectiveBackend* backend, float* data, size_t count, size_t k,
              const Signature& signature, uint64_t sequence, size_t* bytes);
 
+  // The part of Run() that needs nobody else, if it should be done before: what is to be sent is
+  // selected and coded, and `data` is free of it. The Run() that follows has the same arguments.
+  // `member`: the place of this rank among `members`.
+  Status Prepare(float* data, size_t count, size_t k, int member, int members);
+
   // Goes on with other options; forgets what they do not hold back.
   void Use(const SparseExchangeOptions& options);
 
@@ -94,10 +99,10 @@ class SparseExchange {
   // Takes away what the optimizer's momentum will add.
   void FreeOfMomentum(float* data, size_t count);
 
-  Status AllGather(CollectiveBackend* backend, float* data, size_t count, size_t k,
-                   const Signature& signature, uint64_t sequence, size_t* bytes);
   Status Reduce(CollectiveBackend* backend, float* data, size_t count, size_t k,
                 const Signature& signature, uint64_t sequence, size_t* bytes);
+  // The largest elements of one region that it gets of each member.
+  static size_t ShareOf(size_t count, size_t k, int member, int members);
 
   void Largest(TopK* selector, const float* x, size_t count, size_t k);
   // Selects from data[range] with what was held back there; indices count from range.begin.
@@ -120,7 +125,9 @@ class SparseExchange {
   std::vector<uint32_t> indices_;
   std::vector<float> decoded_values_;
   std::vector<uint32_t> decoded_indices_;
+  bool prepared_ = false;
   std::vector<char> payload_;
+  std::vector<size_t> payload_bytes_;  // Of each region, where there are several.
   std::vector<char> received_;
 };
 

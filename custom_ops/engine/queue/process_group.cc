@@ -54,6 +54,7 @@ void ProcessGroup::Close() {
     all_started_ = true;
   }
   changed_.notify_all();
+  if (preparation_thread_.joinable()) preparation_thread_.join();
   if (completion_thread_.joinable()) completion_thread_.join();
   std::shared_ptr<CollectiveBackend> closed;  // Freed without the mutex.
   {
@@ -64,15 +65,29 @@ void ProcessGroup::Close() {
 }
 
 std::shared_ptr<Work> ProcessGroup::Run(SignaturePtr signature, Body body,
-                                        std::shared_ptr<Work> after) {
+                                        std::shared_ptr<Work> after, Preparation preparation) {
   auto work = std::make_shared<Work>();
   Status refused;
   {
     MutexLock lock(mutex_);
     refused = cause_;
     if (refused.ok()) {
-      queue_.push_back(std::make_shared<Entry>(
-          Entry{std::move(signature), std::move(body), work, std::move(after), next_sequence_++}));
+      auto entry = std::make_shared<Entry>();
+      entry->signature = std::move(signature);
+      entry->body = std::move(body);
+      entry->work = work;
+      entry->after = std::move(after);
+      entry->sequence = next_sequence_++;
+      if (preparation != nullptr) {
+        entry->preparation = std::move(preparation);
+        entry->prepared = std::make_shared<Work>();
+        unprepared_.push_back(entry);
+        if (!preparation_thread_.joinable()) {
+          const ScopedHelperThreadSignals signals;
+          preparation_thread_ = std::thread(&ProcessGroup::PreparationLoop, this);
+        }
+      }
+      queue_.push_back(std::move(entry));
     }
   }
   if (!refused.ok()) {
@@ -105,7 +120,7 @@ void ProcessGroup::Loop() {
     while (queue_.empty() ? !stopping_ : started_.size() >= kMostInFlight) lock.Wait(&changed_);
     if (queue_.empty()) return;
     Status status;
-    if (const std::shared_ptr<Work> after = std::move(queue_.front()->after)) {
+    if (const std::shared_ptr<Work> after = queue_.front()->after) {
       // The entry stays in the queue: the group is not idle.
       lock.Unlock();
       status = after->Wait();
@@ -114,6 +129,12 @@ void ProcessGroup::Loop() {
     std::shared_ptr<Entry> entry = std::move(queue_.front());
     queue_.pop_front();
     if (!cause_.ok()) status = cause_;
+    if (!status.ok() && entry->prepared != nullptr) {
+      // It may still use what goes with the entry.
+      lock.Unlock();
+      (void)entry->prepared->Wait();
+      lock.Lock();
+    }
     if (status.ok()) {
       entry->start = Clock::now();
       started_.push_back(entry);
@@ -164,18 +185,44 @@ void ProcessGroup::CompletionLoop() {
   }
 }
 
+// In the order of the queue: a preparation waits only for others before it, and for what its
+// collective waits for anyway.
+void ProcessGroup::PreparationLoop() {
+  RegisterCommunicationThread();
+  const KeepDenormals keep_denormals;
+  MutexLock lock(mutex_);
+  while (true) {
+    while (unprepared_.empty() && !all_started_) lock.Wait(&changed_);
+    if (unprepared_.empty()) return;
+    const std::shared_ptr<Entry> entry = std::move(unprepared_.front());
+    unprepared_.pop_front();
+    lock.Unlock();
+    Status status = entry->after == nullptr ? Status() : entry->after->Wait();
+    if (status.ok()) status = Guarded(*entry, entry->preparation);
+    entry->prepared->Finish(status);
+    lock.Lock();
+  }
+}
+
 Status ProcessGroup::RunEntry(const Entry& entry) {
   Status status;
-  // The engine's own code returns its errors; memory that is gone is told by an exception.
-  try {
-    status = entry.body(backend_.get(), entry.sequence);
-  } catch (const std::bad_alloc&) {
-    status = Status(StatusCode::kResourceExhausted,
-                    entry.signature->text() + ": this rank has no memory left for it");
-  } catch (const std::exception& error) {
-    status = Status(StatusCode::kInternal, entry.signature->text() + ": " + error.what());
+  if (entry.prepared != nullptr) status = entry.prepared->Wait();
+  if (status.ok()) {
+    status = Guarded(entry, [&] { return entry.body(backend_.get(), entry.sequence); });
   }
   return CauseOf(status);
+}
+
+Status ProcessGroup::Guarded(const Entry& entry, const std::function<Status()>& call) {
+  // The engine's own code returns its errors; memory that is gone is told by an exception.
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kResourceExhausted,
+                  entry.signature->text() + ": this rank has no memory left for it");
+  } catch (const std::exception& error) {
+    return Status(StatusCode::kInternal, entry.signature->text() + ": " + error.what());
+  }
 }
 
 // See [Note: root cause].

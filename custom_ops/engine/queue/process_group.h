@@ -39,6 +39,7 @@ namespace tfdear {
 class ProcessGroup {
  public:
   using Body = std::function<Status(CollectiveBackend*, uint64_t sequence)>;
+  using Preparation = std::function<Status()>;
   using SignaturePtr = std::shared_ptr<const Signature>;
 
   // `name`, for messages: "world", "intra_node", "inter_node". `ranks`: the global rank of each
@@ -65,8 +66,14 @@ class ProcessGroup {
   // work of another group that must be over before; if that fails, this work ends with its error
   // and the group goes on. Waiting for it is not part of the collective: Current() does not show
   // it. Two groups must not wait for each other in a circle.
+  //
+  // `preparation`: what the body needs done first and needs no other rank for. It runs, once
+  // `after` is over, on a second thread of the group, while collectives before this one use the
+  // line; one preparation after another, in the order of submission. Its errors count as the
+  // body's.
   std::shared_ptr<Work> Run(SignaturePtr signature, Body body,
-                            std::shared_ptr<Work> after = nullptr);
+                            std::shared_ptr<Work> after = nullptr,
+                            Preparation preparation = nullptr);
 
   // Fails the current and all later work with `cause`; the first cause stays.
   void Abort(const Status& cause);
@@ -110,13 +117,18 @@ class ProcessGroup {
     std::shared_ptr<Work> work;
     std::shared_ptr<Work> after;
     uint64_t sequence = 0;
+    Preparation preparation;
+    std::shared_ptr<Work> prepared;  // Null without one.
     std::chrono::steady_clock::time_point start;
     std::shared_ptr<Work> completion;  // Of the backend, once the body has returned; or null.
   };
 
   void Loop();
   void CompletionLoop();
+  void PreparationLoop();
   Status RunEntry(const Entry& entry);
+  // Calls something of the entry; exceptions become errors.
+  Status Guarded(const Entry& entry, const std::function<Status()>& call);
   Status CauseOf(const Status& error);
   int GlobalRank(int group_rank) const;
 
@@ -135,6 +147,7 @@ class ProcessGroup {
   uint64_t finished_ TFDEAR_GUARDED_BY(mutex_) = 0;
   uint64_t bytes_sent_ TFDEAR_GUARDED_BY(mutex_) = 0;  // By a backend that is gone.
   std::deque<std::shared_ptr<Entry>> started_ TFDEAR_GUARDED_BY(mutex_);  // And not over.
+  std::deque<std::shared_ptr<Entry>> unprepared_ TFDEAR_GUARDED_BY(mutex_);
   std::optional<Status> failure_ TFDEAR_GUARDED_BY(mutex_);
   int failed_peer_ TFDEAR_GUARDED_BY(mutex_) = -1;
   Status cause_ TFDEAR_GUARDED_BY(mutex_);  // why no more work is done; ok while the group works
@@ -142,7 +155,8 @@ class ProcessGroup {
   bool stopping_ TFDEAR_GUARDED_BY(mutex_) = false;
   bool all_started_ TFDEAR_GUARDED_BY(mutex_) = false;
   std::thread thread_;
-  std::thread completion_thread_;  // Of a backend with a queue: waits for what was started.
+  std::thread preparation_thread_;  // Once there was a preparation.
+  std::thread completion_thread_;   // Of a backend with a queue: waits for what was started.
 };
 
 }  // namespace tfdear

@@ -14,6 +14,7 @@ const char* Name(EventKind kind) {
                                            "read",
                                            "step",
                                            "norms",
+                                           "selection",
                                            "forward",
                                            "embedding_ids",
                                            "embedding_vectors",

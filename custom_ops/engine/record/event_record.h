@@ -19,6 +19,7 @@ enum class EventKind : int {
   kRead,              // A read passed: progress of the forward pass.
   kStep,              // A reduction of gradients was opened: its step began. Instantaneous.
   kNorms,             // The norms of a bucket's layers were computed and exchanged.
+  kSelection,         // The elements of a bucket that are sent were selected.
   kForward,           // All that a variable's layer has as input was computed. Instantaneous.
   kEmbeddingIds,      // The ids that the ranks look up were gathered.
   kEmbeddingVectors,  // The vectors of ids came from the ranks that hold them.
@@ -46,10 +47,10 @@ const char* Name(EventKind kind);
 // them had been applied when the read passed. Else `detail` is the payload of a collective in
 // bytes, the bucket of a contribution, how many variables an update writes, the number of buckets
 // of a step, the bytes that this rank read for its part of norms, the ids that were split, the ops
-// that waited, the records or examples that were read, prepared or waited for, the bytes of those
-// that were fetched or served. `computation_us`, for collectives of gradients and for waits:
-// processor time that the process spent on anything but communication meanwhile; for norms: what
-// this rank's part of them took.
+// that waited, the elements that were selected, the records or examples that were read, prepared or
+// waited for, the bytes of those that were fetched or served. `computation_us`, for collectives of
+// gradients and for waits: processor time that the process spent on anything but communication
+// meanwhile; for norms: what this rank's part of them took.
 struct Event {
   EventKind kind;
   int64_t ticket;

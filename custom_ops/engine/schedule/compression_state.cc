@@ -112,6 +112,7 @@ CompressionState::CompressionState(std::vector<TensorSpec> tensors, Plan plan,
   for (const auto& members : plan_.buckets) {
     buckets_.push_back(MakeBucket(tensors_, members));
     exchanges_.emplace_back(options);
+    last_of_bucket_.emplace_back();
   }
 }
 

@@ -32,8 +32,9 @@ double DensityAt(double density, double first_density, int64_t warm_up_steps, in
 // the plan changes, what was held back goes into this rank's next contribution. (If that step is
 // given up before it contributed anything, it is lost, like the gradients of the step.)
 //
-// Bodies of steps use it on the thread of the group that the exchanges run in; everything else
-// happens while no exchange of this state runs (see last_exchange).
+// Bodies of steps use it on the thread of the group that the exchanges run in, or, before them and
+// each its bucket alone, on the thread of the group's preparations; everything else happens while
+// no exchange of this state runs (see last_exchange).
 class CompressionState {
  public:
   // The rank holds part `place` of `places` of every bucket when it is exchanged.
@@ -60,8 +61,13 @@ class CompressionState {
   void Use(const SparseExchangeOptions& options);
 
   int64_t steps = 0;  // Executions that were exchanged sparsely.
-  // The exchange that was submitted last; those before it are over when it is.
+  // The exchange that was submitted last, of all buckets; those before it are over when it is.
   std::shared_ptr<Work> last_exchange;
+  // The same of one bucket.
+  std::shared_ptr<Work> last_exchange_of(int bucket) const { return last_of_bucket_[bucket]; }
+  void Submitted(int bucket, const std::shared_ptr<Work>& exchange) {
+    last_exchange = last_of_bucket_[bucket] = exchange;
+  }
 
  private:
   const std::vector<TensorSpec> tensors_;
@@ -70,6 +76,7 @@ class CompressionState {
   const int places_;
   std::vector<Bucket> buckets_;
   std::vector<SparseExchange> exchanges_;  // Of every bucket.
+  std::vector<std::shared_ptr<Work>> last_of_bucket_;
 };
 
 }  // namespace tfdear

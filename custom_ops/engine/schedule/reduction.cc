@@ -106,11 +106,18 @@ std::shared_ptr<Work> Reduction::Submit(ProcessGroup* world, const ReductionLayo
     }
     return status;
   };
+  ProcessGroup::Preparation select;
+  if (exchanges && compression_.flushed == nullptr && compression_.density < 1) {
+    select = [self = shared_from_this(), &step, place = group->rank(), places = group->size(),
+              last = compression_.state->last_exchange_of(step.bucket)] {
+      return self->SelectWhatIsSent(step, place, places, last.get());
+    };
+  }
   // Groups cannot wait for each other in a circle: they take their steps in the order of the plan,
   // in which a step comes after the one it waits for.
-  auto work =
-      group->Run(signature, std::move(run), step.waits_for < 0 ? nullptr : works_[step.waits_for]);
-  if (exchanges) compression_.state->last_exchange = work;
+  auto work = group->Run(signature, std::move(run),
+                         step.waits_for < 0 ? nullptr : works_[step.waits_for], std::move(select));
+  if (exchanges) compression_.state->Submitted(step.bucket, work);
   return work;
 }
 

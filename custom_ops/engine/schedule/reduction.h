@@ -54,9 +54,10 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
             std::shared_ptr<TableRows> tables = nullptr, RightOfWay* right_of_way = nullptr);
 
   // Adds this rank's share of a dense tensor, `weight` times what is at `data`. A weight of 0
-  // contributes zeros, whatever `data` holds; integers weigh 0 or 1.
+  // contributes zeros, whatever `data` holds; integers weigh 0 or 1. `parallel_for` divides the
+  // copies of large tensors; null: they are made on this thread.
   Status Contribute(int tensor, const void* data, const std::vector<int64_t>& shape,
-                    double weight = 1);
+                    double weight = 1, const ParallelFor& parallel_for = nullptr);
   // Adds rows: `values` holds shape[0] rows, `indices` as many. shape[0] may be 0, and a weight of
   // 0 contributes no rows.
   // `lookup`: as in TableRows::Rows; then a weight of 0 contributes zeros.
@@ -104,6 +105,9 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   Status Accept(int tensor, double weight);
   void Arrived(int tensor);
   std::shared_ptr<Work> Submit(ProcessGroup* world, const ReductionLayout::Step& step);
+  // What of ExchangeSelected() needs no other rank, on member `place` of `places`, after the last
+  // exchange of the bucket (null: there was none).
+  Status SelectWhatIsSent(const ReductionLayout::Step& step, int place, int places, Work* last);
   Status ExchangeSelected(CollectiveBackend* backend, const ReductionLayout::Step& step,
                           const Signature& signature, uint64_t sequence, size_t* bytes);
   Status RunDense(CollectiveBackend* backend, const ReductionLayout::Step& step,

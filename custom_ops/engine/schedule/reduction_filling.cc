@@ -2,10 +2,14 @@
 // What a rank gives to a reduction: gradients, rows, and what norms are taken of.
 #include <utility>
 
+#include "custom_ops/engine/base/shard.h"
 #include "custom_ops/engine/schedule/reduction.h"
 
 namespace tfdear {
 namespace {
+
+// Of copies on several threads: less is not worth waking them.
+constexpr size_t kLeastBytesOfPart = size_t{2} << 20;
 
 size_t ElementsOf(const std::vector<int64_t>& shape) {
   size_t elements = 1;
@@ -34,7 +38,7 @@ Status Reduction::TakeBuffer(int bucket, size_t count, FusionBuffer** buffer) {
 }
 
 Status Reduction::Contribute(int tensor, const void* data, const std::vector<int64_t>& shape,
-                             double weight) {
+                             double weight, const ParallelFor& parallel_for) {
   const TensorSpec& spec = layout_->tensors[tensor];
   const auto [bucket, slot] = layout_->place_of_tensor[tensor];
   const size_t elements = ElementsOf(shape);
@@ -54,8 +58,20 @@ Status Reduction::Contribute(int tensor, const void* data, const std::vector<int
   const size_t bytes = elements * element;
   // The gap before the next slot is summed too. What a former user of the buffer left there would
   // grow with every step, up to infinities, subnormals (slow) or overflows.
-  buffer->Write(layout_->buckets[bucket].offsets[slot] * element, spec.type, data, weight, elements,
-                spec.count >= 0 ? AlignUp(bytes) : bytes);
+  const size_t gap = spec.count >= 0 ? AlignUp(bytes) - bytes : 0;
+  const size_t offset = layout_->buckets[bucket].offsets[slot] * element;
+  const int parts = parallel_for == nullptr ? 1 : static_cast<int>(bytes / kLeastBytesOfPart) + 1;
+  auto write = [&](int part) {
+    const Range range = ShardOf(elements, part, parts);
+    const size_t begins = range.begin * element;
+    buffer->Write(offset + begins, spec.type, static_cast<const char*>(data) + begins, weight,
+                  range.size(), range.size() * element + (part + 1 == parts ? gap : 0));
+  };
+  if (parts > 1) {
+    parallel_for(parts, write);
+  } else {
+    write(0);
+  }
   buckets_[bucket].shapes[slot] = shape;
   RecordContribution(tensor, begin);
   Arrived(tensor);

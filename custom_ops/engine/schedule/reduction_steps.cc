@@ -92,6 +92,25 @@ Status Reduction::SumShared(CollectiveBackend* backend, const ReductionLayout::S
   return Status();
 }
 
+Status Reduction::SelectWhatIsSent(const ReductionLayout::Step& step, int place, int places,
+                                   Work* last) {
+  if (last != nullptr) TFDEAR_RETURN_IF_ERROR(last->Wait());
+  const BucketState& bucket = buckets_[step.bucket];
+  if (bucket.buffer->device() != Device::kHost) return Status();  // RunStep() refuses it.
+  const int64_t begin = EventRecord::NowMicros();
+  CompressionState* const state = compression_.state.get();
+  const Range own = state->shard(step.bucket);
+  if (own.size() == 0) return Status();
+  const size_t k =
+      ElementsToSelect(compression_.density, bucket.count, state->places(), own.size());
+  TFDEAR_RETURN_IF_ERROR(state->exchange(step.bucket)
+                             ->Prepare(reinterpret_cast<float*>(bucket.buffer->data()) + own.begin,
+                                       own.size(), k, place, places));
+  events_->Add({EventKind::kSelection, number(), step.bucket, static_cast<int64_t>(k), begin,
+                EventRecord::NowMicros()});
+  return Status();
+}
+
 Status Reduction::ExchangeSelected(CollectiveBackend* backend, const ReductionLayout::Step& step,
                                    const Signature& signature, uint64_t sequence, size_t* bytes) {
   CompressionState* const state = compression_.state.get();

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 
 #include <atomic>
+#include <future>
 #include <limits>
 #include <new>
 #include <stdexcept>
@@ -534,6 +535,96 @@ TEST(ProcessGroup, WorkOfAnotherGroupComesFirst) {
     EXPECT_FALSE(group->Failure().has_value());
     TFDEAR_EXPECT_OK(group->Run(signature, nothing)->Wait());
   });
+}
+
+TEST(ProcessGroup, PreparationsGoOnWhileTheLineIsInUse) {
+  std::promise<void> prepared;
+  std::shared_future<void> is_prepared = prepared.get_future().share();
+  RunGroups(2, [&](ProcessGroup* group) {
+    // The first collective ends only after the preparation of the second one.
+    if (group->rank() == 1) is_prepared.wait();
+    auto first = Barrier(group, "first");
+    auto second = Sign("second");
+    int value = 0;
+    auto work = group->Run(
+        second,
+        [&](CollectiveBackend* backend, uint64_t sequence) {
+          return backend->AllReduce(&value, 1, DataType::kInt32, *second, sequence);
+        },
+        /*after=*/nullptr,
+        [&] {
+          value = 3;
+          if (group->rank() == 0) prepared.set_value();
+          return Status();
+        });
+    TFDEAR_EXPECT_OK(first->Wait());
+    TFDEAR_EXPECT_OK(work->Wait());
+    EXPECT_EQ(value, 6);
+  });
+}
+
+TEST(ProcessGroup, PreparationsComeAfterWhatTheirCollectivesWaitFor) {
+  auto group = GroupOfOne();
+  const auto signature = Sign("x");
+  std::vector<int> order;
+  auto before = std::make_shared<Work>();
+  auto note = [&](int number) {
+    return [&order, number] {
+      order.push_back(number);
+      return Status();
+    };
+  };
+  auto body = [&](CollectiveBackend*, uint64_t) { return note(2)(); };
+  auto work = group->Run(signature, body, before, note(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_TRUE(order.empty());
+  EXPECT_FALSE(group->Current().has_value());
+  before->Finish(Status());
+  TFDEAR_EXPECT_OK(work->Wait());
+  EXPECT_EQ(order, (std::vector<int>{1, 2}));
+  // Neither is called if that failed.
+  auto failed = std::make_shared<Work>();
+  failed->Finish(Status(StatusCode::kUnavailable, "rank 3 was lost"));
+  EXPECT_EQ(group->Run(signature, body, failed, note(1))->Wait().message(), "rank 3 was lost");
+  EXPECT_EQ(order.size(), 2u);
+  TFDEAR_EXPECT_OK(group->Run(signature, body)->Wait());
+}
+
+TEST(ProcessGroup, ErrorsOfAPreparationAreThoseOfItsBody) {
+  auto body = [](CollectiveBackend*, uint64_t) -> Status {
+    ADD_FAILURE() << "called without its preparation";
+    return Status();
+  };
+  auto group = GroupOfOne();
+  group->set_cause_grace(Milliseconds(50));
+  auto refused = [] { return Status(StatusCode::kInvalidArgument, "too many"); };
+  EXPECT_EQ(group->Run(Sign("x"), body, nullptr, refused)->Wait().message(), "too many");
+  TFDEAR_EXPECT_OK(Barrier(group.get(), "next")->Wait());
+  auto exhausted = []() -> Status { throw std::bad_alloc(); };
+  const Status status = group->Run(Sign("large"), body, nullptr, exhausted)->Wait();
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_TRUE(Contains(status.message(), "large: ")) << status.message();
+  EXPECT_FALSE(Barrier(group.get(), "next")->Wait().ok());
+}
+
+TEST(ProcessGroup, WhatIsLeftEndsAfterItsPreparation) {
+  auto before = std::make_shared<Work>();
+  std::atomic<bool> over{false};
+  std::shared_ptr<Work> work;
+  {
+    auto group = GroupOfOne();
+    work = group->Run(
+        Sign("x"), [](CollectiveBackend*, uint64_t) { return Status(); }, nullptr,
+        [&] {
+          before->Finish(Status());
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          over = true;
+          return Status();
+        });
+    work->OnDone([&](const Status&) { EXPECT_TRUE(over); });
+    TFDEAR_EXPECT_OK(before->Wait());
+  }
+  EXPECT_TRUE(work->done());
 }
 
 }  // namespace

@@ -748,5 +748,34 @@ TEST(ReductionLayout, SignaturesTellBucketsApart) {
   EXPECT_NE(before, texts(Make(many, kHuge, Schedule::kDear)));
 }
 
+TEST(Reduction, CopiesOnSeveralThreadsAreThoseOfOne) {
+  WorkerThreads workers(3);
+  for (DataType type : {DataType::kFloat32, DataType::kBFloat16, DataType::kFloat64}) {
+    for (double weight : {0.0, 0.5, 1.0}) {
+      // Indivisible, and with a gap behind it.
+      const TensorSpec large = Dense(2'500'003, type);
+      tfdear::RunEngines(1, [&](EngineRank* rank) {
+        const std::vector<char> input = InputOf(large, 0, 0);
+        std::vector<std::vector<char>> sums;
+        for (const ParallelFor& parallel_for : {ParallelFor(), workers.parallel_for()}) {
+          auto reduction = rank->Open(Make({large, Dense(3, type)}, kHuge, Schedule::kDear));
+          Received received;
+          received.ListenTo(reduction.get());
+          TFDEAR_EXPECT_OK(
+              reduction->Contribute(0, input.data(), {large.count}, weight, parallel_for));
+          TFDEAR_EXPECT_OK(reduction->Contribute(1, input.data(), {3}, weight, parallel_for));
+          ASSERT_TRUE(received.WaitFor(2));
+          // Tensor 1 comes first in the bucket, and the gap behind tensor 0 last.
+          const char* const begin = static_cast<const char*>(received.Get(1).sum.data);
+          const char* const data = static_cast<const char*>(received.Get(0).sum.data);
+          ASSERT_LT(begin, data);
+          sums.emplace_back(begin, data + AlignUp(large.count * SizeOf(type)));
+        }
+        EXPECT_EQ(sums[0], sums[1]);
+      });
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tfdear
