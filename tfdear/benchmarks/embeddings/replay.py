@@ -128,7 +128,8 @@ def measure(
 
 
 def _counted(table: Table, ranks: int, tables: int, counts: tuple[int, int, int] | None) -> Table:
-    """The table with the rows of a batch that belong to this number of ranks."""
+    """The table with the rows of a batch that belong to this number of ranks, and without bags."""
+    table = dataclasses.replace(table, bags=0, tokens=None)
     if counts is None:
         prior = row_counts.fit(table).prior(ranks)
         return dataclasses.replace(table, prior=prior, workers=ranks)
