@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -281,10 +282,16 @@ def test_training(tmp_path):
     assert row["learned"] > 1
 
 
-def test_training_refuses_what_it_does_not_know(tmp_path):
-    refused = "MSTopK(density=2)"
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("training", "--sums", "dense", "MSTopK(density=2)"), "density"),
+        (("embeddings", "sweep", "--methods", "horovod"), "one of tfdear's.*Received: horovod"),
+    ],
+)
+def test_refuses_what_cannot_be_measured(arguments, message, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "tfdear", "benchmark", "training", "--sums", "dense", refused],
+        [sys.executable, "-m", "tfdear", "benchmark", *arguments],
         env={**os.environ, "PYTHONPATH": str(_REPOSITORY)},
         cwd=tmp_path,
         capture_output=True,
@@ -292,7 +299,7 @@ def test_training_refuses_what_it_does_not_know(tmp_path):
         timeout=60,
     )
     assert done.returncode == 2
-    assert "density" in done.stderr
+    assert re.search(message, done.stderr)
     assert "Traceback" not in done.stderr
 
 
@@ -306,8 +313,9 @@ def test_embeddings_sweep(tmp_path):
     printed, numbers = benchmark(
         tmp_path, "embeddings", "sweep", "--rate", "none", "--rows", "1000", "--columns", "512",
         "--sparsity", "0,90", "--repeats", "1", "--iterations", "2", "--methods", *methods,
-        timeout=380,
+        "horovod", "--horovod-python", "/nonexistent/python", timeout=380,
     )  # fmt: skip
+    assert "horovod: not there; /nonexistent/python cannot run it" in printed
     assert "chosen / best" in printed
     assert "BytePS-like" in numbers["methods"]["byteps"]
     whole, sparse = numbers["points"]
@@ -357,8 +365,9 @@ def test_embeddings_replay(tmp_path, methods):
     Trace("two tables", tuple(layers), tables).save(path)
     printed, numbers = benchmark(
         tmp_path, "embeddings", "replay", "--rate", "200mbit", "--trace", str(path), "--scale", "1",
-        "--repeats", "1", "--iterations", "2", "--methods", *methods, timeout=380,
+        "--repeats", "1", "--iterations", "2", "--methods", *methods, "horovod", timeout=380,
     )  # fmt: skip
+    assert "horovod: not there (--horovod-python names no Python)" in printed
     assert numbers["dense_bytes"] == 3 * 40_000
     results = {result["method"]: result for result in numbers["results"]}
     assert tuple(results) == methods

@@ -7,6 +7,10 @@ import pathlib
 import pytest
 from ranks import run_ranks
 
+from tfdear.planning.embedding_costs import TableTraffic
+from tfdear.planning.partition import Partition
+from tfdear.planning.table import Table
+
 _JOB = pathlib.Path(__file__).parent / "jobs" / "pooled_vectors_job.py"
 _WORDS = 12
 _BYTES = {"float32": 4, "mixed_bfloat16": 2, "mixed_float16": 2}
@@ -90,3 +94,12 @@ def test_bits_are_those_of_single_vectors_and_bytes_those_of_bags(world_size, sc
             assert own["ids"] == 4 * (world_size - 1) * (own["unique"] + structure)
         assert report["fit"]["early_vectors"] == 0
         assert (report["fit"]["foreseen_steps"] > 0) == (schedule == "2d")
+        # What the simulator knows of bags.
+        holders = Partition("column", 5000, 96, world_size)
+        for counted, pools in zip(report["counted"], (True, False), strict=True):
+            table = Table("t", 5000, 96, prior=0, workers=world_size, **counted["counts"])
+            traffic = TableTraffic(table, world_size, holders)
+            assert traffic.pools == pools
+            assert counted["vectors"] == traffic.looked_up()
+            assert counted["ids"] == traffic.ids() + (world_size - 1) * traffic.bags()
+            assert counted["gradients"] == traffic.gradients(table.coalesced)

@@ -84,9 +84,9 @@ def torch(python: str | None) -> Peer:
     return Peer("torch", "with_torch", python, "--torch-python")
 
 
-def horovod(python: str | None) -> Peer:
-    """Horovod on TensorFlow."""
-    return Peer("horovod", "with_horovod", python, "--horovod-python")
+def horovod(python: str | None, variables: Mapping[str, str] | None = None) -> Peer:
+    """Horovod on TensorFlow, with variables of its ranks' environment."""
+    return Peer("horovod", "with_horovod", python, "--horovod-python", variables or {})
 
 
 def mirrored(python: str | None) -> Peer:

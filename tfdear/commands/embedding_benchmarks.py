@@ -96,6 +96,7 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
     from tfdear.benchmarks.embeddings import sweep
 
     _check_positive(options, "rows", "columns", "iterations")
+    _check_methods(options)
     for percent in options.sparsity:
         if not 0 <= percent < 100:
             raise ValueError(f"--sparsity must be from 0 to below 100. Received: {percent:g}")
@@ -106,6 +107,7 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
             rows=options.rows,
             columns=options.columns,
             sparsity=options.sparsity,
+            horovod_python=options.horovod_python,
         )
 
 
@@ -114,6 +116,7 @@ def replay(options: argparse.Namespace) -> dict[str, Any]:
     from tfdear.benchmarks.embeddings import replay
 
     _check_positive(options, "iterations")
+    _check_methods(options)
     if not 0 <= options.scale < math.inf:
         raise ValueError(f"--scale must be 0 or more. Received: {options.scale:g}")
     if not 0 < options.ratio < math.inf:
@@ -130,6 +133,7 @@ def replay(options: argparse.Namespace) -> dict[str, Any]:
             scale=options.scale,
             ratio=options.ratio,
             counts=counts,
+            horovod_python=options.horovod_python,
         )
 
 
@@ -160,6 +164,14 @@ def _counts(text: str) -> tuple[int, int, int]:
             f"2560,794,318. Received: {text!r}"
         )
     return original, coalesced, prior
+
+
+def _check_methods(options: argparse.Namespace) -> None:
+    if all(METHODS[name].foreign for name in options.methods):
+        raise ValueError(
+            "--methods needs one of tfdear's, whose job measures what exchanges cost. "
+            f"Received: {' '.join(options.methods)}"
+        )
 
 
 def _check_positive(options: argparse.Namespace, *names: str) -> None:

@@ -72,7 +72,7 @@ def run(
         print(
             f"\ntable {item.layer}: {item.rows} x {item.columns}; a batch has {item.ids} ids, "
             f"{item.coalesced} different ones, {item.prior} of them again in the next batches of "
-            f"{item.workers} workers",
+            f"{item.workers} workers" + f", {item.bags} bags" * (item.bags > 0),
             end="",
         )
     print()

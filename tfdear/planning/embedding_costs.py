@@ -122,6 +122,37 @@ class TableTraffic:
         received = (self.ranks - 1) * self._busiest_rows(self.table.coalesced)
         return max(received, self._from_others(self.table.coalesced)) * ID_BYTES
 
+    @property
+    def may_pool(self) -> bool:
+        """Whether holders of columns can add up the vectors of bags, which then come not early."""
+        return self.table.bags > 0 and self.holders.kind == "column" and self.ranks > 1
+
+    @property
+    def pools(self) -> bool:
+        """Whether sums of bags travel in place of vectors: where it takes fewer bytes.
+
+        As the ranks find it in a step, [Note: pooled vectors] in
+        `custom_ops/engine/schedule/table_lookup.h`.
+        """
+        if not self.may_pool:
+            return False
+        saved = (self.table.coalesced - self.table.bags) * self.table.columns * self.value_bytes
+        return self.ranks * self._bag_bytes < saved
+
+    def bags(self) -> int:
+        """Returns what a rank gives to an all-gather of the ids in its bags, if there is one."""
+        return self._bag_bytes if self.pools else 0
+
+    def looked_up(self) -> int:
+        """Returns the bytes of an exchange of all vectors that a step needs, or of their sums."""
+        return self.vectors(self.table.bags if self.pools else self.table.coalesced)
+
+    @property
+    def _bag_bytes(self) -> int:
+        """The size of each bag, and the place of each id in it."""
+        tokens = self.table.ids if self.table.tokens is None else self.table.tokens
+        return (self.table.bags + tokens) * ID_BYTES
+
     def gathered(self, rows: int) -> int:
         """Returns what a rank gives to an all-gather of so many gradient rows and their indices."""
         return rows * (GRADIENT_BYTES * self.table.columns + _INDEX_BYTES)
@@ -236,11 +267,13 @@ def choose(
     dense_bytes = rows * columns * GRADIENT_BYTES
     gathered = traffic.gathered(used)
     ids = 0.0 if ids_known else exchange.seconds(traffic.ids())
+    if traffic.pools and not ids_known:
+        ids += costs.gathered(traffic.bags(), ranks)
     seconds = {
         "all_reduce": costs.dense(dense_bytes) - (costs.dense(0) if joins_bucket else 0.0),
         "all_gather": costs.gathered(gathered, ranks),
         "all_to_all": ids
-        + exchange.seconds(traffic.vectors(used))
+        + exchange.seconds(traffic.looked_up())
         + exchange.seconds(traffic.gradients(used)),
     }
     held_rows, held_columns = parts.shape_of(0)  # No rank has more than the first.

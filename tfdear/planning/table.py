@@ -24,6 +24,10 @@ class Table:
         coalesced: How many different ones they are: the rows of the gradient after that.
         prior: How many of those occur in the next batch of any rank.
         workers: The number of ranks with which `prior` was found; with more it is larger.
+        bags: How many bags a batch of one rank has, where the layer has a `combiner`: sums of
+            vectors may travel in place of vectors. Defaults to 0: it has none.
+        tokens: How many ids there are in these bags, without those that `mask_zero` leaves out: the
+            ranks have to tell each other. Defaults to None: all `ids`.
 
     Raises:
         ValueError: A count is not a whole number, or larger than what it is a part of.
@@ -42,16 +46,21 @@ class Table:
     coalesced: int
     prior: int
     workers: int
+    bags: int = 0
+    tokens: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.layer, str):
             raise ValueError(f"`layer` of a table must be a text. Received: layer={self.layer!r}")
-        most = (
-            {"coalesced": min(self.ids, self.rows), "prior": self.coalesced} if self._all() else {}
-        )
-        for name in ("rows", "columns", "ids", "coalesced", "prior", "workers"):
+        most = {}
+        if self._all():
+            different = min(self.ids, self.rows)
+            most = {"coalesced": different, "prior": self.coalesced, "tokens": self.ids}
+        for name in ("rows", "columns", "ids", "coalesced", "prior", "workers", "bags", "tokens"):
             number = getattr(self, name)
-            least = 0 if name in ("ids", "coalesced", "prior") else 1
+            if name == "tokens" and number is None:
+                continue
+            least = 1 if name in ("rows", "columns", "workers") else 0
             limit = most.get(name, _MOST)
             if not is_whole(number) or not least <= number <= limit:
                 raise ValueError(

@@ -5,9 +5,9 @@
 beside the buckets of dense gradients. Gradient rows are ready when the backward pass has come
 through the table's layer; the layer's forward computation waits for the vectors of its batch, and
 these for the rows that change them. An all-gather of rows leaves the whole table on every rank, so
-that the layer waits for nothing else. By priority the most urgent are ids, then rows that the next
-batches need, their vectors, dense gradients as their schedule has them, and at last the other rows;
-all of them have travelled when an iteration ends.
+that the layer waits for nothing else. By priority the most urgent are ids and bags, then rows that
+the next batches need, their vectors, dense gradients as their schedule has them, and at last the
+other rows; all of them have travelled when an iteration ends.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from tfdear.planning.trace import Trace
 
 SLICE_BYTES = 4 << 20
 # The first parts of priorities. Those of dense collectives are 0 and more.
-_IDS, _ROWS, _VECTORS, _EARLY, _DELAYED = -4.0, -3.0, -2.0, -1.0, 9.0
+_IDS, _BAGS, _ROWS, _VECTORS, _EARLY, _DELAYED = -5.0, -4.0, -3.0, -2.0, -1.0, 9.0
 
 Key = tuple[str, int]
 
@@ -205,8 +205,10 @@ class _Iteration:
         exchange = self.cluster.costs.all_to_all
         seconds = exchange.seconds(traffic.gradients(rows))
         key = self._load("gradient_rows", number, self._place(number), seconds)
-        asked = {"vectors": exchange.seconds(traffic.vectors(rows))}
+        asked = {"vectors": exchange.seconds(traffic.looked_up())}
         if self.method.servers is not None or not self.cluster.ids_known:
+            if traffic.pools:
+                asked = {"bags": self._seconds_of_bags(traffic), **asked}
             asked = {"ids": self._seconds_of_ids(traffic), **asked}
         self.on_demand[self.layers[number]] = [
             Transfer(phase, key[1], 0, 1, 0.0, seconds) for phase, seconds in asked.items()
@@ -218,7 +220,9 @@ class _Iteration:
         again = row_counts.fit(table).prior(self.cluster.workers)
         # As many ids of the next batch are in this one of some rank as the other way around.
         prior = again if self._splits(traffic.gradients(all_rows - again), "vertical") else all_rows
-        late = again if self._splits(traffic.vectors(all_rows - again), "early") else all_rows
+        late = all_rows
+        if not traffic.may_pool and self._splits(traffic.vectors(all_rows - again), "early"):
+            late = again
         known: tuple[Key, ...] = ()
         if not self.cluster.ids_known:
             seconds = self._seconds_of_ids(traffic, split=min(prior, late) < all_rows)
@@ -230,8 +234,14 @@ class _Iteration:
             exchange.seconds(traffic.gradients(prior)),
             after=known,
         )
-        seconds = exchange.seconds(traffic.vectors(late))
-        needed = [self._load("vectors", number, (_VECTORS,), seconds, (rows,), ready=0.0)]
+        before: tuple[Key, ...] = (rows,)
+        if traffic.pools and not self.cluster.ids_known:
+            # Bags are told when the lookup comes to them, not beforehand.
+            seconds, begin = self._seconds_of_bags(traffic), self.trace.backward
+            before = (rows, self._load("bags", number, (_BAGS,), seconds, ready=begin))
+        size = traffic.vectors(late) if late < all_rows else traffic.looked_up()
+        seconds = exchange.seconds(size)
+        needed = [self._load("vectors", number, (_VECTORS,), seconds, before, ready=0.0)]
         if late < all_rows:
             seconds = exchange.seconds(traffic.vectors(all_rows - late))
             needed.append(self._load("early_vectors", number, (_EARLY,), seconds, known, ready=0.0))
@@ -259,6 +269,9 @@ class _Iteration:
         if traffic.holders.kind == "column" or split:
             return costs.gathered(ID_BYTES * table.coalesced, self.cluster.workers)
         return costs.all_to_all.seconds(traffic.ids())
+
+    def _seconds_of_bags(self, traffic: TableTraffic) -> float:
+        return self.cluster.costs.gathered(traffic.bags(), self.cluster.workers)
 
     def _traffic(self, table: Table) -> TableTraffic:
         cluster, servers = self.cluster, self.method.servers

@@ -206,6 +206,48 @@ def check_bytes():
     return sent
 
 
+def check_counts():
+    """Of a step in which all ranks have as many bags, ids and words: its counts, and bytes sent."""
+    reports = []
+    for of_bag in (64, 1):
+        with strategy.scope():
+            layer = tfdear.layers.ShardedEmbedding(
+                5000, 96, combiner="sum", mask_zero=True, partition="column", name=f"as_{of_bag}"
+            )
+            layer.build()
+            optimizer = keras.optimizers.SGD(0.5)
+            optimizer.build([layer.table])
+        different = 1 + np.random.default_rng(rank).permutation(4999)[:100]
+        ids = np.resize(different, (4, of_bag))
+        ids[:, 40:] = 0  # In no bag, and a row of the gradient like others.
+
+        @tf.function
+        def step(ids, layer=layer, optimizer=optimizer):
+            def on_rank(ids):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(layer(ids))
+                optimizer.apply(tape.gradient(loss, [layer.table]), [layer.table])
+
+            strategy.run(on_rank, args=(ids,))
+
+        step(tf.constant(ids))
+        sent = bytes_sent()[f"as_{of_bag}"]
+        reports.append(
+            {
+                "counts": {
+                    "ids": ids.size,
+                    "coalesced": len(np.unique(ids)),
+                    "bags": len(ids),
+                    "tokens": int(np.count_nonzero(ids)),
+                },
+                "ids": sent["ids"],
+                "vectors": sent["late_vectors"] + sent["early_vectors"],
+                "gradients": sent["prior"] + sent["delayed"],
+            }
+        )
+    return reports
+
+
 class Bags(keras.Model):
     def __init__(self, may_pool, name):
         super().__init__()
@@ -243,6 +285,7 @@ def check_fit():
 
 
 report = {"training": check_training(), "bytes": check_bytes(), "fit": check_fit()}
+report["counted"] = check_counts()
 check_eager()
 (pathlib.Path(sys.argv[1]) / f"rank_{rank}.json").write_text(json.dumps(report))
 strategy.barrier()

@@ -1,6 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """`tfdear simulate` with a model that has tables."""
 
+import dataclasses
 import json
 
 import pytest
@@ -52,6 +53,21 @@ def test_the_command_sweeps_densities(tmp_path, capsys):
 def test_a_model_without_tables_has_no_such_output(capsys):
     assert cli.main(["simulate", "resnet-50", *_COMMAND[2:]]) == 0
     assert "stall" not in capsys.readouterr().out
+
+
+def test_the_command_sends_sums_of_bags(tmp_path, capsys):
+    trace = simulator.load("gnmt-8")
+    times = []
+    for bags in (0, 128):
+        tables = [dataclasses.replace(table, bags=bags) for table in trace.tables]
+        path = str(tmp_path / f"of_{bags}.json")
+        dataclasses.replace(trace, tables=tuple(tables)).save(path)
+        arguments = ["--methods", "+vertical", "--json", str(tmp_path / "out.json")]
+        assert cli.main(["simulate", path, *_COMMAND[2:], *arguments]) == 0
+        assert (", 128 bags" in capsys.readouterr().out) == (bags > 0)
+        document = json.loads((tmp_path / "out.json").read_text())
+        times.append([row["iteration_time"] for row in document["tables"]["results"]])
+    assert all(pooled < single for single, pooled in zip(*times, strict=True))
 
 
 @pytest.mark.parametrize("argument", [["--methods", "best"], ["--partition", "diagonal"]])

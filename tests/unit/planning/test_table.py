@@ -20,6 +20,8 @@ TABLE = Table("words", 10, 4, ids=8, coalesced=6, prior=3, workers=2)
         ("prior", 7, "from 0 to 6"),
         ("workers", "2", "from 1"),
         ("layer", 3, "text"),
+        ("bags", None, "from 0"),
+        ("tokens", 9, "from 0 to 8"),
     ],
 )
 def test_refuses(field, value, limits):
@@ -37,6 +39,19 @@ def test_a_trace_keeps_its_tables(tmp_path):
     trace.save(tmp_path / "trace.json")
     assert Trace.load(tmp_path / "trace.json") == trace
     assert trace.scaled(2).tables == (TABLE,)
+    of_bags = dataclasses.replace(TABLE, bags=2, tokens=7)
+    dataclasses.replace(trace, tables=(of_bags,)).save(tmp_path / "bags.json")
+    assert Trace.load(tmp_path / "bags.json").tables == (of_bags,)
+
+
+def test_a_file_that_says_nothing_of_bags_is_read(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text(
+        '{"format": "tfdear-trace-1", "name": "x", "tables": [{"layer": "words", "rows": 10, '
+        '"columns": 4, "ids": 8, "coalesced": 6, "prior": 3, "workers": 2}], '
+        '"layers": [{"name": "words", "bytes": 160, "forward": 0, "backward": 0}]}'
+    )
+    assert Trace.load(path).tables == (TABLE,)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfdear.benchmarks import link
+from tfdear.benchmarks import link, peers
 from tfdear.benchmarks.group import Group
 from tfdear.benchmarks.settings import Settings
 from tfdear.planning.cost_model import LinearCost
@@ -24,7 +24,7 @@ class Method:
     """A way to exchange tables.
 
     Args:
-        exchange: What `ranks/table_steps.py` does with tables.
+        exchange: What `ranks/table_steps.py` does with tables; "horovod": what Horovod does.
         description: What it is, for readers.
         variables: Of its job's environment. Methods with the same ones share their processes.
         raw: Whether rows of the same id travel one by one.
@@ -44,12 +44,18 @@ class Method:
     @property
     def schedule(self) -> str:
         """That of the dense gradients."""
-        sliced = "bytescheduler" if self.exchange == "slices" else "dear"
-        return self.variables.get("TFDEAR_SCHEDULE", sliced)
+        of_others = {"slices": "bytescheduler", "horovod": "wfbp"}
+        return self.variables.get("TFDEAR_SCHEDULE", of_others.get(self.exchange, "dear"))
+
+    @property
+    def foreign(self) -> bool:
+        """Whether another framework's ranks do it."""
+        return self.exchange == "horovod"
 
 
 # Layers of baselines wait in threads of TensorFlow.
-_BY_PRIORITY = {"TF_NUM_INTEROP_THREADS": "6", "TFDEAR_EMBEDDING_SCHEDULE": "none"}
+_THREADS = {"TF_NUM_INTEROP_THREADS": "6"}
+_BY_PRIORITY = {**_THREADS, "TFDEAR_EMBEDDING_SCHEDULE": "none"}
 # Dense gradients as other frameworks send them.
 _IN_ORDER = {**_BY_PRIORITY, "TFDEAR_SCHEDULE": "wfbp"}
 METHODS = {
@@ -59,6 +65,9 @@ METHODS = {
     ),
     "all_gather_raw": Method(
         "all_gather", "Horovod-like: a row for each id, to all ranks", _BY_PRIORITY, raw=True
+    ),
+    "horovod": Method(
+        "horovod", "Horovod: a row for each id, to all ranks; dense gradients in order", _THREADS
     ),
     "all_gather": Method("all_gather", "a row for each different id, to all ranks", _BY_PRIORITY),
     "parameter_servers_1": Method("servers 1", "Parallax-like with one server of rows", _IN_ORDER),
@@ -137,19 +146,29 @@ class Result:
 
 
 class Jobs:
-    """The processes of some methods, which take turns. Use it in a `with` statement."""
+    """The processes of some methods, which take turns. Use it in a `with` statement.
 
-    def __init__(self, settings: Settings, methods: Sequence[str]):
+    A method of Horovod is left out, with a word, where `horovod_python`, a Python, has none.
+    """
+
+    def __init__(self, settings: Settings, methods: Sequence[str], horovod_python: str | None):
         self._settings = settings
-        self._methods = methods
+        self._wanted = methods
+        self._horovod_python = horovod_python
         self._stack = contextlib.ExitStack()
         self._groups: dict[str, Group] = {}
 
     def __enter__(self) -> Jobs:
         settings = self._settings
         groups: dict[tuple[tuple[str, str], ...], Group] = {}
-        for name in self._methods:
+        for name in self._wanted:
             variables = METHODS[name].variables
+            if METHODS[name].foreign:
+                peer = peers.horovod(self._horovod_python, variables)
+                opened = peer.open(self._stack, settings)
+                if opened is not None:
+                    self._groups[name] = opened
+                continue
             key = tuple(sorted(variables.items()))
             if key not in groups:
                 group = Group("with_tfdear", sys.executable, settings.lab, settings.pin, variables)
@@ -160,9 +179,18 @@ class Jobs:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    @property
+    def methods(self) -> list[str]:
+        """Names of the methods that are there."""
+        return list(self._groups)
+
     def costs(self) -> ExchangeCosts:
-        """What exchanges cost here, once a model is built: as every job measures its links."""
-        collectives = link.measure(self._groups[self._methods[0]], "costs_beside_tables")
+        """What exchanges cost here, once a model is built: as every job measures its links.
+
+        One of the methods must be tfdear's.
+        """
+        own = next(name for name in self._groups if not METHODS[name].foreign)
+        collectives = link.measure(self._groups[own], "costs_beside_tables")
         # An all-gather of n bytes sends (P - 1) / P of them, in P - 1 messages.
         ranks = len(self._settings.lab.nodes)
         gather = collectives.all_gather

@@ -22,6 +22,7 @@ from tfdear.benchmarks.settings import Settings
 from tfdear.benchmarks.table import table_of
 from tfdear.planning import partition, row_counts
 from tfdear.planning.embedding_costs import TableTraffic
+from tfdear.planning.partition import ID_BYTES
 from tfdear.planning.table import Table
 from tfdear.planning.trace import Trace
 
@@ -39,18 +40,21 @@ def measure(
     scale: float,
     ratio: float,
     counts: tuple[int, int, int] | None = None,
+    horovod_python: str | None = None,
 ) -> dict[str, Any]:
     """Replays a model with every method, and prints a table.
 
     Args:
         settings: Where and how often; an iteration is a step.
-        methods: Names of `METHODS`.
+        methods: Names of `METHODS`, one of tfdear's among them. That of Horovod is left out where
+            it is not there.
         trace: A model with tables.
         scale: What the sizes of dense gradients are multiplied by. With 0 there are none, and no
             computation: all that is measured is the traffic of tables.
         ratio: Computation over the time that the line needs for dense gradients.
         counts: Rows of a rank's batch in place of the trace's, of all tables together: original,
             different ones and prior ones, these with as many ranks as there are here.
+        horovod_python: A Python that has Horovod, or None.
 
     Returns:
         What the JSON file holds.
@@ -58,7 +62,8 @@ def measure(
     ranks = len(settings.lab.nodes)
     tables = [_counted(table, ranks, len(trace.tables), counts) for table in trace.tables]
     trace = dataclasses.replace(trace, tables=tuple(tables))
-    with Jobs(settings, methods) as jobs:
+    with Jobs(settings, methods, horovod_python) as jobs:
+        methods = jobs.methods
         costs = jobs.costs()
         trace = _scaled(trace, scale)
         dense_bytes = _dense_bytes(trace)
@@ -123,7 +128,8 @@ def measure(
 
 
 def _counted(table: Table, ranks: int, tables: int, counts: tuple[int, int, int] | None) -> Table:
-    """The table with the rows of a batch that belong to this number of ranks."""
+    """The table with the rows of a batch that belong to this number of ranks, and without bags."""
+    table = dataclasses.replace(table, bags=0, tokens=None)
     if counts is None:
         prior = row_counts.fit(table).prior(ranks)
         return dataclasses.replace(table, prior=prior, workers=ranks)
@@ -205,6 +211,9 @@ def _least_bytes(name: str, dense_bytes: int, tables: Sequence[Table], ranks: in
         traffic = TableTraffic(table, ranks, holders)
         if exchange == "all_gather":
             total += (ranks - 1) * traffic.gathered(rows)
+        elif exchange == "horovod":
+            # Rows of the same id one by one, with indices of the ids' type.
+            total += (ranks - 1) * table.ids * (4 * table.columns + ID_BYTES)
         elif exchange.startswith("servers"):
             servers = min(int(exchange.partition(" ")[2] or ranks), ranks)
             # The vectors of a server's rows to all others, gradients to the other servers.

@@ -29,15 +29,18 @@ def measure(
     rows: int,
     columns: int,
     sparsity: Sequence[float],
+    horovod_python: str | None = None,
 ) -> dict[str, Any]:
     """Measures methods at every sparsity, one method after the other, and prints a table.
 
     Args:
         settings: Where and how often.
-        methods: Names of `METHODS`.
+        methods: Names of `METHODS`, one of tfdear's among them. That of Horovod is left out where
+            it is not there.
         rows: Of the table.
         columns: Of the table.
         sparsity: Parts of the rows that a rank's batch has not, in percent.
+        horovod_python: A Python that has Horovod, or None.
 
     Returns:
         What the JSON file holds.
@@ -48,15 +51,19 @@ def measure(
     costs = None
     for name in methods:
         # Where batches have all rows, the models of all methods take more memory than there is.
-        with Jobs(settings, [name]) as jobs:
+        with Jobs(settings, [name], horovod_python) as jobs:
+            if not jobs.methods:
+                continue
             jobs.build(name, [Computation()], [Lookup(rows, columns, 0)])
-            costs = costs or jobs.costs()
+            if not METHODS[name].foreign:
+                costs = costs or jobs.costs()
             for percent in sparsity:
                 ids = {"function": "spread", "rows": rows, "used": used_rows[percent]}
                 results[percent] |= jobs.measure({name: [ids]})
         times = (f"{results[percent][name].communication * 1e3:.1f}" for percent in sparsity)
         settings.tell(f"{name}: {', '.join(times)} ms")
     assert costs is not None
+    methods = list(results[sparsity[0]])
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // ranks
     choice = TableChoice(ranks, costs.collectives, memory)
     points = []

@@ -112,6 +112,20 @@ def build_language_model(
     _trained["together"] = (model, dataset)
 
 
+def build_tables(name: str, layers: list, tables: list, **_) -> None:
+    """Makes a model with tables that sleeps; see `horovod_steps.build`."""
+    import horovod_steps  # type: ignore[import-not-found]
+
+    horovod_steps.build(name, layers, tables)
+
+
+def run_tables(**arguments) -> dict:
+    """Trains it; see `horovod_steps.run`."""
+    import horovod_steps
+
+    return horovod_steps.run(**arguments)
+
+
 def memory() -> int:
     """Bytes of the most memory that this process had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
