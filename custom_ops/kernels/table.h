@@ -46,12 +46,12 @@ class Table {
     std::vector<VariablePtr> variables;  // The program's.
     std::vector<float> scalars;
     bool has_gradient = false;
+    RowChange::Rows rows = RowChange::Rows::kAll;
   };
 
-  // The table of this variable, which has this number in the engine. `touched_only`: rows that get
-  // no gradient of a change never get the change.
+  // The table of this variable, which has this number in the engine.
   static absl::Status Of(tensorflow::OpKernelContext* context, const tensorflow::Tensor& handle,
-                         int64_t number, bool touched_only, std::shared_ptr<Table>* table);
+                         int64_t number, std::shared_ptr<Table>* table);
 
   // The table with this number, or null; for who has no handle.
   static std::shared_ptr<Table> Find(int64_t number);
@@ -112,9 +112,8 @@ class Table {
   class Locked;
   class Registry;
 
-  Table(const VariablePtr& variable, int64_t rows, int64_t width, bool touched_only);
-  static absl::Status Make(const VariablePtr& variable, bool touched_only,
-                           std::shared_ptr<Table>* table);
+  Table(const VariablePtr& variable, int64_t rows, int64_t width);
+  static absl::Status Make(const VariablePtr& variable, std::shared_ptr<Table>* table);
 
   // The sum of the rows of each index, in the order of the ranks.
   HeldGradient SumOf(const GradientRows& rows, HeldRows held);
@@ -139,7 +138,7 @@ struct TableOfOp {
   int64_t number = -1;  // Of its variable in the engine; -1: there is no table.
   HeldRows held;
   int64_t first_column = 0;
-  bool touched_only = false;
+  RowChange::Rows rows = RowChange::Rows::kAll;  // That an op which changes it is for.
 
   absl::Status Read(tensorflow::OpKernelConstruction* context);
 };

@@ -82,8 +82,7 @@ class OfTable : public Kernel {
  protected:
   std::shared_ptr<Table> TableOf(OpKernelContext* context) {
     std::shared_ptr<Table> table;
-    const absl::Status status =
-        Table::Of(context, context->input(0), place_.number, place_.touched_only, &table);
+    const absl::Status status = Table::Of(context, context->input(0), place_.number, &table);
     if (!status.ok()) context->SetStatus(status);
     return table;
   }
@@ -269,6 +268,7 @@ class ChangeTableOp : public OfTable<tensorflow::OpKernel> {
     OP_REQUIRES_OK(context,
                    ReadGradient(context, place_.first_column, &change.has_gradient, &rows));
     change.program = program_.program();
+    change.rows = place_.rows;
     OP_REQUIRES_OK(context, program_.Operands(context, &change.variables, &change.scalars));
     const bool has_gradient = change.has_gradient;
     int64_t number = 0;

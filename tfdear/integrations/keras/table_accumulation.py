@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfdear._private import keras as _keras_private
 from tfdear._private import seams
-from tfdear.gradients.sharded_variable import ShardedVariable
+from tfdear.gradients.sharded_variable import Accumulated, ShardedVariable
 from tfdear.gradients.sparse_rows import Gradient
 
 SEAMS = seams.Seams()
@@ -49,28 +49,18 @@ class _Sum:
         self._slot = slot
 
     def __truediv__(self, steps: int) -> Gradient:
-        self._slot.table.accumulated = (self._slot, steps)
+        self._slot.table.accumulated = Accumulated(self._slot, steps)
         gradient = self._gradient
         if isinstance(gradient, tf.IndexedSlices):
             return tf.IndexedSlices(gradient.values / steps, gradient.indices, gradient.dense_shape)
         return gradient / steps
 
 
-def accumulator(
-    optimizer: keras.optimizers.Optimizer, table: ShardedVariable, slot: ShardedVariable
-) -> TableAccumulator:
-    """The accumulator that keeps a table's sums in a slot."""
-    clips = [
-        name for name in ("clipnorm", "global_clipnorm", "clipvalue") if getattr(optimizer, name)
-    ]
-    if clips or table.placement.touched_only:
-        other = f"`{clips[0]}`" if clips else '`updates="touched"`'
-        raise ValueError(
-            f"`gradient_accumulation_steps` does not work with {other} for "
-            f"{table.placement.label}: a rank does not have the gradient that it accumulated. Use "
-            "one of the two, or keras.layers.Embedding."
-        )
-    return TableAccumulator(slot)
+def has_tables(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether an optimizer accumulates gradients of sharded tables."""
+    if not optimizer.gradient_accumulation_steps:
+        return False
+    return any(isinstance(each, TableAccumulator) for each in optimizer._accumulated_gradients)
 
 
 @SEAMS.wrap(_keras_private.INCREMENT_ACCUMULATORS)
