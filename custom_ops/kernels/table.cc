@@ -293,7 +293,7 @@ absl::Status Table::ReadRange(Var* variable, int64_t begin, int64_t end, int64_t
   return absl::OkStatus();
 }
 
-absl::Status Table::Settle() {
+absl::Status Table::Settle(bool forgets_noted) {
   tensorflow::mutex_lock lock(mutex_);
   ++version_;
   // Where nothing is to be made up, values that somebody still holds need no copies.
@@ -302,6 +302,7 @@ absl::Status Table::Settle() {
     TF_RETURN_IF_ERROR(locked.Lock(variable_.GetNewRef(), slots_, rows_, width_));
     TF_RETURN_IF_ERROR(ToAbsl(journal_.BringAllUpToDate(locked.arrays())));
   }
+  if (forgets_noted) journal_.ForgetNoted();
   // If nothing refers to them any more; those in use come again with the next change.
   if (journal_.kept() == 0) slots_.clear();
   return absl::OkStatus();

@@ -99,8 +99,9 @@ class Table {
                          const MakeRows& make);
   // How many changes there are, and how many of the first of them are complete.
   std::pair<int64_t, int64_t> Changes();
-  // Makes up for all that rows missed: before the table or a slot is written.
-  absl::Status Settle();
+  // Makes up for all that rows missed: before the table or a slot is written. `forgets_noted`: what
+  // is written are sums of gradients.
+  absl::Status Settle(bool forgets_noted);
 
  private:
   // What concerns this rank of a gradient: its rows and columns, one row of every index.

@@ -187,12 +187,17 @@ class TableValueOp : public tensorflow::OpKernel {
 
 class SettleTableOp : public OfTable<tensorflow::OpKernel> {
  public:
-  using OfTable::OfTable;
+  explicit SettleTableOp(OpKernelConstruction* context) : OfTable(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("forgets_noted", &forgets_noted_));
+  }
 
   void Compute(OpKernelContext* context) override {
     auto table = TableOf(context);
-    if (table != nullptr) OP_REQUIRES_OK(context, table->Settle());
+    if (table != nullptr) OP_REQUIRES_OK(context, table->Settle(forgets_noted_));
   }
+
+ private:
+  bool forgets_noted_ = false;
 };
 
 class ReadShardOp : public OfTable<tensorflow::OpKernel> {

@@ -246,10 +246,14 @@ The value of a whole table, whose gradient is that of the table.
 REGISTER_OP("DearSettleTable")
     .Input("table: resource")
     .Attr("number: int")
+    .Attr("forgets_noted: bool = false")
     .SetIsStateful()
     .SetShapeFn(shape_inference::NoOutputs)
     .Doc(R"doc(
 Makes up for every update that some row of a table missed.
+
+forgets_noted: No update is for rows that what was `noted` has touched (DearChangeTable): their sums of
+  gradients are about to be replaced.
 )doc");
 
 REGISTER_OP("DearReadShard")

@@ -49,6 +49,9 @@ class ShardedVariable(variable_module.DearVariable):
         # What belongs to the next update with a gradient.
         self.accumulated: Accumulated | None = None
         self.row_constraint: Callable[[tf.Tensor], tf.Tensor] | None = None
+        # If it is a slot with such sums of a table of which only touched rows are updated: notes
+        # which rows those are, from what this rank holds.
+        self.note_rows: Callable[[tf.Tensor], None] | None = None
         # How a step knows what the next one looks up: "next batch" or "none".
         self.hint = "none"
         super().__init__(*args, **kwargs)
@@ -182,9 +185,12 @@ class ShardedVariable(variable_module.DearVariable):
             library.load().dear_settle_table(
                 self.table.raw_handle,
                 number=self.table.number,
+                forgets_noted=self.note_rows is not None,
             )
         with variable_module.raw_handles():
             super().assign(value, read_value=False)
+        if self.note_rows is not None:
+            self.note_rows(value)
 
     def assign_add(
         self,

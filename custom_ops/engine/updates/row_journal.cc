@@ -57,7 +57,7 @@ Status RowJournal::Apply(int64_t change, const int64_t* rows, size_t count, cons
   TFDEAR_RETURN_IF_ERROR(NoteGradients(change, rows, count));
   entries_.NoteApplied(change);
   if (!noted_.empty()) {  // An update that a row is owed comes first.
-    ForgetNoted();
+    TakeBack();
     MakeOwed(rows, count, change, arrays);
     TFDEAR_RETURN_IF_ERROR(NoteGradients(change, rows, count));
   }
@@ -186,6 +186,11 @@ Status RowJournal::BringAllUpToDate(const Arrays& arrays) {
   return Status();
 }
 
+void RowJournal::ForgetNoted() {
+  MutexLock lock(mutex_);
+  noted_.clear();
+}
+
 int64_t RowJournal::size() const {
   MutexLock lock(mutex_);
   return entries_.size();
@@ -249,7 +254,7 @@ Status RowJournal::NoteGradients(int64_t change, const int64_t* rows, size_t cou
   for (size_t i = 0; i < count; ++i) {
     const Status status = CheckGradient(change, rows[i]);
     if (!status.ok()) {
-      ForgetNoted();
+      TakeBack();
       return status;
     }
     Note(rows[i], change + 1);
@@ -257,7 +262,7 @@ Status RowJournal::NoteGradients(int64_t change, const int64_t* rows, size_t cou
   return Status();
 }
 
-void RowJournal::ForgetNoted() {
+void RowJournal::TakeBack() {
   for (const Behind& noted : behind_) changes_[noted.row] = noted.changes;
   behind_.clear();
 }

@@ -69,6 +69,8 @@ class RowJournal {
   // The same for all rows. Changes that all rows have got are dropped: if none is kept then, the
   // arrays may be others, with other numbers, from there on.
   Status BringAllUpToDate(const Arrays& arrays);
+  // Says that what changes of kNoted did to rows is gone: no update is for them on that account.
+  void ForgetNoted();
 
   int64_t rows() const { return rows_; }
   int64_t width() const { return width_; }
@@ -94,7 +96,7 @@ class RowJournal {
   // Checks the rows of a change's gradients, notes them, and takes them as having the change.
   Status NoteGradients(int64_t change, const int64_t* rows, size_t count) TFDEAR_REQUIRES(mutex_);
   // Takes that back.
-  void ForgetNoted() TFDEAR_REQUIRES(mutex_);
+  void TakeBack() TFDEAR_REQUIRES(mutex_);
   // Makes a change for rows that were noted, and before it what they missed. `gradients`: null:
   // zero.
   void Make(int64_t change, const int64_t* rows, size_t count, const float* gradients,

@@ -7,6 +7,7 @@ ranks that hold them, which accumulate sums, in parts like those of the table. T
 update adds them to its own gradient, for all rows of the table, and sets them to zero.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,8 @@ class TableAccumulator:
 
     def __init__(self, slot: ShardedVariable):
         self.slot = slot
+        if slot.placement.touched_only:
+            slot.note_rows = functools.partial(_note_rows, slot)
 
     def __radd__(self, gradient: Gradient) -> "_Sum":
         return _Sum(gradient, self.slot)
@@ -90,3 +93,13 @@ def _accumulate_sums(
 
 def _add(slot: ShardedVariable, total: tf.Tensor) -> None:
     slot.assign_add(total)
+
+
+def _note_rows(slot: ShardedVariable, sums: tf.Tensor) -> None:
+    # What a file has are sums, not which rows steps have touched: those that have sums.
+    placement = slot.placement
+    rows = tf.where(tf.reduce_any(sums != 0, 1))[:, 0]
+    zeros = tf.zeros([tf.size(rows), placement.shard_shape[1]])
+    shape = tf.constant(placement.shape, tf.int64)
+    touched = tf.IndexedSlices(zeros, rows * placement.stride + placement.offset, shape)
+    slot.strategy.extended.update(slot, _add, args=(touched,))
