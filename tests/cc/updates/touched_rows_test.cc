@@ -159,18 +159,29 @@ void ExpectRandomSteps(unsigned seed, int accumulated, bool averages, bool late)
     const std::set<int64_t> set(touched.begin(), touched.end());
     const float gradient = 0.25f * static_cast<float>(random() % 9) - 1;
     const bool updates = (step + 1) % accumulated == 0;
+    auto is_late = [&](int64_t row) {
+      return before && std::count(before->rows.begin(), before->rows.end(), row) > 0;
+    };
+    auto read = [&](const std::vector<int64_t>& from) {
+      const std::vector<int64_t> some_rows = some(from, 3);
+      ExpectOk(
+          rows.journal.BringThroughAll(some_rows.data(), some_rows.size(), Pointers(&rows.table)));
+      rows.ExpectRows(some_rows, step);
+    };
+    std::vector<int64_t> ready;
+    for (int64_t row = 0; row < kRows; ++row) {
+      if (!is_late(row)) ready.push_back(row);
+    }
     int64_t change;
     if (updates) {
       rows.Append(decay, {kTable}, Rows::kTouched, {}, false);
+      read(ready);
       change = rows.Append(update, {kTable, kVelocity, kSums}, Rows::kTouched, set, true, gradient);
     } else {
       change = rows.Append(accumulate, {kSums}, Rows::kNoted, set, true, gradient);
     }
     if (averages) rows.Append(average, {kTable, kAverage}, Rows::kAll, {}, false);
     ExpectOk(rows.journal.Declare(change, touched));
-    auto is_late = [&](int64_t row) {
-      return before && std::count(before->rows.begin(), before->rows.end(), row) > 0;
-    };
     // Rows that wait for the step before come after it.
     Late now = {change, {}, gradient};
     std::vector<int64_t> first;
@@ -178,15 +189,9 @@ void ExpectRandomSteps(unsigned seed, int accumulated, bool averages, bool late)
       (is_late(row) || (late && random() % 2) ? now.rows : first).push_back(row);
     }
     rows.Apply(change, first, gradient);
-    std::vector<int64_t> ready;
-    for (int64_t row = 0; row < kRows; ++row) {
-      if (!is_late(row) && std::count(now.rows.begin(), now.rows.end(), row) == 0) {
-        ready.push_back(row);
-      }
-    }
-    const std::vector<int64_t> read = some(ready, 3);
-    ExpectOk(rows.journal.BringThroughAll(read.data(), read.size(), Pointers(&rows.table)));
-    rows.ExpectRows(read, step);
+    for (int64_t row : now.rows)
+      ready.erase(std::remove(ready.begin(), ready.end(), row), ready.end());
+    read(ready);
     finish();
     before = now;
     if (!late || random() % 4 == 0) finish();
