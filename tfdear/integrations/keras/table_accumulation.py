@@ -4,7 +4,8 @@
 Elsewhere a rank accumulates gradients of its own, and they are summed over the ranks when they are
 applied. Of a table that would take a whole one on every rank. So here each step's rows go to the
 ranks that hold them, which accumulate sums, in parts like those of the table. The last step's
-update adds them to its own gradient, for all rows of the table, and sets them to zero.
+update adds them to its own gradient, for all rows of the table, or for those that one of the steps
+touched, and sets them to zero.
 """
 
 import functools
