@@ -95,7 +95,7 @@ TFDEAR_EXPORT double tfdear_make_up_seconds(int64_t rows, int64_t width, int64_t
   std::vector<int64_t> all(rows);
   std::iota(all.begin(), all.end(), 0);
   const tfdear::RowJournal::Arrays arrays = {table.data(), mean.data(), square.data()};
-  tfdear::RowJournal journal(rows, width, tfdear::RowJournal::Rows::kAll, 1 << 30);
+  tfdear::RowJournal journal(rows, width, 1 << 30);
   const auto program = tfdear::Adam(true);
   if (program == nullptr) return -1;
   for (int64_t step = 0; step <= missed; ++step) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -69,21 +70,17 @@ class Table::Locked {
   RowJournal::Arrays arrays_;
 };
 
-Table::Table(const VariablePtr& variable, int64_t rows, int64_t width, bool touched_only)
-    : rows_(rows),
-      width_(width),
-      journal_(rows, width, touched_only ? RowJournal::Rows::kTouched : RowJournal::Rows::kAll),
-      variable_(variable.get()) {}
+Table::Table(const VariablePtr& variable, int64_t rows, int64_t width)
+    : rows_(rows), width_(width), journal_(rows, width), variable_(variable.get()) {}
 
-absl::Status Table::Make(const VariablePtr& variable, bool touched_only,
-                         std::shared_ptr<Table>* table) {
+absl::Status Table::Make(const VariablePtr& variable, std::shared_ptr<Table>* table) {
   tensorflow::tf_shared_lock lock(*variable->mu());
   const Tensor& value = *variable->tensor();
   if (!variable->is_initialized || value.dtype() != tensorflow::DT_FLOAT || value.dims() != 2) {
     return absl::FailedPreconditionError(absl::StrCat(
         "a sharded table must be a matrix of float32. Received: ", value.DebugString(0)));
   }
-  table->reset(new Table(variable, value.dim_size(0), value.dim_size(1), touched_only));
+  table->reset(new Table(variable, value.dim_size(0), value.dim_size(1)));
   return absl::OkStatus();
 }
 
@@ -95,8 +92,7 @@ class Table::Registry {
     return registry;
   }
 
-  absl::Status Of(const VariablePtr& variable, int64_t number, bool touched_only,
-                  std::shared_ptr<Table>* table) {
+  absl::Status Of(const VariablePtr& variable, int64_t number, std::shared_ptr<Table>* table) {
     tensorflow::mutex_lock lock(mutex_);
     const auto found = tables_.find(number);
     if (found != tables_.end() && found->second->variable_.GetNewRef().get() == variable.get()) {
@@ -106,7 +102,7 @@ class Table::Registry {
     for (auto entry = tables_.begin(); entry != tables_.end();) {
       entry = entry->second->variable_.GetNewRef() == nullptr ? tables_.erase(entry) : ++entry;
     }
-    TF_RETURN_IF_ERROR(Make(variable, touched_only, table));
+    TF_RETURN_IF_ERROR(Make(variable, table));
     tables_[number] = *table;
     return absl::OkStatus();
   }
@@ -123,11 +119,11 @@ class Table::Registry {
 };
 
 absl::Status Table::Of(tensorflow::OpKernelContext* context, const Tensor& handle, int64_t number,
-                       bool touched_only, std::shared_ptr<Table>* table) {
+                       std::shared_ptr<Table>* table) {
   VariablePtr variable;
   TF_RETURN_IF_ERROR(
       LookupResource(context, handle.scalar<tensorflow::ResourceHandle>()(), &variable));
-  return Registry::Get()->Of(variable, number, touched_only, table);
+  return Registry::Get()->Of(variable, number, table);
 }
 
 std::shared_ptr<Table> Table::Find(int64_t number) { return Registry::Get()->Find(number); }
@@ -150,6 +146,7 @@ absl::Status Table::Append(Change change, int64_t* number) {
   }
   noted.scalars = std::move(change.scalars);
   noted.has_gradient = change.has_gradient;
+  noted.rows = change.rows;
   const bool has_gradient = noted.has_gradient;
   const auto table = std::find(noted.arrays.begin(), noted.arrays.end(), 0);
   const bool writes = table != noted.arrays.end() &&
@@ -296,7 +293,7 @@ absl::Status Table::ReadRange(Var* variable, int64_t begin, int64_t end, int64_t
   return absl::OkStatus();
 }
 
-absl::Status Table::Settle() {
+absl::Status Table::Settle(bool forgets_noted) {
   tensorflow::mutex_lock lock(mutex_);
   ++version_;
   // Where nothing is to be made up, values that somebody still holds need no copies.
@@ -305,6 +302,7 @@ absl::Status Table::Settle() {
     TF_RETURN_IF_ERROR(locked.Lock(variable_.GetNewRef(), slots_, rows_, width_));
     TF_RETURN_IF_ERROR(ToAbsl(journal_.BringAllUpToDate(locked.arrays())));
   }
+  if (forgets_noted) journal_.ForgetNoted();
   // If nothing refers to them any more; those in use come again with the next change.
   if (journal_.kept() == 0) slots_.clear();
   return absl::OkStatus();
@@ -319,7 +317,12 @@ absl::Status TableOfOp::Read(tensorflow::OpKernelConstruction* context) {
   if (context->HasAttr("first_column")) {
     TF_RETURN_IF_ERROR(context->GetAttr("first_column", &first_column));
   }
-  return context->GetAttr("touched_only", &touched_only);
+  if (!context->HasAttr("rows")) return absl::OkStatus();
+  std::string name;
+  TF_RETURN_IF_ERROR(context->GetAttr("rows", &name));
+  if (name == "touched") rows = RowChange::Rows::kTouched;
+  if (name == "noted") rows = RowChange::Rows::kNoted;
+  return absl::OkStatus();
 }
 
 }  // namespace tfdear

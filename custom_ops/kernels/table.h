@@ -46,12 +46,12 @@ class Table {
     std::vector<VariablePtr> variables;  // The program's.
     std::vector<float> scalars;
     bool has_gradient = false;
+    RowChange::Rows rows = RowChange::Rows::kAll;
   };
 
-  // The table of this variable, which has this number in the engine. `touched_only`: rows that get
-  // no gradient of a change never get the change.
+  // The table of this variable, which has this number in the engine.
   static absl::Status Of(tensorflow::OpKernelContext* context, const tensorflow::Tensor& handle,
-                         int64_t number, bool touched_only, std::shared_ptr<Table>* table);
+                         int64_t number, std::shared_ptr<Table>* table);
 
   // The table with this number, or null; for who has no handle.
   static std::shared_ptr<Table> Find(int64_t number);
@@ -99,8 +99,9 @@ class Table {
                          const MakeRows& make);
   // How many changes there are, and how many of the first of them are complete.
   std::pair<int64_t, int64_t> Changes();
-  // Makes up for all that rows missed: before the table or a slot is written.
-  absl::Status Settle();
+  // Makes up for all that rows missed: before the table or a slot is written. `forgets_noted`: what
+  // is written are sums of gradients.
+  absl::Status Settle(bool forgets_noted);
 
  private:
   // What concerns this rank of a gradient: its rows and columns, one row of every index.
@@ -112,9 +113,8 @@ class Table {
   class Locked;
   class Registry;
 
-  Table(const VariablePtr& variable, int64_t rows, int64_t width, bool touched_only);
-  static absl::Status Make(const VariablePtr& variable, bool touched_only,
-                           std::shared_ptr<Table>* table);
+  Table(const VariablePtr& variable, int64_t rows, int64_t width);
+  static absl::Status Make(const VariablePtr& variable, std::shared_ptr<Table>* table);
 
   // The sum of the rows of each index, in the order of the ranks.
   HeldGradient SumOf(const GradientRows& rows, HeldRows held);
@@ -139,7 +139,7 @@ struct TableOfOp {
   int64_t number = -1;  // Of its variable in the engine; -1: there is no table.
   HeldRows held;
   int64_t first_column = 0;
-  bool touched_only = false;
+  RowChange::Rows rows = RowChange::Rows::kAll;  // That an op which changes it is for.
 
   absl::Status Read(tensorflow::OpKernelConstruction* context);
 };

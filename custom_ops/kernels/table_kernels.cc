@@ -82,8 +82,7 @@ class OfTable : public Kernel {
  protected:
   std::shared_ptr<Table> TableOf(OpKernelContext* context) {
     std::shared_ptr<Table> table;
-    const absl::Status status =
-        Table::Of(context, context->input(0), place_.number, place_.touched_only, &table);
+    const absl::Status status = Table::Of(context, context->input(0), place_.number, &table);
     if (!status.ok()) context->SetStatus(status);
     return table;
   }
@@ -188,12 +187,17 @@ class TableValueOp : public tensorflow::OpKernel {
 
 class SettleTableOp : public OfTable<tensorflow::OpKernel> {
  public:
-  using OfTable::OfTable;
+  explicit SettleTableOp(OpKernelConstruction* context) : OfTable(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("forgets_noted", &forgets_noted_));
+  }
 
   void Compute(OpKernelContext* context) override {
     auto table = TableOf(context);
-    if (table != nullptr) OP_REQUIRES_OK(context, table->Settle());
+    if (table != nullptr) OP_REQUIRES_OK(context, table->Settle(forgets_noted_));
   }
+
+ private:
+  bool forgets_noted_ = false;
 };
 
 class ReadShardOp : public OfTable<tensorflow::OpKernel> {
@@ -269,6 +273,7 @@ class ChangeTableOp : public OfTable<tensorflow::OpKernel> {
     OP_REQUIRES_OK(context,
                    ReadGradient(context, place_.first_column, &change.has_gradient, &rows));
     change.program = program_.program();
+    change.rows = place_.rows;
     OP_REQUIRES_OK(context, program_.Operands(context, &change.variables, &change.scalars));
     const bool has_gradient = change.has_gradient;
     int64_t number = 0;

@@ -147,11 +147,11 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     tensorflow::OpInputList tables;
     OP_REQUIRES_OK(context, context->input_list("table", &tables));
     std::shared_ptr<Table> table;
-    OP_REQUIRES_OK(context,
-                   Table::Of(context, tables[0], table_.number, table_.touched_only, &table));
+    OP_REQUIRES_OK(context, Table::Of(context, tables[0], table_.number, &table));
     Table::Change change;
     change.program = program_.program();
     change.has_gradient = true;
+    change.rows = table_.rows;
     OP_REQUIRES_OK(context, program_.Operands(context, &change.variables, &change.scalars));
     std::shared_ptr<UpdateOfRows> rows;
     OP_REQUIRES_OK(context, UpdateOfRows::Begin(table, std::move(change), table_, &rows));

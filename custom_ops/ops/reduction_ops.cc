@@ -102,7 +102,7 @@ REGISTER_OP("DearDeferUpdate")
     .Attr("num_lookups: int >= 0")
     .Attr("table_of_lookup: int = 0")
     .Attr("number: int = -1")
-    .Attr("touched_only: bool = false")
+    .Attr("rows: {'all', 'touched', 'noted'} = 'all'")
     .Attr("stride: int >= 1 = 1")
     .Attr("offset: int >= 0 = 0")
     .Attr("first_column: int >= 0 = 0")
@@ -137,7 +137,7 @@ program: The update as an ElementwiseProgram, elementwise_program.h, which runs 
 program_variables: The captured tensors that are the program's variables.
 scalars: The program's scalars.
 table: The sharded table whose rows are updated by the program, if there is one; `number`,
-  `touched_only`, `stride`, `offset` and `first_column` are those of DearChangeTable.
+  `rows`, `stride`, `offset` and `first_column` are those of DearChangeTable.
 lookup, table_of_lookup: Those that DearContributeRows is given for this gradient.
 )doc");
 

@@ -173,7 +173,6 @@ REGISTER_OP("DearTableLookup")
     .Output("version: int64")
     .Attr(kTableTypes)
     .Attr("number: int")
-    .Attr("touched_only: bool")
     .Attr("stride: int >= 1")
     .Attr("offset: int >= 0")
     .Attr("columns: int >= 0")
@@ -247,11 +246,14 @@ The value of a whole table, whose gradient is that of the table.
 REGISTER_OP("DearSettleTable")
     .Input("table: resource")
     .Attr("number: int")
-    .Attr("touched_only: bool")
+    .Attr("forgets_noted: bool = false")
     .SetIsStateful()
     .SetShapeFn(shape_inference::NoOutputs)
     .Doc(R"doc(
 Makes up for every update that some row of a table missed.
+
+forgets_noted: No update is for rows that what was `noted` has touched (DearChangeTable): their sums of
+  gradients are about to be replaced.
 )doc");
 
 REGISTER_OP("DearReadShard")
@@ -261,7 +263,6 @@ REGISTER_OP("DearReadShard")
     .Output("value: T")
     .Attr(kTableTypes)
     .Attr("number: int")
-    .Attr("touched_only: bool")
     .Attr("columns: int >= 0")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) { return SetRows(c, "columns"); })
@@ -276,7 +277,6 @@ REGISTER_OP("DearTableChanges")
     .Input("table: resource")
     .Output("changes: int64")
     .Attr("number: int")
-    .Attr("touched_only: bool")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->Vector(2));
@@ -298,18 +298,19 @@ REGISTER_OP("DearChangeTable")
     .Attr("program: list(int)")
     .Attr("program_variables: list(int)")
     .Attr("number: int")
-    .Attr("touched_only: bool")
+    .Attr("rows: {'all', 'touched', 'noted'}")
     .Attr("stride: int >= 1")
     .Attr("offset: int >= 0")
     .Attr("first_column: int >= 0")
     .SetIsStateful()
     .SetShapeFn(shape_inference::NoOutputs)
     .Doc(R"doc(
-Changes a table by a program, at once: the rows of a gradient if there is one, and all others when
-they are next read, with a gradient of zero.
+Changes a table by a program, at once: the rows of a gradient if there is one, and others that it is
+for when they are next read, with a gradient of zero.
 
 gradients: None, or rows whose columns from `first_column` on concern this rank.
-touched_only: Whether only rows with a gradient are changed.
+rows: Which rows get it, RowChange::Rows. Of what is `touched`, those with a gradient, and those that
+  what was `noted` before has touched; without a gradient, those of the next change that has one.
 )doc");
 
 REGISTER_OP("DearTableSums")
@@ -326,7 +327,6 @@ REGISTER_OP("DearTableSums")
     .Attr("program: list(int)")
     .Attr("program_variables: list(int)")
     .Attr("number: int")
-    .Attr("touched_only: bool")
     .Attr("stride: int >= 1")
     .Attr("offset: int >= 0")
     .Attr("first_column: int >= 0")

@@ -4,7 +4,7 @@
 import case_reports
 import numpy as np
 import pytest
-from sharded_parity_job import STEPS
+from sharded_parity_job import OPTIMIZERS_OF_TOUCHED, STEPS
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
@@ -57,7 +57,7 @@ def test_partitions_exchanges_and_delays_change_no_bit(tmp_path, world_size, opt
     "world_size", [pytest.param(1, marks=LONG), pytest.param(2, marks=LONG), 3]
 )
 def test_touched_rows_only_as_in_numpy(tmp_path, world_size):
-    cases = "momentum:touched,adamw:touched"
+    cases = ",".join(f"{name}:touched" for name in OPTIMIZERS_OF_TOUCHED)
     (expected,) = case_reports.run_job("sharded_parity_job.py", None, tmp_path, cases=cases)
     reports = case_reports.run_job("sharded_parity_job.py", world_size, tmp_path, cases=cases)
     for case, arrays in expected.items():

@@ -74,9 +74,6 @@ def test_what_cannot_be_done_by_rows_is_refused():
     wanted = {
         "Adafactor": "optimizer of its own",
         "Lamb": "norms of all of",
-        "clipping": "`clipnorm`",
-        "touched": '`updates="touched"`',
-        "average": "`use_ema`",
         "UnitNorm": "keras.constraints.NonNeg",
     }
     if case_table.MUON_WORKS:

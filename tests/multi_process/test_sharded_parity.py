@@ -31,6 +31,10 @@ _DIFFERENT = (
     "ftrl_shrinkage",
     "lion_decay",
     "average_overwrite",
+    "accumulated_norm",
+    "accumulated_global_norm",
+    "accumulated_value",
+    "accumulated_average",
     "tfdear_lamb",
 )
 _OTHERS = tuple(name for name in job.OPTIMIZERS if name not in _DIFFERENT)

@@ -111,6 +111,15 @@ INCREMENT_ACCUMULATORS = _optimizer(
 _base_optimizer("BaseOptimizer.build", sets="_accumulated_gradients")
 CLIP_GRADIENTS = _base_optimizer("BaseOptimizer._clip_gradients", "(self, grads)")
 
+# Sums clipped gradients over replicas, and updates variables by the sums.
+BACKEND_UPDATE_STEP = _optimizer(
+    "TFOptimizer._backend_update_step", "(self, grads, trainable_variables, learning_rate)"
+)
+_optimizer(
+    "TFOptimizer._distributed_tf_update_step",
+    "(self, distribution, grads_and_vars, learning_rate)",
+)
+
 # Hold a file's entries, save and load those of an optimizer, tell whether the file fits in memory.
 H5_STORE = _saving("H5IOStore")
 _saving("H5IOStore.__init__", sets="_h5_entry_group")
@@ -144,6 +153,9 @@ ADD_VARIABLE_FROM_REFERENCE = _optimizer(
 )
 UPDATE_MOVING_AVERAGES = _base_optimizer(
     "BaseOptimizer._update_model_variables_moving_average", "(self, trainable_variables)"
+)
+OVERWRITE_WITH_AVERAGES = _optimizer(
+    "TFOptimizer._overwrite_model_variables_with_average_value", "(self, trainable_variables)"
 )
 _base_optimizer("BaseOptimizer.build", sets="_model_variables_moving_average")
 

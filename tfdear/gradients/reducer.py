@@ -295,6 +295,7 @@ class Reducer:
                 index=index,
                 sparse=True,
                 writes=[written.number for written in traced.written],
+                rows=row_update.rows,
                 **row_update.attributes(),
             )
             if lookup is not None and lookup.group.looks_ahead:

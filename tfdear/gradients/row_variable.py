@@ -49,9 +49,7 @@ class RowVariable(variable_module.DearVariable):
         table = self.table
         table.await_updates()
         with tf.device(self.device):
-            library.load().dear_settle_table(
-                table.raw_handle, number=table.number, touched_only=False
-            )
+            library.load().dear_settle_table(table.raw_handle, number=table.number)
 
     def _settle_for_use(self) -> None:
         if (

@@ -7,6 +7,7 @@ and gradients are those of the whole table. An optimizer's update runs on the pa
 (`table_update`), and lookups get vectors from all ranks (`table_lookup`).
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -22,16 +23,35 @@ from tfdear.gradients import variable as variable_module
 _TensorLike: TypeAlias = tf.types.experimental.TensorLike
 
 
+@dataclasses.dataclass(frozen=True)
+class Accumulated:
+    """Sums of earlier gradients of a table, which its next update adds to its own."""
+
+    slot: "ShardedVariable"
+    steps: int  # What the sums are divided by.
+    # What becomes of the mean of all steps, element by element. It may need norms of the mean:
+    # these are of the table as it is at that point of the program.
+    clip: Callable[[tf.Tensor], tf.Tensor] | None = None
+    needs_norms: bool = False
+
+    def add_to(self, part: tf.Tensor) -> tf.Tensor:
+        """The mean of all steps. `part`: the last one's gradient, which is divided already."""
+        mean = part + self.slot.read_value() / self.steps
+        return mean if self.clip is None else self.clip(mean)
+
+
 class ShardedVariable(variable_module.DearVariable):
     """A table or an optimizer's slot of one, of which this rank holds a part."""
 
     def __init__(self, *args: Any, placement: placement_module.Placement, **kwargs: Any):
         self.placement = placement
         self.shard_number = -1  # In the service that hands out its rows.
-        # What belongs to the next update with a gradient: a slot with sums of earlier gradients and
-        # the number of steps that it divides them by, and a constraint.
-        self.accumulated: tuple[ShardedVariable, int] | None = None
+        # What belongs to the next update with a gradient.
+        self.accumulated: Accumulated | None = None
         self.row_constraint: Callable[[tf.Tensor], tf.Tensor] | None = None
+        # If it is a slot with such sums of a table of which only touched rows are updated: notes
+        # which rows those are, from what this rank holds.
+        self.note_rows: Callable[[tf.Tensor], None] | None = None
         # How a step knows what the next one looks up: "next batch" or "none".
         self.hint = "none"
         super().__init__(*args, **kwargs)
@@ -102,7 +122,6 @@ class ShardedVariable(variable_module.DearVariable):
                 wanted,
                 T=self.dtype,
                 number=self.table.number,
-                touched_only=self.placement.touched_only,
                 columns=columns,
             )
 
@@ -126,7 +145,6 @@ class ShardedVariable(variable_module.DearVariable):
             return library.load().dear_table_changes(
                 self.table.raw_handle,
                 number=self.table.number,
-                touched_only=self.placement.touched_only,
             )
 
     def sparse_read(self, indices: _TensorLike, name: str | None = None) -> tf.Tensor:
@@ -167,10 +185,12 @@ class ShardedVariable(variable_module.DearVariable):
             library.load().dear_settle_table(
                 self.table.raw_handle,
                 number=self.table.number,
-                touched_only=self.placement.touched_only,
+                forgets_noted=self.note_rows is not None,
             )
         with variable_module.raw_handles():
             super().assign(value, read_value=False)
+        if self.note_rows is not None:
+            self.note_rows(value)
 
     def assign_add(
         self,

@@ -199,7 +199,6 @@ def _held_of(
         ids,
         T=table.dtype,
         number=table.number,
-        touched_only=table.placement.touched_only,
         stride=table.placement.stride,
         offset=table.placement.offset,
         columns=table.placement.shard_shape[1],

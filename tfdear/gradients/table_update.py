@@ -45,6 +45,8 @@ class RowUpdate:
     table: ShardedVariable  # Not a slot of it, even if it is only that which changes.
     traced: deferred_update.DeferredUpdate
     program: elementwise_program.Program
+    # Which rows it is for, as DearChangeTable says it.
+    rows: str = "all"
     needs_sums: bool = False  # Of the table: it can run in program order only, and at once.
 
     def is_of_table_alone(self) -> bool:
@@ -58,7 +60,6 @@ class RowUpdate:
             "program": self.program.code,
             "program_variables": self.program.variables,
             "number": self.table.number,
-            "touched_only": placement.touched_only,
             "stride": placement.stride,
             "offset": placement.offset,
             "first_column": placement.first_column,
@@ -105,7 +106,17 @@ def translate(
         )
     if traced is None or program is None:
         raise NotByRowsError(_refusal(table.placement))
-    return RowUpdate(table, traced, program, needs_sums)
+    return RowUpdate(table, traced, program, _rows_of(table, variable, gradient), needs_sums)
+
+
+def _rows_of(table: ShardedVariable, variable: ShardedVariable, gradient: Gradient | None) -> str:
+    """Which rows an update of a table, or of one of its slots, is for."""
+    if not table.placement.touched_only:
+        return "all"
+    if variable is table:  # Without a gradient it decays, before its rows are updated.
+        return "touched"
+    # Sums of gradients; an average, which follows the table in every row.
+    return "all" if gradient is None else "noted"
 
 
 def with_what_belongs_to_it(table: ShardedVariable, update: Update) -> Update:
@@ -117,15 +128,49 @@ def with_what_belongs_to_it(table: ShardedVariable, update: Update) -> Update:
 
     def whole(variable: ShardedVariable, part: tf.Tensor | None) -> None:
         if accumulated is not None:
-            slot, steps = accumulated
-            part += slot.read_value() / steps
+            part = accumulated.add_to(part)
         update(variable, part)
         if accumulated is not None:
-            slot.assign(tf.zeros_like(part))
+            accumulated.slot.assign(tf.zeros_like(part))
         if constraint is not None:
             variable.assign(constraint(variable.read_value()))
 
     return whole
+
+
+def sum_of_squares(table: ShardedVariable, gradient: Gradient) -> tf.Tensor:
+    """Of all elements of the mean that the next update takes, scalar float32; on all ranks.
+
+    Call it between the sum of the last gradients over the ranks and that update.
+    """
+    if tf.executing_eagerly():
+        return tf.function(lambda: sum_of_squares(table, gradient), autograph=False)()
+    accumulated = table.accumulated
+    assert accumulated is not None  # What has none is clipped as other variables are.
+    shape = tf.TensorShape(table.placement.shard_shape)
+    sums: list[tf.Tensor] = []
+
+    def square(variable: ShardedVariable, part: tf.Tensor | None) -> None:
+        del variable
+        total = tf.reduce_sum(tf.square(accumulated.add_to(part)))
+        accumulated.slot.assign(tf.fill(shape, total))  # The program that asks for the sum.
+
+    traced = deferred_update.trace_table_update(table, square, tf.TensorSpec(shape, table.dtype))
+    assert traced is not None  # It writes the slot.
+
+    def take_sums(summed: elementwise_program.Program, count: int) -> list[tf.Tensor]:
+        sums.extend(_sums_over_ranks(RowUpdate(table, traced, summed), gradient, count))
+        return sums
+
+    elementwise_update.translate(
+        traced.function,
+        shape,
+        exact_bits=False,
+        may_only_read=True,
+        foreign=traced.foreign,
+        take_sums=take_sums,
+    )
+    return sums[0]
 
 
 def _refusal(placement: Placement) -> str:
@@ -187,6 +232,7 @@ def run_now(row_update: RowUpdate, gradient: Gradient | None) -> tf.Operation | 
             row_update.program.scalars,
             values,
             indices,
+            rows=row_update.rows,
             **row_update.attributes(),
         )
 

@@ -53,8 +53,9 @@ class ShardedEmbedding(keras.layers.Embedding):
             Defaults to "auto".
         updates: "exact" updates every row in every step, as a dense gradient does: momentum moves
             rows that no word of the step touched. "touched" updates only rows of the step's words,
-            as PyTorch's SparseAdam does: other arithmetic. Either costs what the step's rows cost.
-            Defaults to "exact".
+            as PyTorch's SparseAdam does: other arithmetic. With gradient accumulation these are
+            the words of all steps since the last update. Averages (`use_ema`) follow in all rows.
+            Either costs what the step's rows cost. Defaults to "exact".
         reversible: Whether it is `keras.layers.ReversibleEmbedding`: `call(vectors, reverse=True)`
             yields scores of all ids. Then a step gathers all rows, in the forward pass, and "auto"
             divides the table by row. Takes that layer's `tie_weights` (True), `reverse_dtype`

@@ -48,11 +48,13 @@ def _update_part(
         with _tf_private.distribute_lib.UpdateContext(device):
             fn(variable, *((part, *args[1:]) if has_gradient else args), **kwargs)
 
+    # With norms of the gradient its rows are here already.
+    in_order = table.accumulated is not None and table.accumulated.needs_norms
     whole = table_update.with_what_belongs_to_it(table, of_part) if has_gradient else of_part
 
     def run(can_defer: bool) -> None:
         row_update = table_update.translate(table.table, table, whole, gradient)
-        can_defer = can_defer and not row_update.needs_sums
+        can_defer = can_defer and not (row_update.needs_sums or in_order)
         if not (can_defer and extended.reducer.defer_rows(row_update, gradient)):
             table_update.run_now(row_update, gradient)
 

@@ -127,7 +127,15 @@ Status JournalEntries::Append(RowChange change, int64_t* number) {
                          SameProof(before->change, *last->proof, added, *idle.proof);
     idle.run = Join(goes_on, goes_on ? last->run : nullptr, *number, used);
   }
-  if (added.has_gradient) last_gradient_ = *number;
+  const bool waits = added.rows != RowChange::Rows::kAll && !added.has_gradient;
+  if (waits && first_waiting_ < 0) first_waiting_ = *number;
+  entry.first_waiting = first_waiting_;
+  if (added.has_gradient) {
+    last_gradient_ = *number;
+    first_waiting_ = -1;
+    if (added.rows == RowChange::Rows::kTouched) updates_.push_back(*number);
+  }
+  if (added.rows == RowChange::Rows::kAll) ++for_all_;
   if (complete_ == *number && entry.is_complete) ++complete_;
   arrays_ = Union(used, arrays_);
   entries_.push_back(std::move(entry));
@@ -161,8 +169,14 @@ Status JournalEntries::Abandon(int64_t number) {
     return InvalidArgument("the change of rows ", number,
                            " cannot be abandoned: it is complete, or was applied to some of them");
   }
-  // Runs that it is in still pass over it, but it says nothing of them.
-  entry.change = {std::make_shared<ElementwiseProgram>(), {}, {}, true};
+  // Runs that it is in still pass over it, but it says nothing of them. Rows that were noted wait
+  // for the next one.
+  RowChange::Rows rows = entry.change.rows;
+  if (rows == RowChange::Rows::kTouched) {
+    rows = RowChange::Rows::kNoted;
+    updates_.erase(std::find(updates_.begin(), updates_.end(), number));
+  }
+  entry.change = {std::make_shared<ElementwiseProgram>(), {}, {}, true, rows};
   entry.identical = std::make_shared<Run>(Run{number + 1, {}});
   entry.idle = entry.idle_at_zero = {};
   entry.known.reset();
@@ -210,8 +224,27 @@ int64_t JournalEntries::Awaited(int64_t row, int64_t from, int64_t to) const {
   return -1;
 }
 
+int64_t JournalEntries::Settled(int64_t changes) const {
+  if (changes <= first_ || changes > size()) return changes;
+  const Entry& last = at(changes - 1);
+  const bool waits = !last.change.has_gradient && last.first_waiting >= 0;
+  return waits ? last.first_waiting : changes;
+}
+
+int64_t JournalEntries::UpdateAfter(int64_t number) const {
+  const auto found = std::upper_bound(updates_.begin(), updates_.end(), number);
+  return found == updates_.end() ? -1 : *found;
+}
+
+int64_t JournalEntries::UpdateBefore(int64_t number) const {
+  const auto found = std::lower_bound(updates_.begin(), updates_.end(), number);
+  return found == updates_.begin() ? -1 : *(found - 1);
+}
+
 void JournalEntries::DropBefore(int64_t number) {
   while (first_ < number && !entries_.empty()) {
+    if (entries_.front().change.rows == RowChange::Rows::kAll) --for_all_;
+    if (!updates_.empty() && updates_.front() == first_) updates_.pop_front();
     entries_.pop_front();
     ++first_;
   }

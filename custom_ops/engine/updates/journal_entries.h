@@ -15,12 +15,24 @@ namespace tfdear {
 
 // An element-wise change of a table and its slots.
 struct RowChange {
+  enum class Rows {
+    // All: those that get no gradient of it get it with a gradient of zero.
+    kAll,
+    // Those that get a gradient, and, with a gradient of zero, those that changes of kNoted have
+    // touched since the last change of this kind with gradients. One without gradients, as a decay
+    // of weights, is for those of the next change with gradients, just before it.
+    kTouched,
+    // Those that get a gradient.
+    kNoted,
+  };
+
   // The same object for the same update in every step: by that, changes are known to be the same.
   std::shared_ptr<const ElementwiseProgram> program;
   // Which arrays the program's variables are: 0 is the table, others are its slots. Distinct.
   std::vector<int> arrays;
   std::vector<float> scalars;
   bool has_gradient = false;  // Else it is complete at once.
+  Rows rows = Rows::kAll;
 };
 
 // The changes of a RowJournal in program order, numbered from 0, and how they repeat. Not
@@ -46,6 +58,9 @@ class JournalEntries {
     // The rows that get a gradient, in ascending order, if they are known before it is there.
     std::optional<std::vector<int64_t>> touched;
     int64_t last_gradient;  // The number of the last change before it with gradients; -1: none.
+    // The first change after that one, up to this one, that is for the rows of the next change with
+    // gradients; -1: there is none.
+    int64_t first_waiting;
     // The same changes to the bit: once one of them has changed nothing, the others do not.
     std::shared_ptr<Run> identical;
     IdleRun idle;          // whatever the slots are
@@ -80,6 +95,15 @@ class JournalEntries {
   int64_t Awaited(int64_t row, int64_t from, int64_t to) const;
   Status CheckKept(int64_t number) const;
 
+  // How many of those that are kept are for all rows.
+  int64_t for_all() const { return for_all_; }
+  // How many of the first `changes` changes concern a row that gets none of the gradients to come.
+  int64_t Settled(int64_t changes) const;
+  // The first of kTouched with gradients, of those that are kept, after a change; the last one
+  // before a change. -1: there is none.
+  int64_t UpdateAfter(int64_t number) const;
+  int64_t UpdateBefore(int64_t number) const;
+
   // All that the changes that are kept use, in ascending order, and maybe others before them.
   const std::vector<int>& arrays() const { return arrays_; }
 
@@ -87,6 +111,9 @@ class JournalEntries {
   int64_t first_ = 0;
   int64_t complete_ = 0;
   int64_t last_gradient_ = -1;
+  int64_t first_waiting_ = -1;
+  int64_t for_all_ = 0;
+  std::deque<int64_t> updates_;  // Those of kTouched with gradients.
   std::vector<int> arrays_;
   std::deque<Entry> entries_;
   // Those of changes that are kept, or were: few, as most changes have one of another.

@@ -2,6 +2,7 @@
 #include "custom_ops/engine/updates/row_journal.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "custom_ops/engine/base/keep_denormals.h"
@@ -9,10 +10,11 @@
 
 namespace tfdear {
 
-RowJournal::RowJournal(int64_t rows, int64_t width, Rows mode, int64_t max_entries)
+using Rows = RowChange::Rows;
+
+RowJournal::RowJournal(int64_t rows, int64_t width, int64_t max_entries)
     : rows_(rows),
       width_(width),
-      mode_(mode),
       max_entries_(max_entries),
       changes_(rows),
       tile_(width),
@@ -22,7 +24,7 @@ Status RowJournal::Append(RowChange change, int64_t* number) {
   const FlushDenormals flush_denormals;
   MutexLock lock(mutex_);
   TFDEAR_RETURN_IF_ERROR(entries_.Append(std::move(change), number));
-  owed_ += rows_;
+  if (entries_.for_all() > 0) owed_ += rows_;
   return Status();
 }
 
@@ -54,14 +56,32 @@ Status RowJournal::Apply(int64_t change, const int64_t* rows, size_t count, cons
   TFDEAR_RETURN_IF_ERROR(CheckArrays(arrays));
   TFDEAR_RETURN_IF_ERROR(NoteGradients(change, rows, count));
   entries_.NoteApplied(change);
-  const JournalEntries::Entry& entry = entries_.at(change);
-  int64_t first = change;  // What comes with the gradient.
-  if (mode_ == Rows::kAll) {
-    Replay(change, arrays);
-  } else {
-    behind_.clear();
-    first = std::max(entries_.first(), entry.last_gradient + 1);
+  if (!noted_.empty()) {  // An update that a row is owed comes first.
+    TakeBack();
+    MakeOwed(rows, count, change, arrays);
+    TFDEAR_RETURN_IF_ERROR(NoteGradients(change, rows, count));
   }
+  Make(change, rows, count, gradients, arrays);
+  const Rows kind = entries_.at(change).change.rows;
+  for (size_t i = 0; i < count && kind == Rows::kNoted; ++i) noted_[rows[i]] = change;
+  for (size_t i = 0; i < count && kind == Rows::kTouched && !noted_.empty(); ++i) {
+    noted_.erase(rows[i]);
+  }
+  MakeAllOwed(arrays);
+  Sweep(arrays);
+  return Status();
+}
+
+void RowJournal::Make(int64_t change, const int64_t* rows, size_t count, const float* gradients,
+                      const Arrays& arrays) {
+  const JournalEntries::Entry& entry = entries_.at(change);
+  // What comes with the gradient.
+  const int64_t first = entry.first_waiting < 0 ? change : entry.first_waiting;
+  // Most rows of a table in heavy use have missed nothing.
+  behind_.erase(std::remove_if(behind_.begin(), behind_.end(),
+                               [&](const Behind& noted) { return noted.changes >= first; }),
+                behind_.end());
+  Replay(first, arrays);
   tile_.Start(arrays, first == change ? entry.change.arrays : entries_.arrays());
   for (size_t begin = 0; begin < count; begin += tile_.capacity()) {
     const size_t end = std::min(count, begin + tile_.capacity());
@@ -70,11 +90,38 @@ Status RowJournal::Apply(int64_t change, const int64_t* rows, size_t count, cons
     for (int64_t number = first; number < change; ++number) {
       RunOnTile(entries_.at(number).change, zeros_.data());
     }
-    RunOnTile(entry.change, gradients + begin * width_);
+    RunOnTile(entry.change, gradients == nullptr ? zeros_.data() : gradients + begin * width_);
     tile_.Finish();
   }
-  Sweep(arrays);
-  return Status();
+}
+
+void RowJournal::MakeOwed(const int64_t* rows, size_t count, int64_t changes,
+                          const Arrays& arrays) {
+  std::map<int64_t, std::vector<int64_t>> owed;
+  for (size_t i = 0; i < count && !noted_.empty(); ++i) {
+    const auto noted = noted_.find(rows[i]);
+    if (noted == noted_.end()) continue;
+    const int64_t update = entries_.UpdateAfter(noted->second);
+    if (update < 0 || update >= changes) continue;
+    owed[update].push_back(rows[i]);
+    noted_.erase(noted);
+  }
+  for (const auto& [update, of_update] : owed) {
+    for (int64_t row : of_update) Note(row, update + 1);
+    Make(update, of_update.data(), of_update.size(), nullptr, arrays);
+  }
+}
+
+void RowJournal::MakeAllOwed(const Arrays& arrays) {
+  const int64_t last = entries_.UpdateBefore(entries_.complete());
+  if (noted_.empty() || last <= made_owed_) return;
+  std::vector<int64_t> rows;
+  for (const auto& [row, change] : noted_) {
+    if (change < last) rows.push_back(row);
+  }
+  std::sort(rows.begin(), rows.end());
+  MakeOwed(rows.data(), rows.size(), entries_.complete(), arrays);
+  made_owed_ = last;
 }
 
 Status RowJournal::BringUpToDate(const int64_t* rows, size_t count, int64_t changes,
@@ -87,9 +134,7 @@ Status RowJournal::BringUpToDate(const int64_t* rows, size_t count, int64_t chan
   }
   TFDEAR_RETURN_IF_ERROR(CheckArrays(arrays));
   for (size_t i = 0; i < count; ++i) TFDEAR_RETURN_IF_ERROR(CheckRow(rows[i]));
-  if (mode_ == Rows::kTouched) return Status();
-  for (size_t i = 0; i < count; ++i) Note(rows[i], changes);
-  Replay(changes, arrays);
+  Bring(rows, count, changes, arrays);
   return Status();
 }
 
@@ -113,30 +158,37 @@ Status RowJournal::BringThroughAll(const int64_t* rows, size_t count, const Arra
                              awaited);
     }
   }
-  if (mode_ == Rows::kTouched) return Status();
-  for (size_t i = 0; i < count; ++i) Note(rows[i], changes);
-  Replay(changes, arrays);
+  Bring(rows, count, changes, arrays);
   return Status();
+}
+
+void RowJournal::Bring(const int64_t* rows, size_t count, int64_t changes, const Arrays& arrays) {
+  MakeOwed(rows, count, changes, arrays);
+  if (entries_.for_all() == 0) return;
+  const int64_t settled = entries_.Settled(changes);
+  for (size_t i = 0; i < count; ++i) Note(rows[i], settled);
+  Replay(settled, arrays);
 }
 
 Status RowJournal::BringAllUpToDate(const Arrays& arrays) {
   const FlushDenormals flush_denormals;
   MutexLock lock(mutex_);
   TFDEAR_RETURN_IF_ERROR(CheckArrays(arrays));
-  if (mode_ == Rows::kTouched) {
-    // Rows get what they get at once; only changes that wait for a gradient are still needed.
-    const int64_t last = entries_.complete() - 1;
-    if (last < entries_.first()) return Status();
-    const JournalEntries::Entry& entry = entries_.at(last);
-    entries_.DropBefore((entry.change.has_gradient ? last : entry.last_gradient) + 1);
-    return Status();
+  MakeAllOwed(arrays);
+  const int64_t settled = entries_.Settled(entries_.complete());
+  if (entries_.for_all() > 0) {
+    for (int64_t row = 0; row < rows_; ++row) Note(row, settled);
+    Replay(settled, arrays);
   }
-  for (int64_t row = 0; row < rows_; ++row) Note(row, entries_.complete());
-  Replay(entries_.complete(), arrays);
   cursor_ = 0;
-  swept_ = entries_.complete();
-  entries_.DropBefore(swept_);
+  swept_ = settled;
+  entries_.DropBefore(settled);
   return Status();
+}
+
+void RowJournal::ForgetNoted() {
+  MutexLock lock(mutex_);
+  noted_.clear();
 }
 
 int64_t RowJournal::size() const {
@@ -202,28 +254,30 @@ Status RowJournal::NoteGradients(int64_t change, const int64_t* rows, size_t cou
   for (size_t i = 0; i < count; ++i) {
     const Status status = CheckGradient(change, rows[i]);
     if (!status.ok()) {
-      for (const Behind& noted : behind_) changes_[noted.row] = noted.changes;
-      behind_.clear();
+      TakeBack();
       return status;
     }
     Note(rows[i], change + 1);
   }
-  // Most rows of a table in heavy use have missed nothing.
-  behind_.erase(std::remove_if(behind_.begin(), behind_.end(),
-                               [&](const Behind& noted) { return noted.changes == change; }),
-                behind_.end());
   return Status();
 }
 
+void RowJournal::TakeBack() {
+  for (const Behind& noted : behind_) changes_[noted.row] = noted.changes;
+  behind_.clear();
+}
+
 void RowJournal::Note(int64_t row, int64_t changes) {
-  if (changes_[row] >= changes) return;
-  behind_.push_back({changes_[row], row});
+  // What is dropped was for others.
+  const int64_t has = std::max(changes_[row], entries_.first());
+  if (has >= changes) return;
+  behind_.push_back({has, row});
   changes_[row] = changes;
 }
 
 void RowJournal::Sweep(const Arrays& arrays) {
-  if (mode_ == Rows::kTouched) return;
-  const int64_t complete = entries_.complete();
+  if (entries_.for_all() == 0) return;
+  const int64_t complete = entries_.Settled(entries_.complete());
   const int64_t steps = std::min(owed_ / max_entries_, rows_);
   owed_ %= max_entries_;
   for (int64_t i = 0; i < steps; ++i) {
@@ -238,12 +292,18 @@ void RowJournal::Sweep(const Arrays& arrays) {
 }
 
 void RowJournal::Drop() {
-  if (mode_ == Rows::kTouched && entries_.complete() > 0) {
-    // What came before the last change with gradients has no rows left to go to.
+  if (entries_.for_all() == 0 && entries_.complete() > entries_.first()) {
+    // What came before the last change with gradients has no rows left to go to, but for an update
+    // that is owed.
     const int64_t last = entries_.complete() - 1;
-    if (last < entries_.first()) return;
     const JournalEntries::Entry& entry = entries_.at(last);
-    entries_.DropBefore(entry.change.has_gradient ? last : entry.last_gradient);
+    int64_t needed = entry.change.has_gradient ? last : entry.last_gradient;
+    const int64_t owed = noted_.empty() ? -1 : entries_.UpdateAfter(made_owed_);
+    if (owed >= 0) {
+      const int64_t waiting = entries_.at(owed).first_waiting;
+      needed = std::min(needed, waiting < 0 ? owed : waiting);
+    }
+    entries_.DropBefore(needed);
   }
   if (rows_ == 0) entries_.DropBefore(entries_.complete());
 }

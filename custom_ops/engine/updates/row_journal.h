@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
 
 #include "custom_ops/engine/base/errors.h"
@@ -22,6 +23,9 @@ namespace tfdear {
 // dense updates, bit for bit but for the signs of zeros. Runs of changes that would do nothing to a
 // row are passed over at once (`idleness.h`).
 //
+// Other changes are for some rows only (`RowChange::Rows`): a table of which updates change but the
+// rows that they touch has such updates, and it may have averages that follow in every row.
+//
 // A table and its slots, the arrays, belong to the caller, who numbers them: 0 is the table. All
 // are [rows, width] of float32, row-major, and nobody else uses them during a call. Calls may come
 // from several threads; one is done after another. Denormals are flushed, as by TensorFlow's
@@ -30,19 +34,11 @@ class RowJournal {
  public:
   using Arrays = RowTile::Arrays;
 
-  enum class Rows {
-    kAll,  // every row gets every change
-    // A change is for the rows that get a gradient; a change without gradients, as a decay of
-    // weights, is for those of the next change with gradients, just before it.
-    kTouched,
-  };
-
   static constexpr int64_t kMaxEntries = 8192;
 
   // Keeps about twice `max_entries` changes at most: calls of Apply() bring further rows up to date
   // by and by, and changes that all rows have got are dropped.
-  RowJournal(int64_t rows, int64_t width, Rows mode = Rows::kAll,
-             int64_t max_entries = kMaxEntries);
+  RowJournal(int64_t rows, int64_t width, int64_t max_entries = kMaxEntries);
 
   // Adds a change, which comes after all others, and returns its number. Touches no row.
   Status Append(RowChange change, int64_t* number);
@@ -73,6 +69,8 @@ class RowJournal {
   // The same for all rows. Changes that all rows have got are dropped: if none is kept then, the
   // arrays may be others, with other numbers, from there on.
   Status BringAllUpToDate(const Arrays& arrays);
+  // Says that what changes of kNoted did to rows is gone: no update is for them on that account.
+  void ForgetNoted();
 
   int64_t rows() const { return rows_; }
   int64_t width() const { return width_; }
@@ -97,6 +95,20 @@ class RowJournal {
   Status CheckGradient(int64_t change, int64_t row) const TFDEAR_REQUIRES(mutex_);
   // Checks the rows of a change's gradients, notes them, and takes them as having the change.
   Status NoteGradients(int64_t change, const int64_t* rows, size_t count) TFDEAR_REQUIRES(mutex_);
+  // Takes that back.
+  void TakeBack() TFDEAR_REQUIRES(mutex_);
+  // Makes a change for rows that were noted, and before it what they missed. `gradients`: null:
+  // zero.
+  void Make(int64_t change, const int64_t* rows, size_t count, const float* gradients,
+            const Arrays& arrays) TFDEAR_REQUIRES(mutex_);
+  // Makes updates before `changes` that rows are owed since earlier changes have touched them.
+  void MakeOwed(const int64_t* rows, size_t count, int64_t changes, const Arrays& arrays)
+      TFDEAR_REQUIRES(mutex_);
+  // The same for all rows, of updates that are complete.
+  void MakeAllOwed(const Arrays& arrays) TFDEAR_REQUIRES(mutex_);
+  // Brings rows up to date with the first `changes` changes.
+  void Bring(const int64_t* rows, size_t count, int64_t changes, const Arrays& arrays)
+      TFDEAR_REQUIRES(mutex_);
   // Notes a row that has less than the first `changes` changes, and takes it as having them.
   void Note(int64_t row, int64_t changes) TFDEAR_REQUIRES(mutex_);
   // Brings what was noted up to date with the first `changes` changes.
@@ -119,13 +131,16 @@ class RowJournal {
 
   const int64_t rows_;
   const int64_t width_;
-  const Rows mode_;
   const int64_t max_entries_;
 
   mutable Mutex mutex_;
   JournalEntries entries_ TFDEAR_GUARDED_BY(mutex_);
-  // How many changes each row has got; in kTouched, up to its last gradient.
+  // How many changes each row has got, or need not get.
   std::vector<int64_t> changes_ TFDEAR_GUARDED_BY(mutex_);
+  // The last change of kNoted that touched a row, of the rows to which no update has come since.
+  std::unordered_map<int64_t, int64_t> noted_ TFDEAR_GUARDED_BY(mutex_);
+  // All rows that were owed updates up to this one have got them.
+  int64_t made_owed_ TFDEAR_GUARDED_BY(mutex_) = -1;
   // Rows in front of the cursor have at least the first `swept_` changes.
   int64_t cursor_ TFDEAR_GUARDED_BY(mutex_) = 0;
   int64_t swept_ TFDEAR_GUARDED_BY(mutex_) = 0;

@@ -58,6 +58,7 @@ int64_t EndOfIdleRun(const JournalEntries::Entry& entry, int64_t number, int64_t
 }  // namespace
 
 void RowJournal::Replay(int64_t changes, const Arrays& arrays) {
+  if (entries_.for_all() == 0) behind_.clear();
   // Rows that have missed about the same go together.
   std::sort(behind_.begin(), behind_.end(), [](const Behind& left, const Behind& right) {
     return left.changes != right.changes ? left.changes < right.changes : left.row < right.row;
@@ -83,6 +84,8 @@ void RowJournal::ReplayTile(std::vector<Behind>* behind, int64_t changes, const 
       next = behind->front().changes;
     }
     const JournalEntries::Entry& entry = entries_.at(next);
+    // Else it is for rows with a gradient of it, which these have not.
+    const bool for_all = entry.change.rows == RowChange::Rows::kAll;
     while (!behind->empty() && behind->front().changes == next) {
       const int64_t row = behind->front().row;
       std::pop_heap(behind->begin(), behind->end(), std::greater<Behind>());
@@ -99,7 +102,7 @@ void RowJournal::ReplayTile(std::vector<Behind>* behind, int64_t changes, const 
       }
     }
     if (tile_.size() == 0) continue;
-    const bool look = IsWorthALook(entry, next, since_join, since_look, changes);
+    const bool look = for_all && IsWorthALook(entry, next, since_join, since_look, changes);
     if (look) tile_.Remember();
     if (since_join == 0) {
       is_ordinary_ = false;
@@ -107,7 +110,7 @@ void RowJournal::ReplayTile(std::vector<Behind>* behind, int64_t changes, const 
     }
     if (look) {
       RunOnTile(entry.change, zeros_.data());
-    } else {
+    } else if (for_all) {
       MakeIdly(next);
     }
     ++next;

@@ -56,7 +56,7 @@ class JournalPair {
         width_(width),
         dense_{first},
         table(std::move(first)),
-        journal(rows, width, RowJournal::Rows::kAll, max_entries) {}
+        journal(rows, width, max_entries) {}
 
   int64_t Append(const UpdateProgram& update, const std::vector<int>& arrays,
                  const std::vector<float>& gradient, bool has_gradient = true) {

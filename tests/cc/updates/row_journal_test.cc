@@ -1,6 +1,7 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 
-// What journals do, do not do, and refuse. (Their numbers: row_history_test.cc.)
+// What journals do, do not do, and refuse. (Their numbers: row_history_test.cc. Changes for some
+// rows only: touched_rows_test.cc.)
 
 #include "custom_ops/engine/updates/row_journal.h"
 
@@ -268,54 +269,23 @@ TEST_F(RowJournalTest, ArraysMayBeOthersWhenAllIsUpToDate) {
   const UpdateProgram adam = UpdateProgramNamed("adam"), decay = WeightDecay();
   const std::vector<float> values(kWidth, 0.5f);
   const std::vector<int64_t> row = {1};
-  for (auto mode : {RowJournal::Rows::kAll, RowJournal::Rows::kTouched}) {
+  for (auto rows : {RowChange::Rows::kAll, RowChange::Rows::kTouched}) {
     Table table = Ones(adam);
-    RowJournal journal(kRows, kWidth, mode);
+    RowJournal journal(kRows, kWidth);
     int64_t change;
-    ExpectOk(journal.Append({adam.program, {0, 1, 2}, adam.scalars, true}, &change));
+    ExpectOk(journal.Append({adam.program, {0, 1, 2}, adam.scalars, true, rows}, &change));
     ExpectOk(journal.Apply(change, row.data(), 1, values.data(), Pointers(&table)));
     ExpectOk(journal.Complete(change));
     ExpectOk(journal.BringAllUpToDate(Pointers(&table)));
     EXPECT_EQ(journal.kept(), 0);
     ExpectOk(journal.BringUpToDate(row.data(), 1, {table[0].data()}));
     // A change that waits for a gradient is kept where only some rows get it.
-    ExpectOk(journal.Append({decay.program, {0}, decay.scalars, false}, &change));
+    ExpectOk(journal.Append({decay.program, {0}, decay.scalars, false, rows}, &change));
     ExpectOk(journal.BringAllUpToDate({table[0].data()}));
-    EXPECT_EQ(journal.kept(), mode == RowJournal::Rows::kAll ? 0 : 1);
-    ExpectOk(journal.Append({adam.program, {0, 1, 2}, adam.scalars, true}, &change));
+    EXPECT_EQ(journal.kept(), rows == RowChange::Rows::kAll ? 0 : 1);
+    ExpectOk(journal.Append({adam.program, {0, 1, 2}, adam.scalars, true, rows}, &change));
     EXPECT_FALSE(journal.Apply(change, row.data(), 1, values.data(), {table[0].data()}).ok());
   }
-}
-
-TEST_F(RowJournalTest, TouchedRowsOnly) {
-  const UpdateProgram adam = UpdateProgramNamed("adam"), decay = WeightDecay();
-  Table table = Ones(adam), expected = table;
-  RowJournal journal(kRows, kWidth, RowJournal::Rows::kTouched, 4);
-  for (int step = 0; step < 30; ++step) {
-    int64_t change;
-    const std::vector<int64_t> rows = {step % 4, 9 - step % 3};
-    for (int i = 0; i < 2; ++i) {
-      ExpectOk(journal.Append({decay.program, {0}, decay.scalars, false}, &change));
-    }
-    ExpectOk(journal.Append({adam.program, {0, 1, 2}, adam.scalars, true}, &change));
-    const std::vector<float> values(2 * kWidth, 0.5f);
-    ExpectOk(journal.Apply(change, rows.data(), 2, values.data(), Pointers(&table)));
-    ExpectOk(journal.Complete(change));
-    ExpectOk(journal.BringUpToDate(rows.data(), 2, Pointers(&table)));
-    for (int64_t row : rows) {
-      std::vector<ElementwiseProgram::Array> arrays;
-      for (auto& array : expected) {
-        arrays.push_back({array.data() + row * kWidth, array.data() + row * kWidth});
-      }
-      for (int i = 0; i < 2; ++i) {
-        decay.program->Run(nullptr, {arrays[0]}, decay.scalars, kWidth);
-      }
-      adam.program->Run(values.data(), arrays, adam.scalars, kWidth);
-    }
-    EXPECT_LE(journal.kept(), 4);
-  }
-  ExpectOk(journal.BringAllUpToDate(Pointers(&table)));
-  EXPECT_EQ(table, expected);
 }
 
 TEST_F(RowJournalTest, CallsFromSeveralThreads) {

@@ -416,6 +416,24 @@ CASES = {
     "accumulation_by_row": accumulated(partition="row"),
     "accumulation_twice": accumulated(build=twice),
     "accumulation_short_last_batch": accumulated(data=words(examples=BATCH * 5 + 1)),
+    # With a dense layer, whose gradients are clipped as sums of all ranks, too.
+    "accumulation_clipnorm": accumulated(
+        lambda: _optimizers.Adam(0.05, clipnorm=0.05, gradient_accumulation_steps=3),
+        build=twice,
+    ),
+    "accumulation_global_clipnorm": accumulated(
+        lambda: _optimizers.SGD(
+            0.05, momentum=0.9, global_clipnorm=0.1, gradient_accumulation_steps=3
+        ),
+        partition="row",
+        compiled={"run_eagerly": True},
+    ),
+    "accumulation_clipvalue": accumulated(
+        lambda: _optimizers.LossScaleOptimizer(
+            _optimizers.SGD(0.05, clipvalue=0.02, gradient_accumulation_steps=2),
+            initial_scale=64.0,
+        ),
+    ),
     "accumulation_average": accumulated(
         lambda: _optimizers.AdamW(
             0.05, weight_decay=0.01, gradient_accumulation_steps=2, use_ema=True, ema_momentum=0.9

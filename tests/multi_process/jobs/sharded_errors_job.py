@@ -75,9 +75,6 @@ def refusals():
     optimizers = {
         "Adafactor": keras.optimizers.Adafactor,
         "Lamb": keras.optimizers.Lamb,
-        "clipping": lambda: keras.optimizers.Adam(clipnorm=1.0, gradient_accumulation_steps=2),
-        "touched": lambda: keras.optimizers.Adam(gradient_accumulation_steps=2),
-        "average": lambda: keras.optimizers.Adam(use_ema=True),
         "UnitNorm": lambda: "adam",
     }
     if case_table.MUON_WORKS:
@@ -85,8 +82,6 @@ def refusals():
         optimizers["Muon"] = lambda: keras.optimizers.Muon(exclude_embeddings=False)
     arguments = {
         "Lamb": {"updates": "touched"},
-        "touched": {"updates": "touched"},
-        "average": {"updates": "touched"},
         "UnitNorm": {"embeddings_constraint": keras.constraints.UnitNorm(axis=1)},
     }
     for name, make in optimizers.items():

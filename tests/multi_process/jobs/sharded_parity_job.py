@@ -10,6 +10,7 @@ sign of one (Lion), and whatever differs by more than rounding is wrong.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from unittest import mock
 
@@ -95,6 +96,29 @@ OPTIMIZERS = {
         0.05, momentum=0.9, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=7
     ),
 }
+# 60 steps are eight of 7 and a part of one more. Some of these clip, and some do not.
+OPTIMIZERS.update(
+    {
+        "accumulated_norm": lambda: _optimizers.SGD(
+            0.05, momentum=0.9, clipnorm=1.2, gradient_accumulation_steps=7
+        ),
+        "accumulated_global_norm": lambda: _optimizers.Adam(
+            0.01, weight_decay=0.02, global_clipnorm=3.0, gradient_accumulation_steps=7
+        ),
+        "accumulated_value": lambda: _optimizers.SGD(
+            0.05, momentum=0.9, clipvalue=0.1, gradient_accumulation_steps=7
+        ),
+        "accumulated_average": lambda: _optimizers.AdamW(
+            _schedules.CosineDecay(0.02, 50),
+            weight_decay=0.02,
+            global_clipnorm=2.0,
+            gradient_accumulation_steps=3,
+            use_ema=True,
+            ema_momentum=0.9,
+            ema_overwrite_frequency=8,
+        ),
+    }
+)
 # Those that need norms of the whole table.
 OPTIMIZERS.update(
     {
@@ -245,56 +269,106 @@ def _train(context, name, tables):
     return results
 
 
-def update_touched(name, step, values, gradients):
-    """One update of some rows of a table and its slots, in place."""
+def update_touched(name, step, count, values, gradients):
+    """One update of some rows of a table and its slots, in place; the first has the count 0."""
     table, *slots = values
-    if name == "momentum":
-        (velocity,) = slots
-        velocity[:] = 0.9 * velocity - 0.05 * gradients
-        table += velocity
-    elif name == "adamw":
+    if OPTIMIZERS_OF_TOUCHED[name].adam:
         rate = 0.02 * 0.5 * (1 + np.cos(np.pi * min(step, 50) / 50))
         mean, variance = slots
         table -= table * 0.02 * rate
         mean += (gradients - mean) * 0.1
         variance += (gradients**2 - variance) * 0.001
-        rate *= np.sqrt(1 - 0.999 ** (step + 1)) / (1 - 0.9 ** (step + 1))
+        rate *= np.sqrt(1 - 0.999 ** (count + 1)) / (1 - 0.9 ** (count + 1))
         table -= mean * rate / (np.sqrt(variance) + 1e-7)
+    else:
+        (velocity,) = slots
+        velocity[:] = 0.9 * velocity - 0.05 * gradients
+        table += velocity
 
 
-def model_of_touched(name, slots):
+def clip(given, gradients):
+    """Gradients as an optimizer clips them."""
+    norms = [np.sqrt(np.sum(gradient**2)) for gradient in gradients]
+    if given.get("global_clipnorm"):
+        norms = [np.sqrt(np.sum(np.square(norms)))] * len(gradients)
+    most = given.get("clipnorm") or given.get("global_clipnorm") or np.inf
+    return [
+        gradient * min(1, most / norm) if norm else gradient
+        for gradient, norm in zip(gradients, norms, strict=True)
+    ]
+
+
+def model_of_touched(name):
     """What training with `updates="touched"` leaves, in NumPy."""
     words, factors = data()
-    results = {}
+    given = OPTIMIZERS[name]().get_config()
+    slots = 2 if OPTIMIZERS_OF_TOUCHED[name].adam else 1
+    every = given["gradient_accumulation_steps"] or 1
+    tables = []
     for number, (width, *_) in enumerate(TABLES["touched"]):
         initializer = keras.initializers.RandomUniform(-0.05, 0.05, seed=number)
-        values = [np.array(initializer((ROWS, width)), "float64")]
-        values += [np.zeros_like(values[0]) for _ in range(slots)]
-        for step in range(STEPS):
-            part = slice(step * BATCH, (step + 1) * BATCH)
-            ids = words[part].ravel()
-            rows, places = np.unique(ids, return_inverse=True)
-            slopes = factors[part].ravel()[:, None] * columns_of(width).astype("float64")
-            gradients = np.zeros((len(rows), width))
-            np.add.at(gradients, places, (slopes + _CURVATURE * values[0][ids]) / BATCH)
-            touched = [value[rows] for value in values]
-            update_touched(name, step, touched, gradients)
-            for value, changed in zip(values, touched, strict=True):
-                value[rows] = changed
-        results[f"weight/{number}"] = values[0]
-        for place, value in enumerate(values[1:]):
-            results[f"slot/{SCALARS[name] + number * slots + place}"] = value
+        tables.append([np.array(initializer((ROWS, width)), "float64")])
+        tables[-1] += [np.zeros_like(tables[-1][0]) for _ in range(slots)]
+    averages, sums = ([np.zeros_like(table[0]) for table in tables] for _ in range(2))
+    seen = np.zeros(0, "int64")  # The rows that steps have touched since the last update.
+    for step in range(STEPS):
+        part = slice(step * BATCH, (step + 1) * BATCH)
+        ids = words[part].ravel()
+        seen = np.union1d(seen, ids)
+        for total, (values, *_) in zip(sums, tables, strict=True):
+            columns = columns_of(values.shape[1]).astype("float64")
+            slopes = factors[part].ravel()[:, None] * columns
+            np.add.at(total, ids, (slopes + _CURVATURE * values[ids]) / BATCH)
+        if (step + 1) % every == 0:
+            means = clip(given, [total / every for total in sums])
+            for values, mean, total in zip(tables, means, sums, strict=True):
+                touched = [value[seen] for value in values]
+                update_touched(name, step, step // every, touched, mean[seen])
+                for value, changed in zip(values, touched, strict=True):
+                    value[seen] = changed
+                total[:] = 0
+            seen = seen[:0]
+        momentum = given["ema_momentum"] if step // every else 0
+        frequency = given["ema_overwrite_frequency"] if given["use_ema"] else None
+        for average, (values, *_) in zip(averages, tables, strict=True):
+            # Of all rows.
+            average[:] = momentum * average + (1 - momentum) * values
+            if frequency and (step // every + 1) % frequency == 0:
+                values[:] = average
+    results = {}
+    slot = OPTIMIZERS_OF_TOUCHED[name].scalars
+    for wanted, arrays in ((given["use_ema"], averages), (every > 1, sums)):
+        if wanted:
+            results.update({f"slot/{slot + place}": array for place, array in enumerate(arrays)})
+            slot += len(arrays)
+    for number, (table, *others) in enumerate(tables):
+        results[f"weight/{number}"] = averages[number] if given["use_ema"] else table
+        for place, value in enumerate(others):
+            results[f"slot/{slot + number * slots + place}"] = value
     return results
 
 
-# How many scalars the optimizer has before its slots.
-SCALARS = {"momentum": 2, "adamw": 1}
+@dataclasses.dataclass(frozen=True)
+class Touched:
+    """An optimizer that the model knows: momentum, or Adam."""
+
+    scalars: int  # That it has before its slots.
+    adam: bool = False
+
+
+OPTIMIZERS_OF_TOUCHED = {
+    "momentum": Touched(2),
+    "adamw": Touched(1, adam=True),
+    "average_overwrite": Touched(2),
+    "accumulated_norm": Touched(2),
+    "accumulated_average": Touched(1, adam=True),
+}
 
 
 def touched(context, name):
     if context.strategy is not None:
         return train(context, name, "touched")
-    return model_of_touched(name, slots=1 if name == "momentum" else 2)
+    return model_of_touched(name)
 
 
 CASES = {
@@ -303,7 +377,9 @@ CASES = {
     for name in OPTIMIZERS
 }
 
-CASES.update({f"{name}:touched": functools.partial(touched, name=name) for name in SCALARS})
+CASES.update(
+    {f"{name}:touched": functools.partial(touched, name=name) for name in OPTIMIZERS_OF_TOUCHED}
+)
 
 if __name__ == "__main__":
     case_table.main(CASES)

@@ -4,9 +4,11 @@
 Elsewhere a rank accumulates gradients of its own, and they are summed over the ranks when they are
 applied. Of a table that would take a whole one on every rank. So here each step's rows go to the
 ranks that hold them, which accumulate sums, in parts like those of the table. The last step's
-update adds them to its own gradient, for all rows of the table, and sets them to zero.
+update adds them to its own gradient, for all rows of the table, or for those that one of the steps
+touched, and sets them to zero.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +17,7 @@ import tensorflow as tf
 
 from tfdear._private import keras as _keras_private
 from tfdear._private import seams
-from tfdear.gradients.sharded_variable import ShardedVariable
+from tfdear.gradients.sharded_variable import Accumulated, ShardedVariable
 from tfdear.gradients.sparse_rows import Gradient
 
 SEAMS = seams.Seams()
@@ -35,6 +37,8 @@ class TableAccumulator:
 
     def __init__(self, slot: ShardedVariable):
         self.slot = slot
+        if slot.placement.touched_only:
+            slot.note_rows = functools.partial(_note_rows, slot)
 
     def __radd__(self, gradient: Gradient) -> "_Sum":
         return _Sum(gradient, self.slot)
@@ -49,28 +53,18 @@ class _Sum:
         self._slot = slot
 
     def __truediv__(self, steps: int) -> Gradient:
-        self._slot.table.accumulated = (self._slot, steps)
+        self._slot.table.accumulated = Accumulated(self._slot, steps)
         gradient = self._gradient
         if isinstance(gradient, tf.IndexedSlices):
             return tf.IndexedSlices(gradient.values / steps, gradient.indices, gradient.dense_shape)
         return gradient / steps
 
 
-def accumulator(
-    optimizer: keras.optimizers.Optimizer, table: ShardedVariable, slot: ShardedVariable
-) -> TableAccumulator:
-    """The accumulator that keeps a table's sums in a slot."""
-    clips = [
-        name for name in ("clipnorm", "global_clipnorm", "clipvalue") if getattr(optimizer, name)
-    ]
-    if clips or table.placement.touched_only:
-        other = f"`{clips[0]}`" if clips else '`updates="touched"`'
-        raise ValueError(
-            f"`gradient_accumulation_steps` does not work with {other} for "
-            f"{table.placement.label}: a rank does not have the gradient that it accumulated. Use "
-            "one of the two, or keras.layers.Embedding."
-        )
-    return TableAccumulator(slot)
+def has_tables(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether an optimizer accumulates gradients of sharded tables."""
+    if not optimizer.gradient_accumulation_steps:
+        return False
+    return any(isinstance(each, TableAccumulator) for each in optimizer._accumulated_gradients)
 
 
 @SEAMS.wrap(_keras_private.INCREMENT_ACCUMULATORS)
@@ -100,3 +94,13 @@ def _accumulate_sums(
 
 def _add(slot: ShardedVariable, total: tf.Tensor) -> None:
     slot.assign_add(total)
+
+
+def _note_rows(slot: ShardedVariable, sums: tf.Tensor) -> None:
+    # What a file has are sums, not which rows steps have touched: those that have sums.
+    placement = slot.placement
+    rows = tf.where(tf.reduce_any(sums != 0, 1))[:, 0]
+    zeros = tf.zeros([tf.size(rows), placement.shard_shape[1]])
+    shape = tf.constant(placement.shape, tf.int64)
+    touched = tf.IndexedSlices(zeros, rows * placement.stride + placement.offset, shape)
+    slot.strategy.extended.update(slot, _add, args=(touched,))

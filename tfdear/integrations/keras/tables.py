@@ -28,7 +28,6 @@ def _make_part(
     # A slot has the whole table's shape, of which no rank has the memory.
     table = table_of(reference_variable)
     if table is not None:
-        _check_average(optimizer, table)
         initializer = initial_part.PartInitializer(
             keras.initializers.get(initializer),
             table.placement,
@@ -37,18 +36,8 @@ def _make_part(
     slot = original(optimizer, reference_variable, name=name, initializer=initializer)
     part = table_of(slot)
     if table is not None and part is not None and name == table_accumulation.NAME:
-        return table_accumulation.accumulator(optimizer, table, part)
+        return table_accumulation.TableAccumulator(part)
     return slot
-
-
-def _check_average(optimizer: keras.optimizers.Optimizer, table: ShardedVariable) -> None:
-    # An average begins with the values of the first step, and moves while its row stays.
-    if optimizer.use_ema and table.placement.touched_only:
-        raise ValueError(
-            f'`use_ema` does not work with `updates="touched"` for {table.placement.label}: an '
-            "average moves in every step, whether the step touches its row or not. Use "
-            '`updates="exact"`, or keras.layers.Embedding.'
-        )
 
 
 @SEAMS.wrap(_keras_private.UPDATE_MOVING_AVERAGES)
@@ -75,5 +64,32 @@ def _average_by_rows(
 def _average(table: ShardedVariable, momentum: tf.Tensor) -> Any:
     def update(average: ShardedVariable) -> None:
         average.assign(momentum * average.read_value() + (1 - momentum) * table.read_value())
+
+    return update
+
+
+@SEAMS.wrap(_keras_private.OVERWRITE_WITH_AVERAGES)
+def _overwrite_all_rows(
+    original: seams.Original, optimizer: keras.optimizers.Optimizer, variables: Sequence[Any]
+) -> None:
+    tables = [table_of(variable) for variable in variables]
+    if not any(table is not None and table.placement.touched_only for table in tables):
+        original(optimizer, variables)
+        return
+    # As updates of the averages, which are for all rows; one of such a table is for those that the
+    # next step touches.
+    averages = optimizer._model_variables_moving_average
+    for table, variable, average in zip(tables, variables, averages, strict=True):
+        if table is None:
+            value = variable.value if isinstance(variable, keras.Variable) else variable
+            extended = optimizer._distribution_strategy.extended
+            extended.update(value, lambda a, b: a.assign(b), args=(average,))
+        else:
+            table.strategy.extended.update(table_of(average), _overwrite(table))
+
+
+def _overwrite(table: ShardedVariable) -> Any:
+    def update(average: ShardedVariable) -> None:
+        table.assign(average.read_value())
 
     return update

@@ -1,0 +1,73 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""Tables of which only touched rows are updated, when their sums of gradients are replaced."""
+
+import keras
+import numpy as np
+import pytest
+
+import tfdear
+
+ROWS, STEPS = 12, 3
+IDS = np.array([[1, 2], [3, 3], [4, 1], [5, 6], [7, 5], [8, 8]])
+
+
+def build():
+    model = keras.Sequential(
+        [
+            keras.Input((2,), dtype="int32"),
+            tfdear.layers.ShardedEmbedding(ROWS, 3, updates="touched", name="words"),
+            keras.layers.Lambda(lambda vectors: keras.ops.sum(vectors, (1, 2))),
+        ]
+    )
+    model.compile(
+        keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=STEPS),
+        lambda _, scores: keras.ops.sum(scores),
+    )
+    model.optimizer.build(model.trainable_variables)
+    # Rows that nobody touches keep a velocity, which any update would show.
+    model.layers[0].embeddings.assign(np.ones((ROWS, 3)))
+    model.optimizer.variables[-1].assign(np.ones((ROWS, 3)))
+    return model
+
+
+def train(model, steps):
+    for number in steps:
+        model.train_on_batch(IDS[number : number + 1], np.zeros(1))
+
+
+def values(model):
+    variables = [*model.variables, *model.optimizer.variables]
+    return [keras.ops.convert_to_numpy(variable) for variable in variables]
+
+
+@pytest.fixture
+def strategy():
+    strategy = tfdear.DearStrategy()
+    with strategy.scope():
+        yield strategy
+
+
+def test_sums_that_are_restored_belong_to_rows_that_were_touched(strategy):
+    del strategy
+    expected = build()
+    train(expected, range(6))
+    for steps in (4, 5):
+        before, after = build(), build()
+        train(before, range(steps))
+        after.set_weights(before.get_weights())
+        after.optimizer.set_weights([np.array(each) for each in before.optimizer.variables])
+        train(after, range(steps, 6))
+        for found, wanted in zip(values(after), values(expected), strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_rows_whose_sums_are_gone_are_not_updated(strategy):
+    del strategy
+    model = build()
+    table = model.layers[0].embeddings
+    first = [np.array(each) for each in model.optimizer.variables]
+    train(model, [0, 1])
+    model.optimizer.set_weights(first)
+    train(model, [3, 4, 5])
+    moved = np.flatnonzero(np.any(np.array(table) != 1, axis=1))
+    np.testing.assert_array_equal(moved, [5, 6, 7, 8])
