@@ -31,7 +31,8 @@ constexpr int64_t kExamples = 1000;
 const std::chrono::milliseconds kTime{5000};
 
 std::string ContentOf(int64_t example) {
-  return std::string(example * 37 % 5000, static_cast<char>(example)) + std::to_string(example);
+  const size_t bytes = example == 777 ? size_t{3} << 20 : example * 37 % 5000;  // One is large.
+  return std::string(bytes, static_cast<char>(example)) + std::to_string(example);
 }
 
 const std::string kKey(32, 'k');
@@ -441,6 +442,30 @@ TEST(EncryptedExamples, SidesThatDoNotBelongTogetherDoNotMeet) {
     EXPECT_EQ(served.server->counts().refused, 1);
     EXPECT_EQ(served.server->counts().served, 0);
   }
+}
+
+TEST(EncryptedExamples, AHandshakeEndsAtItsDeadlineAndWithWhoWantedIt) {
+  for (bool waits : {true, false}) {
+    const auto [asking, silent] = ConnectedSockets();
+    Received received;
+    auto client = StartClient(SocketOf(asking, true, kKey), &received,
+                              std::chrono::milliseconds(waits ? 200 : 600'000));
+    client->Ask(5);
+    if (waits) {
+      const Status status = received.Await(1)[5].status;
+      EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+      EXPECT_TRUE(Contains(status.message(), "rank 3, which was asked for example 5"));
+    }
+    char byte;
+    ASSERT_EQ(recv(silent, &byte, 1, 0), 1);  // It has begun.
+    client.reset();
+    close(silent);
+  }
+  const auto [silent, answering] = ConnectedSockets();
+  auto served = std::make_unique<Served>(SocketOf(answering, false, kKey));
+  ASSERT_EQ(send(silent, "\x16\x03\x01", 3, 0), 3);  // As a handshake begins.
+  served.reset();
+  close(silent);
 }
 
 // Two nodes of one rank each.
