@@ -14,6 +14,7 @@
 #include "custom_ops/engine/examples/example_reader.h"
 #include "custom_ops/engine/examples/example_store.h"
 #include "custom_ops/engine/examples/registry.h"
+#include "custom_ops/engine/transport/streams/tls_stream.h"
 
 namespace {
 
@@ -21,6 +22,24 @@ using tfdear::ExampleReader;
 using tfdear::ExampleSocket;
 using tfdear::ExampleStore;
 using tfdear::Registry;
+using tfdear::Status;
+
+// Makes the connections of a store, which may be none, of their sockets.
+Status Connect(const std::shared_ptr<ExampleStore>& found, bool asks, const int* sockets,
+               const char* const* names, int count, const std::string& key,
+               std::vector<ExampleSocket>* connections) {
+  Status status;
+  for (int i = 0; i < count; ++i) {  // All of them, so that none stays open.
+    std::unique_ptr<tfdear::ByteStream> stream;
+    const Status opened = tfdear::OpenStream(sockets[i], {asks, key, names[i]}, &stream);
+    if (opened.ok()) {
+      connections->emplace_back(std::move(stream));
+    } else {
+      status = opened;
+    }
+  }
+  return found == nullptr ? tfdear::Internal("no such store") : status;
+}
 
 }  // namespace
 
@@ -57,24 +76,26 @@ int tfdear_examples_map(int64_t store, int rank, const char* address, char* erro
       error_size);
 }
 
-int tfdear_examples_serve(int64_t store, const int* sockets, int count, char* error,
-                          int error_size) {
-  std::vector<ExampleSocket> owned(sockets, sockets + count);
+int tfdear_examples_serve(int64_t store, const int* sockets, const char* const* names, int count,
+                          const char* key, int key_bytes, char* error, int error_size) {
   const auto found = Registry<ExampleStore>::Get()->Find(store);
-  return tfdear::Report(
-      found == nullptr ? tfdear::Internal("no such store") : found->Serve(std::move(owned)), error,
-      error_size);
+  std::vector<ExampleSocket> owned;
+  Status status = Connect(found, false, sockets, names, count, std::string(key, key_bytes), &owned);
+  if (status.ok()) status = found->Serve(std::move(owned));
+  return tfdear::Report(status, error, error_size);
 }
 
 int tfdear_examples_add_node(int64_t store, int rank, const int64_t* ranges, int count,
-                             const int* sockets, int connections, char* error, int error_size) {
-  std::vector<ExampleSocket> owned(sockets, sockets + connections);
+                             const int* sockets, const char* const* names, int connections,
+                             const char* key, int key_bytes, char* error, int error_size) {
   const auto found = Registry<ExampleStore>::Get()->Find(store);
   std::vector<std::pair<int64_t, int64_t>> pairs;
   for (int i = 0; i < count; ++i) pairs.emplace_back(ranges[2 * i], ranges[2 * i + 1]);
-  return tfdear::Report(found == nullptr ? tfdear::Internal("no such store")
-                                         : found->AddNode(rank, pairs, std::move(owned)),
-                        error, error_size);
+  std::vector<ExampleSocket> owned;
+  Status status =
+      Connect(found, true, sockets, names, connections, std::string(key, key_bytes), &owned);
+  if (status.ok()) status = found->AddNode(rank, pairs, std::move(owned));
+  return tfdear::Report(status, error, error_size);
 }
 
 void tfdear_examples_unpublish(int64_t store) {

@@ -20,12 +20,15 @@ TFDEAR_EXPORT int tfdear_examples_address(int64_t store, char* address, int capa
 TFDEAR_EXPORT int tfdear_examples_map(int64_t store, int rank, const char* address, char* error,
                                       int error_size);
 TFDEAR_EXPORT void tfdear_examples_unpublish(int64_t store);
-// ExampleStore::Serve; the sockets belong to the store from now on.
-TFDEAR_EXPORT int tfdear_examples_serve(int64_t store, const int* sockets, int count, char* error,
+// ExampleStore::Serve; the sockets belong to the store from now on. `key` encrypts them; none: they
+// stay in the clear. `names`: of each, the same on both sides and no other connection's of the job.
+TFDEAR_EXPORT int tfdear_examples_serve(int64_t store, const int* sockets, const char* const* names,
+                                        int count, const char* key, int key_bytes, char* error,
                                         int error_size);
-// ExampleStore::AddNode; `ranges`: `count` pairs; the sockets belong to the store from now on.
+// ExampleStore::AddNode; `ranges`: `count` pairs; the rest as above.
 TFDEAR_EXPORT int tfdear_examples_add_node(int64_t store, int rank, const int64_t* ranges,
-                                           int count, const int* sockets, int connections,
+                                           int count, const int* sockets, const char* const* names,
+                                           int connections, const char* key, int key_bytes,
                                            char* error, int error_size);
 // ExampleStore::ReadFrom, in the order of the source.
 TFDEAR_EXPORT void tfdear_examples_read_in_order(int64_t store);

@@ -21,17 +21,18 @@ _EXAMPLES, _BATCH = 1003, 12
 
 @pytest.fixture(
     scope="module",
-    params=[(0, 0, 1), pytest.param((0, 1), marks=pytest.mark.long)],
-    ids=lambda nodes: "".join(map(str, nodes)),
+    params=[((0, 0, 1), "0"), pytest.param(((0, 1), "1"), marks=pytest.mark.long)],
+    ids=["001", "01_encrypted"],
 )
 def reports(request, tmp_path_factory):
     """What the ranks of a job stored, and the folder."""
-    nodes = request.param
+    nodes, encrypted = request.param
+    variables = {"TFDEAR_CONNECTIONS": "2", "TFDEAR_TLS": encrypted}
     directory = tmp_path_factory.mktemp("job")
     results = run_ranks(
         len(nodes),
         _JOB,
-        lambda rank: {"TFDEAR_NODE_RANK": str(nodes[rank]), "TFDEAR_CONNECTIONS": "2"},
+        lambda rank: variables | {"TFDEAR_NODE_RANK": str(nodes[rank])},
         timeout=120,
         arguments=(str(directory),),
     )

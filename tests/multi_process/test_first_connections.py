@@ -2,6 +2,9 @@
 """Ranks connect in the middle of a job, when they first exchange data."""
 
 import json
+import os
+import re
+import signal
 import time
 
 import pytest
@@ -74,3 +77,100 @@ def test_who_has_left_before_the_first_connection_is_named():
         assert time.monotonic() - begin < 30
         output = job.output(0)
         assert "rank 1 (" in output and "left the job" in output, output[-3000:]
+
+
+# Rank 1 does not connect before the job ends, or `LATE` seconds have gone.
+_CONNECTING_LATE = """
+import signal, time
+import keras
+import numpy as np
+import tensorflow as tf
+import tfdear
+from tfdear.base.names import Lane
+from tfdear.rendezvous import data_connections
+
+# Whoever starts the tests may have it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+connect = data_connections.DataConnections._connect
+
+def connect_late(self, group, ranks, connections):
+    print(f"connects {Lane(group).name}", flush=True)
+    if self._rank == 1 and group == LANE:
+        end = time.monotonic() + LATE
+        while time.monotonic() < end:
+            self._check(0)
+            time.sleep(0.1)
+    descriptors = connect(self, group, ranks, connections)
+    print(f"is connected {Lane(group).name}", flush=True)
+    return descriptors
+
+data_connections.DataConnections._connect = connect_late
+"""
+
+
+def connecting_late(lane, seconds, script):
+    text = _CONNECTING_LATE.replace("LATE", str(seconds)).replace("LANE", f"Lane.{lane}")
+    return text + script
+
+
+_VARIABLES = {
+    "TFDEAR_SHARED_MEMORY": "0",
+    "TFDEAR_TIMEOUT": "150",
+    "TFDEAR_CLEANUP_TIMEOUT": "150",
+    "TFDEAR_HEARTBEAT": "5",
+}
+
+
+def test_an_interrupt_ends_the_start():
+    script = """
+try:
+    tfdear.DearStrategy()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    raise
+"""
+    with Ranks(2, connecting_late("CONTROL", 600, script), _VARIABLES) as job:
+        for rank in range(2):
+            job.wait_for_output(rank, "connects CONTROL", 100)
+        os.kill(job.processes[0].pid, signal.SIGINT)
+        codes = job.wait(timeout=60)
+        assert 0 not in codes, codes
+        assert "interrupted" in job.output(0), job.output(0)[-3000:]
+        assert re.search(r"rank 0 \(.*KeyboardInterrupt", job.output(1)), job.output(1)[-3000:]
+
+
+def test_who_waits_for_a_connection_hears_why_the_job_ends():
+    script = """
+strategy = tfdear.DearStrategy()
+if strategy.rank == 2:
+    time.sleep(4)  # The others wait in it by then.
+    raise RuntimeError("rank 2 gives up")
+strategy.all_gather(tf.constant([strategy.rank]))
+"""
+    with Ranks(3, connecting_late("EXCHANGES", 600, script), _VARIABLES) as job:
+        job.wait_for_output(0, "connects EXCHANGES", 100)
+        assert job.wait(timeout=60) == [1] * 3
+        for rank in range(2):
+            assert re.search(r"rank 2 \(.*rank 2 gives up", job.output(rank), re.DOTALL), (
+                job.output(rank)[-3000:]
+            )
+
+
+def test_updates_in_flight_at_the_end_may_still_connect():
+    script = """
+strategy = tfdear.DearStrategy()
+with strategy.scope():
+    table = tfdear.layers.ShardedEmbedding(6, 4, name="table")
+    model = keras.Sequential([keras.Input([2], dtype="int32"), table, keras.layers.Flatten()])
+    model.add(keras.layers.Dense(1))
+    model.compile(keras.optimizers.SGD(0.5), "mse")
+model.train_on_batch(np.array([[1, 2], [3, 4]]), np.zeros([2, 1], "float32"))
+print("ends", flush=True)
+"""
+    with Ranks(2, connecting_late("EMBEDDING_ROWS", 5, script), _VARIABLES) as job:
+        job.wait_for_output(0, "ends", 100)
+        assert "is connected EMBEDDING_ROWS" not in job.output(0)
+        assert job.wait(timeout=60) == [0, 0]
+        for rank in range(2):
+            assert "is connected EMBEDDING_ROWS" in job.output(rank), job.output(rank)[-3000:]
+            assert "Error" not in job.output(rank), job.output(rank)[-3000:]

@@ -1,8 +1,8 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Strangers that attack every port of a job change nothing of what it computes, and learn nothing.
 
-The job's ranks send their data over sockets. Strangers come while ranks meet, while they connect,
-and while they train.
+The job's ranks send their data over sockets. Strangers come while ranks meet, while they connect at
+the start and again in the middle of the training, and while they train.
 """
 
 import base64
@@ -40,7 +40,7 @@ _MOST_CONNECTIONS, _MOST_HANDSHAKES = 2 * _WORLD_SIZE + 64, 64
 _MOST_GROWTH = 16 << 20
 _SLACK_SECONDS = 15  # Of a busy machine.
 _WELCOME = b"welcome!"
-_LAST_BATCH = 399
+_EXCHANGE_BATCH, _LAST_BATCH = 10, 399
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,8 +136,12 @@ class Job:
 def undisturbed(tmp_path_factory):
     """What every rank reports and prints when nobody comes."""
     with Job(tmp_path_factory.mktemp("strangers") / "undisturbed") as job:
-        job.go("meeting", "connecting", "training")
-        return job.end()
+        job.go("meeting", "connecting", "exchanging", "training")
+        reports, outputs = job.end()
+    for rank, report in enumerate(reports):
+        rows = [[0], [1, 2], [3, 4, 5]][rank]
+        assert report["exchanged"] == [[[r, row] for r in range(3) for row in rows], [rank + 1] * 3]
+    return reports, outputs
 
 
 # What strangers do to a port. All say how many come, and assert that they get nowhere.
@@ -182,7 +186,7 @@ def stay(job, port, scale):
     # Rank 0 may have strangers at both of its ports; those that were just ended are not closed yet.
     assert most - before <= _MOST_CONNECTIONS + _MOST_HANDSHAKES + 32, (port, before, most)
     # Meanwhile the ranks train, if they have begun to.
-    assert batch in (0, _LAST_BATCH) or job.batch() > batch
+    assert batch in (0, _EXCHANGE_BATCH, _LAST_BATCH) or job.batch() > batch
 
 
 def send_much(job, port, scale):
@@ -259,6 +263,7 @@ def pose_as_ranks(job, port, scale):
 _SHORT_PLAN = {
     "meeting": [(show_other_certificates, pose_as_ranks)],
     "connecting": [(send_bytes, send_slowly), (send_much,), (show_other_certificates,)],
+    "exchanging": [(send_bytes, send_slowly), (send_much,), (show_other_certificates, stay)],
     "training": [(show_other_certificates, pose_as_ranks), (send_much,), (stay,)],
 }
 _FAMILIES = (
@@ -346,6 +351,16 @@ def test_strangers_change_nothing(tmp_path, undisturbed, plan, scale):
         with strangers.Flood([port.address for port in ports], scale.many // len(ports)):
             job.go("connecting")
             job.wait_for("training", range(_WORLD_SIZE))
+        # In the middle of the training ranks 0 and 1 wait for the last one once more.
+        job.wait_for("exchanging", [2])
+        job.until(lambda: len(strangers.listening(job.pids)) == 3, "ports for the exchange")
+        ports = strangers.listening(job.pids)
+        assert sorted(port.pid for port in ports) == sorted([job.pids[0], *job.pids[:2]])
+        assert job.batch() == _EXCHANGE_BATCH
+        attack(job, ports, plan["exchanging"], scale)
+        with strangers.Flood([port.address for port in ports], scale.many // len(ports)):
+            job.go("exchanging")
+            job.until(lambda: job.batch() > _EXCHANGE_BATCH, "the exchange")
         # Only rank 0's service is left.
         ports = strangers.listening(job.pids)
         assert [(port.pid, port.address) for port in ports] == [(job.pids[0], job.control)]
@@ -397,7 +412,7 @@ def test_what_was_recorded_opens_nothing(tmp_path, undisturbed):
                 ]
                 for visits in strangers.visit(relay.target, groups):
                     assert all(one.is_turned_away for one in visits), visits
-            job.go("connecting", "training")
+            job.go("connecting", "exchanging", "training")
             check_that_nothing_changed(job, undisturbed)
 
 
@@ -431,7 +446,7 @@ def test_who_knows_the_secret_and_makes_mistakes_changes_nothing(tmp_path, undis
         send_too_much(job)
         # What gRPC has taken in when it refuses a message; they are three of 65 MiB.
         assert strangers.resident_bytes(job.pids[0]) - before < _MOST_GROWTH + (24 << 20)
-        job.go("connecting", "training")
+        job.go("connecting", "exchanging", "training")
         check_that_nothing_changed(job, undisturbed, by_strangers=False)
 
 
@@ -468,7 +483,7 @@ def send_too_much(job):
 )
 def test_foreign_bytes_from_a_rank_end_the_job_in_words(tmp_path, fault):
     with Job(tmp_path / "job", lambda rank: {}, fault) as job:
-        job.go("meeting", "connecting", "training")
+        job.go("meeting", "connecting", "exchanging", "training")
         codes = job.ranks.wait(timeout=120)
         for rank, code in enumerate(codes):
             output = job.ranks.output(rank)
@@ -494,7 +509,7 @@ def test_few_descriptors_are_enough_in_a_flood(tmp_path, undisturbed):
             job.wait_for("connecting", [1, 2])
         ports = strangers.listening(job.pids)
         with strangers.Flood([port.address for port in ports], 2000 // len(ports)):
-            job.go("connecting")
+            job.go("connecting", "exchanging")
             job.wait_for("training", range(_WORLD_SIZE))
         with strangers.Flood([job.control], 2000):
             job.go("training")

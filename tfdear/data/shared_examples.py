@@ -16,7 +16,7 @@ from tfdear.data.disk_cache import DiskCache
 from tfdear.data.global_batches import row_range
 from tfdear.data.record_source import RecordSource
 from tfdear.data.shared_listing import ListedSource
-from tfdear.engine.example_store import ExampleStore
+from tfdear.engine.example_store import Connection, ExampleStore
 from tfdear.job.job import Job
 
 # Where ranks wait for nobody.
@@ -171,10 +171,12 @@ def _connect(
     """
     count = job.options.connections
     peers = sorted({*asked[job.rank], *(r for r, of_r in enumerate(asked) if job.rank in of_r)})
-    asking, serving, unused = {}, [], []
-    for peer, sockets in zip(peers, job.connect(peers, 2 * count), strict=True):
+    asking: dict[int, list[Connection]] = {}
+    serving: list[Connection] = []
+    unused: list[Connection] = []
+    for peer, connections in zip(peers, job.connect(peers, 2 * count), strict=True):
         # Both may ask: the lower rank over the first half of the connections.
-        halves = sockets[:count], sockets[count:]
+        halves = connections[:count], connections[count:]
         to_ask, to_answer = halves if job.rank < peer else halves[::-1]
         if peer in asked[job.rank]:
             asking[peer] = to_ask
@@ -187,12 +189,13 @@ def _connect(
     try:
         while asking:
             peer, to_ask = asking.popitem()
-            store.add_node(peer, [own[owner] for owner in asked[job.rank][peer]], to_ask)
+            ranges = [own[owner] for owner in asked[job.rank][peer]]
+            store.add_node(peer, ranges, to_ask, job.data_key)
         to_answer, serving = serving, []
-        store.serve(to_answer)
+        store.serve(to_answer, job.data_key)
     finally:
-        for socket in (*unused, *serving, *itertools.chain(*asking.values())):
-            os.close(socket)
+        for connection in (*unused, *serving, *itertools.chain(*asking.values())):
+            os.close(connection.descriptor)
 
 
 def _keep_index(source: RecordSource, folder: pathlib.Path, held: BinaryIO | None) -> None:

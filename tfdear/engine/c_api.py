@@ -112,10 +112,10 @@ SIGNATURES: dict[str, tuple] = {
     ),
     "tfdear_examples_address": (_INT, _INT64, _TEXT, _INT),
     "tfdear_examples_map": (_INT, _INT64, _INT, _TEXT, *ERROR),
-    "tfdear_examples_serve": (_INT, _INT64, _INTS, _INT, *ERROR),
+    "tfdear_examples_serve": (_INT, _INT64, _INTS, _TEXTS, _INT, _TEXT, _INT, *ERROR),
     "tfdear_examples_add_node": (
         _INT,
-        *(_INT64, _INT, _INT64S, _INT, _INTS, _INT),
+        *(_INT64, _INT, _INT64S, _INT, _INTS, _TEXTS, _INT, _TEXT, _INT),
         *ERROR,
     ),
     "tfdear_examples_unpublish": (None, _INT64),

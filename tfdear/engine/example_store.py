@@ -12,6 +12,14 @@ _ADDRESS_BYTES = 1024
 
 
 @dataclasses.dataclass(frozen=True)
+class Connection:
+    """A connected socket to another rank."""
+
+    descriptor: int  # Of whoever has the connection.
+    name: str  # The same at both ends, and no other connection's of the job.
+
+
+@dataclasses.dataclass(frozen=True)
 class StoreProgress:
     """What has happened in a store so far; the order is that of the engine."""
 
@@ -81,29 +89,42 @@ class ExampleStore:
         """
         c_api.call("examples_map", self.number, rank, address.encode())
 
-    def serve(self, sockets: Sequence[int]) -> None:
+    def serve(self, connections: Sequence[Connection], key: bytes) -> None:
         """Gives this node's examples to ranks of other nodes, which ask for them by `add_node`.
 
         Args:
-            sockets: Connections to them; they belong to the store from now on.
+            connections: To them; they belong to the store from now on.
+            key: What all ranks of the job have, and nobody else, and what encrypts the connections;
+                empty: they stay in the clear.
+
+        Raises:
+            TfdearError: They cannot be encrypted here.
         """
-        c_api.call("examples_serve", self.number, _integers(sockets), len(sockets))
+        c_api.call("examples_serve", self.number, *_arguments(connections, key))
 
     def add_node(
-        self, rank: int, ranges: Sequence[tuple[int, int]], sockets: Sequence[int]
+        self,
+        rank: int,
+        ranges: Sequence[tuple[int, int]],
+        connections: Sequence[Connection],
+        key: bytes,
     ) -> None:
         """Asks a rank of another node for examples.
 
         Args:
             rank: The one that is asked.
             ranges: First examples of its node, and those behind the last.
-            sockets: Connections to it, over which it is asked in turns; they belong to the store
-                from now on.
+            connections: To it, over which it is asked in turns; they belong to the store from now
+                on.
+            key: As of `serve`.
+
+        Raises:
+            TfdearError: They cannot be encrypted here.
         """
         flat = [number for pair in ranges for number in pair]
         c_api.call(
             *("examples_add_node", self.number, rank, (ctypes.c_int64 * len(flat))(*flat)),
-            *(len(ranges), _integers(sockets), len(sockets)),
+            *(len(ranges), *_arguments(connections, key)),
         )
 
     def unpublish(self) -> None:
@@ -138,8 +159,12 @@ class ExampleStore:
         return progress_of(self.number)
 
 
-def _integers(numbers: Sequence[int]) -> ctypes.Array:
-    return (ctypes.c_int * len(numbers))(*numbers)
+def _arguments(connections: Sequence[Connection], key: bytes) -> tuple:
+    """The arguments of functions that take connections."""
+    count = len(connections)
+    descriptors = (ctypes.c_int * count)(*(one.descriptor for one in connections))
+    names = (ctypes.c_char_p * count)(*(one.name.encode() for one in connections))
+    return descriptors, names, count, key, len(key)
 
 
 def progress_of(number: int) -> StoreProgress:

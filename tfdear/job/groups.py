@@ -10,6 +10,7 @@ from absl import logging
 from tfdear import errors
 from tfdear.base.names import COLLECTIVES_IN_LEVELS, Lane, Transport
 from tfdear.engine.engine import Engine
+from tfdear.engine.example_store import Connection
 from tfdear.engine.plan import Levels
 from tfdear.engine.process_group import ProcessGroup
 from tfdear.job import topology
@@ -155,15 +156,22 @@ class ProcessGroups:
             connections=self._options.connections if lane in GRADIENT_LANES else 1,
         )
 
-    def connect_with(self, ranks: Sequence[int], connections: int) -> list[list[int]]:
-        """So many sockets to each of some ranks, for who has no group; see `Job.connect`."""
+    def connect_with(self, ranks: Sequence[int], connections: int) -> list[list[Connection]]:
+        """So many connections to each of some ranks, for who has no group; see `Job.connect`."""
         assert self._data_connections is not None
         group = FIRST_FREE_GROUP + self._connected_without_group
         self._connected_without_group += 1
         try:
-            return self._data_connections.connect(group, ranks, connections)
+            sockets = self._data_connections.connect(group, ranks, connections)
         except errors.TfdearError as error:
             raise self._cause_of(error) from None
+        return [
+            [
+                Connection(socket, f"{group} {min(rank, self._rank)} {max(rank, self._rank)} {i}")
+                for i, socket in enumerate(of_rank)
+            ]
+            for rank, of_rank in zip(ranks, sockets, strict=True)
+        ]
 
     def close(self) -> None:
         """Lets nobody wait for connections any more."""
@@ -227,7 +235,7 @@ class ProcessGroups:
             return
         assert self._data_connections is not None
         try:
-            group.open_over_tcp(self._data_connections.connect, self._key())
+            group.open_over_tcp(self._data_connections.connect, self.data_key())
         except errors.TfdearError as error:
             raise self._cause_of(error) from None
         self.transports[group.lane] = Transport.TCP
@@ -242,7 +250,7 @@ class ProcessGroups:
             raise self._cause_of(error) from None
         self.transports[group.lane] = transport
 
-    def _key(self) -> bytes:
+    def data_key(self) -> bytes:
         """What encrypts the data of this job alone: others of the user may have the same secret.
 
         Empty: data travel in the clear.

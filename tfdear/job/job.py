@@ -16,6 +16,7 @@ from tfdear.base.ending import Ending
 from tfdear.engine import gloo_library
 from tfdear.engine.engine import Engine
 from tfdear.engine.event_reader import EventReader
+from tfdear.engine.example_store import Connection
 from tfdear.engine.first_plan import FirstPlan
 from tfdear.engine.plan import PlanFormat, SparseBuckets
 from tfdear.fusion import planner
@@ -291,14 +292,19 @@ class Job:
         """As `exchange`, for integers."""
         return [int(text) for text in self.exchange(str(value))]
 
-    def connect(self, ranks: Sequence[int], connections: int) -> list[list[int]]:
-        """So many sockets to each of some ranks, of which each calls it with this one.
+    def connect(self, ranks: Sequence[int], connections: int) -> list[list[Connection]]:
+        """So many connections to each of some ranks, of which each calls it with this one.
 
         All ranks of the job call it, in the same order, if only for nobody. The descriptors belong
-        to the caller.
+        to the caller; what they carry is to be encrypted with `data_key`.
         """
         self.check_open()
         return self.groups.connect_with(ranks, connections)
+
+    @property
+    def data_key(self) -> bytes:
+        """What encrypts data between the ranks of this job; empty: they travel in the clear."""
+        return self.groups.data_key()
 
     def listen(self, server: Any) -> str:
         """Lets a gRPC server listen for ranks of this job; returns its "host:port"."""

@@ -63,7 +63,7 @@ void ExampleClient::Run() {
     pollfd ended[] = {{stop_, POLLIN, 0}, {wake_, POLLIN, 0}};
     poll(ended, 2, -1);
     if (ended[0].revents != 0) return;
-    const Status status = socket_.fd() < 0 ? Unavailable("the connection was lost") : Exchange();
+    const Status status = Exchange();
     if (status.code() == StatusCode::kCancelled) return;
     // A rank that has closed the connection has ended: this one prepares what it held. The others
     // are told why.
@@ -110,14 +110,17 @@ Status ExampleClient::Exchange() {
     pollfd events[] = {{stop_, POLLIN, 0},
                        {socket_.fd(), POLLIN, 0},
                        {wake_, static_cast<short>(full ? 0 : POLLIN), 0}};
-    const int ready =
-        poll(events, 3, asked_.empty() ? -1 : static_cast<int>(options_.timeout.count()));
+    const bool has_more = socket_.has_more();
+    const int time = asked_.empty() ? -1 : static_cast<int>(options_.timeout.count());
+    const int ready = poll(events, 3, has_more ? 0 : time);
     if (events[0].revents != 0) return Status(StatusCode::kCancelled, "the client ends");
-    if (ready == 0) {
+    if (ready == 0 && !has_more) {
       return Status(StatusCode::kDeadlineExceeded,
                     TextOf("it has sent nothing for ", options_.timeout.count() / 1000, " s"));
     }
-    if (ready > 0 && events[1].revents != 0) TFDEAR_RETURN_IF_ERROR(ReceiveAnswer());
+    if (has_more || (ready > 0 && events[1].revents != 0)) {
+      TFDEAR_RETURN_IF_ERROR(ReceiveAnswer());
+    }
   }
 }
 

@@ -30,7 +30,10 @@ Status ExampleServer::Start(const Options& options, Source source,
   for (ExampleSocket& socket : sockets) {
     server->threads_.emplace_back([started = server.get(), own = std::move(socket)]() mutable {
       RegisterCommunicationThread();
-      if (started->Serve(&own).code() == StatusCode::kInvalidArgument) ++started->counts_.refused;
+      const StatusCode end = started->Serve(&own).code();
+      if (end == StatusCode::kInvalidArgument || end == StatusCode::kInternal) {
+        ++started->counts_.refused;
+      }
       own = ExampleSocket();  // Closed now.
     });
   }
@@ -54,9 +57,10 @@ Status ExampleServer::Serve(ExampleSocket* socket) {
   while (true) {
     // A client may have nothing to ask for as long as it likes, and ask for more while it waits.
     pollfd sockets[] = {{socket->fd(), POLLIN, 0}, {stop_, POLLIN, 0}};
-    if (poll(sockets, 2, asked.empty() ? -1 : kLookMillis) < 0) continue;
+    const bool has_more = socket->has_more();
+    if (poll(sockets, 2, has_more ? 0 : asked.empty() ? -1 : kLookMillis) < 0) continue;
     if (sockets[1].revents != 0) return Status();
-    if (sockets[0].revents != 0) {
+    if (has_more || sockets[0].revents != 0) {
       if (asked.empty()) since_us = EventRecord::NowMicros();
       TFDEAR_RETURN_IF_ERROR(ReceiveRequest(socket, &asked));
     }

@@ -37,7 +37,8 @@ class ExampleServer {
   struct Counts {
     std::atomic<int64_t> served{0};
     std::atomic<int64_t> served_bytes{0};
-    std::atomic<int64_t> refused{0};  // Connections that broke the rules.
+    // Connections that broke the rules, or carried what the other side did not send.
+    std::atomic<int64_t> refused{0};
   };
 
   // `sockets`: to those who ask.

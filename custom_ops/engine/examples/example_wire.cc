@@ -1,17 +1,15 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/examples/example_wire.h"
 
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <string>
 #include <utility>
 
 #include "custom_ops/engine/base/errors.h"
@@ -21,11 +19,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-Status SystemError(const std::string& what) {
-  const int number = errno;
-  return Unavailable(what, ": ", std::strerror(number));
-}
-
 // Waits until a socket is ready for `events`.
 Status Await(int fd, short events, Clock::time_point deadline, int stop) {
   while (true) {
@@ -34,7 +27,7 @@ Status Await(int fd, short events, Clock::time_point deadline, int stop) {
     if (left <= 0) return Status(StatusCode::kDeadlineExceeded, "the other side is silent");
     pollfd sockets[] = {{fd, events, 0}, {stop, POLLIN, 0}};
     const int ready = poll(sockets, 2, static_cast<int>(std::min<int64_t>(left, 1000000)));
-    if (ready < 0 && errno != EINTR) return SystemError("poll");
+    if (ready < 0 && errno != EINTR) return Unavailable("poll: ", std::strerror(errno));
     if (ready <= 0) continue;
     if (sockets[1].revents != 0) return Status(StatusCode::kCancelled, "it was closed here");
     return Status();
@@ -43,56 +36,68 @@ Status Await(int fd, short events, Clock::time_point deadline, int stop) {
 
 }  // namespace
 
-ExampleSocket::ExampleSocket(int fd) : fd_(fd) {
-  if (fd < 0) return;
+ExampleSocket::ExampleSocket(std::unique_ptr<ByteStream> stream) : stream_(std::move(stream)) {
   const int yes = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  setsockopt(fd(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
 }
 
-ExampleSocket& ExampleSocket::operator=(ExampleSocket&& other) noexcept {
-  if (this == &other) return *this;
-  if (fd_ >= 0) close(fd_);
-  fd_ = other.Release();
-  return *this;
+Status ExampleSocket::Ended(ByteStream::Result result) const {
+  if (result == ByteStream::Result::kEnded) {
+    return Unavailable("the other side has closed the connection");
+  }
+  if (stream_->is_forged()) {
+    return Internal("what came is not what the other side sent: ", stream_->failure());
+  }
+  return Unavailable("the connection is lost: ", stream_->failure());
 }
 
-ExampleSocket::~ExampleSocket() {
-  if (fd_ >= 0) close(fd_);
+Status ExampleSocket::GetReady(std::chrono::milliseconds time, int stop) {
+  if (stream_ == nullptr) return Unavailable("the connection was lost");
+  const auto deadline = Clock::now() + time;
+  while (!is_ready_) {
+    const ByteStream::Result result = stream_->ShakeHands();
+    if (result == ByteStream::Result::kMoved) {
+      is_ready_ = true;
+    } else if (result == ByteStream::Result::kNotNow) {
+      const short events = stream_->wants_to_write() ? POLLOUT : POLLIN;
+      TFDEAR_RETURN_IF_ERROR(Await(fd(), events, deadline, stop));
+    } else {
+      return Ended(result);
+    }
+  }
+  return Status();
 }
-
-int ExampleSocket::Release() { return std::exchange(fd_, -1); }
 
 Status ExampleSocket::Send(const void* bytes, size_t count, std::chrono::milliseconds time,
                            int stop) {
-  const char* from = static_cast<const char*>(bytes);
-  while (count > 0) {
-    const ssize_t sent = send(fd_, from, count, MSG_NOSIGNAL);
-    if (sent > 0) {
-      from += sent;
-      count -= sent;
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      TFDEAR_RETURN_IF_ERROR(Await(fd_, POLLOUT, Clock::now() + time, stop));
-    } else if (errno != EINTR) {
-      return SystemError("the connection is lost");
+  TFDEAR_RETURN_IF_ERROR(GetReady(time, stop));
+  iovec rest = {const_cast<void*>(bytes), count};
+  while (rest.iov_len > 0) {
+    size_t moved = 0;
+    const ByteStream::Result result = stream_->Send(&rest, 1, &moved);
+    if (result == ByteStream::Result::kMoved) {
+      rest = {static_cast<char*>(rest.iov_base) + moved, rest.iov_len - moved};
+    } else if (result == ByteStream::Result::kNotNow) {
+      TFDEAR_RETURN_IF_ERROR(Await(fd(), POLLOUT, Clock::now() + time, stop));
+    } else {
+      return Ended(result);
     }
   }
   return Status();
 }
 
 Status ExampleSocket::Receive(void* bytes, size_t count, std::chrono::milliseconds time, int stop) {
-  char* to = static_cast<char*>(bytes);
-  while (count > 0) {
-    const ssize_t received = recv(fd_, to, count, 0);
-    if (received > 0) {
-      to += received;
-      count -= received;
-    } else if (received == 0) {
-      return Unavailable("the other side has closed the connection");
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      TFDEAR_RETURN_IF_ERROR(Await(fd_, POLLIN, Clock::now() + time, stop));
-    } else if (errno != EINTR) {
-      return SystemError("the connection is lost");
+  TFDEAR_RETURN_IF_ERROR(GetReady(time, stop));
+  iovec rest = {bytes, count};
+  while (rest.iov_len > 0) {
+    size_t moved = 0;
+    const ByteStream::Result result = stream_->Receive(&rest, 1, &moved);
+    if (result == ByteStream::Result::kMoved) {
+      rest = {static_cast<char*>(rest.iov_base) + moved, rest.iov_len - moved};
+    } else if (result == ByteStream::Result::kNotNow) {
+      TFDEAR_RETURN_IF_ERROR(Await(fd(), POLLIN, Clock::now() + time, stop));
+    } else {
+      return Ended(result);
     }
   }
   return Status();

@@ -4,14 +4,17 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "custom_ops/engine/base/status.h"
+#include "custom_ops/engine/transport/streams/byte_stream.h"
 
 namespace tfdear {
 
 // [Note: reads of other nodes' examples]
 // A rank asks the rank of its own local number on another node for examples, over a TCP connection
-// that both have made as they make those for gradients: each knows who the other one is.
+// that both have made as they make those for gradients: each knows who the other one is, and with
+// TFDEAR_TLS=1 nobody between them reads or changes anything.
 // A read is one-sided: ranks are at different steps, and in a lane it would hold up gradients.
 // The asking side sends requests, each the numbers of some examples, and gets an answer for each
 // number, in the order in which they are there. All numbers are little-endian, as on all machines
@@ -39,24 +42,28 @@ struct ExampleAnswer {
 
 static_assert(sizeof(ExampleAnswer) == 24, "no padding");
 
-// A TCP socket that is closed with its object. Calls fail after a deadline, and where `stop` is
-// readable, which ends all of them.
+// The bytes of a connection that is closed with its object. Calls fail after a deadline, and where
+// `stop` is readable, which ends all of them: kUnavailable where the connection has ended,
+// kInternal where what came is not what the other side sent. For one thread at a time.
 class ExampleSocket {
  public:
-  // Takes over a connected socket; -1: none.
-  explicit ExampleSocket(int fd = -1);
-  ExampleSocket(ExampleSocket&& other) noexcept : fd_(other.Release()) {}
-  ExampleSocket& operator=(ExampleSocket&& other) noexcept;
-  ~ExampleSocket();
+  ExampleSocket() = default;  // None.
+  // The first call that moves bytes shakes hands before: the other side then has to do the same.
+  explicit ExampleSocket(std::unique_ptr<ByteStream> stream);
 
-  int fd() const { return fd_; }
+  int fd() const { return stream_ == nullptr ? -1 : stream_->socket(); }
+  // Whether there is something to receive of which the kernel does not tell.
+  bool has_more() const { return is_ready_ && stream_->has_more(); }
   Status Send(const void* bytes, size_t count, std::chrono::milliseconds time, int stop);
   // The deadline starts anew with every byte.
   Status Receive(void* bytes, size_t count, std::chrono::milliseconds time, int stop);
 
  private:
-  int Release();
-  int fd_;
+  Status GetReady(std::chrono::milliseconds time, int stop);
+  Status Ended(ByteStream::Result result) const;
+
+  std::unique_ptr<ByteStream> stream_;
+  bool is_ready_ = false;
 };
 
 }  // namespace tfdear

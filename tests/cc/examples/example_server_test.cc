@@ -1,5 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-// Servers and clients of examples, over real sockets.
+// Servers and clients of examples, over real sockets, in the clear and encrypted.
 #include "custom_ops/engine/examples/example_server.h"
 
 #include <sys/eventfd.h>
@@ -20,6 +20,8 @@
 #include "custom_ops/engine/examples/crc32c.h"
 #include "custom_ops/engine/examples/example_client.h"
 #include "custom_ops/engine/examples/example_store.h"
+#include "custom_ops/engine/transport/streams/tls_stream.h"
+#include "tests/cc/tap.h"
 #include "tests/cc/testing.h"
 
 namespace tfdear {
@@ -29,26 +31,38 @@ constexpr int64_t kExamples = 1000;
 const std::chrono::milliseconds kTime{5000};
 
 std::string ContentOf(int64_t example) {
-  return std::string(example * 37 % 5000, static_cast<char>(example)) + std::to_string(example);
+  const size_t bytes = example == 777 ? size_t{3} << 20 : example * 37 % 5000;  // One is large.
+  return std::string(bytes, static_cast<char>(example)) + std::to_string(example);
+}
+
+const std::string kKey(32, 'k');
+
+// Who asks over this socket, or answers.
+ExampleSocket SocketOf(int socket, bool asks, const std::string& key,
+                       const std::string& name = "256 0 1 0") {
+  std::unique_ptr<ByteStream> stream;
+  TFDEAR_EXPECT_OK(OpenStream(socket, {asks, key, name}, &stream));
+  return ExampleSocket(std::move(stream));
 }
 
 // Has all examples but those whose numbers end in 9, which it lacks, and in 8 until Release().
 class Served {
  public:
-  explicit Served(int connections = 1) {
-    for (int64_t example = 0; example < kExamples; ++example) {
-      contents_.push_back(ContentOf(example));
-    }
-    ExampleServer::Options options;
-    options.examples = kExamples;
+  // `key`: of all connections; none: they are in the clear.
+  explicit Served(const std::string& key, int connections = 1) {
     std::vector<ExampleSocket> served;
     for (int i = 0; i < connections; ++i) {
       const auto [asking, answering] = ConnectedSockets();
-      sockets.emplace_back(asking);
-      served.emplace_back(answering);
+      const std::string name = TextOf("256 0 1 ", i);
+      sockets.push_back(SocketOf(asking, true, key, name));
+      served.push_back(SocketOf(answering, false, key, name));
     }
-    TFDEAR_EXPECT_OK(ExampleServer::Start(
-        options, [this](int64_t example) { return LookFor(example); }, std::move(served), &server));
+    Start(std::move(served));
+  }
+  explicit Served(ExampleSocket socket) {
+    std::vector<ExampleSocket> served;
+    served.push_back(std::move(socket));
+    Start(std::move(served));
   }
 
   void Release() { released_ = true; }
@@ -59,6 +73,16 @@ class Served {
   }
 
  private:
+  void Start(std::vector<ExampleSocket> served) {
+    for (int64_t example = 0; example < kExamples; ++example) {
+      contents_.push_back(ContentOf(example));
+    }
+    ExampleServer::Options options;
+    options.examples = kExamples;
+    TFDEAR_EXPECT_OK(ExampleServer::Start(
+        options, [this](int64_t example) { return LookFor(example); }, std::move(served), &server));
+  }
+
   ExampleServer::Look LookFor(int64_t example) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -117,14 +141,22 @@ std::unique_ptr<ExampleClient> StartClient(ExampleSocket socket, Received* recei
   return client;
 }
 
+// In the clear or encrypted.
+class Connections : public testing::TestWithParam<bool> {
+ protected:
+  static std::string key() { return GetParam() ? kKey : std::string(); }
+};
+INSTANTIATE_TEST_SUITE_P(All, Connections, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Encrypted" : "InTheClear"; });
+
 TEST(Crc32c, IsThatOfTheStandard) {
   EXPECT_EQ(Crc32c("123456789", 9), 0xe3069283);
   EXPECT_EQ(Crc32c("", 0), 0u);
   EXPECT_EQ(Crc32c(std::string(32, 0).data(), 32), 0x8a9136aau);
 }
 
-TEST(ExampleServer, AnswersWhatItHasAndWhatComes) {
-  Served served;
+TEST_P(Connections, AnswersWhatItHasAndWhatComes) {
+  Served served(key());
   Received received;
   const auto client = StartClient(std::move(served.sockets[0]), &received);
   for (int64_t example = 0; example < kExamples; ++example) client->Ask(example);
@@ -146,8 +178,8 @@ TEST(ExampleServer, AnswersWhatItHasAndWhatComes) {
   EXPECT_EQ(served.server->counts().refused, 0);
 }
 
-TEST(ExampleServer, WhatIsThereDoesNotWaitForWhatComes) {
-  Served served;
+TEST_P(Connections, WhatIsThereDoesNotWaitForWhatComes) {
+  Served served(key());
   Received received;
   const auto client = StartClient(std::move(served.sockets[0]), &received);
   for (int64_t example : {8, 1, 18, 2}) client->Ask(example);
@@ -161,7 +193,7 @@ TEST(ExampleServer, WhatIsThereDoesNotWaitForWhatComes) {
 }
 
 TEST(ExampleClient, KeepsToItsRate) {
-  Served served;
+  Served served("");
   Received received;
   const auto begin = std::chrono::steady_clock::now();
   const auto client = StartClient(std::move(served.sockets[0]), &received, kTime, 100e3);
@@ -176,8 +208,8 @@ TEST(ExampleClient, KeepsToItsRate) {
   EXPECT_GT(time.count(), (bytes - 5000) / 100e3);
 }
 
-TEST(ExampleClient, ASilentServerIsAnErrorThatNamesIt) {
-  Served served;
+TEST_P(Connections, ASilentServerIsAnErrorThatNamesIt) {
+  Served served(key());
   Received received;
   const auto client =
       StartClient(std::move(served.sockets[0]), &received, std::chrono::milliseconds(200));
@@ -188,9 +220,9 @@ TEST(ExampleClient, ASilentServerIsAnErrorThatNamesIt) {
   EXPECT_NE(answer.status.message().find("asked for example 8"), std::string::npos);
 }
 
-TEST(ExampleClient, AServerThatHasEndedHoldsNothing) {
+TEST_P(Connections, AServerThatHasEndedHoldsNothing) {
   Received received;
-  auto served = std::make_unique<Served>();
+  auto served = std::make_unique<Served>(key());
   const auto client = StartClient(std::move(served->sockets[0]), &received);
   client->Ask(1);
   received.Await(1);
@@ -215,6 +247,7 @@ class Peer {
   Status Send(const std::string& bytes) {
     return socket_.Send(bytes.data(), bytes.size(), kTime, stop_);
   }
+  Status Receive(void* bytes, size_t count) { return socket_.Receive(bytes, count, kTime, stop_); }
   // Whether the server ends the connection.
   bool IsClosed() {
     char byte;
@@ -231,9 +264,9 @@ std::string BytesOf(const T& value) {
   return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-TEST(ExampleServer, WhatBreaksTheRulesIsClosedAndTheOthersGoOn) {
+TEST_P(Connections, WhatBreaksTheRulesIsClosedAndTheOthersGoOn) {
   constexpr int kPeers = 200;
-  Served served(kPeers + 1);
+  Served served(key(), kPeers + 1);
   served.Release();
   Received received;
   const auto client = StartClient(std::move(served.sockets[kPeers]), &received);
@@ -273,15 +306,15 @@ TEST(ExampleServer, WhatBreaksTheRulesIsClosedAndTheOthersGoOn) {
   EXPECT_EQ(served.server->counts().refused, kPeers * 4 / 5);
 }
 
-TEST(ExampleClient, AnswersThatBreakTheRulesAreErrors) {
+TEST_P(Connections, AnswersThatBreakTheRulesAreErrors) {
   for (int kind = 1; kind < 5; ++kind) {
     const auto [asking, answering] = ConnectedSockets();
     Received received;
     const auto client =
-        StartClient(ExampleSocket(asking), &received, std::chrono::milliseconds(500));
+        StartClient(SocketOf(asking, true, key()), &received, std::chrono::milliseconds(500));
     client->Ask(5);
     const int stop = eventfd(0, 0);
-    ExampleSocket socket(answering);
+    ExampleSocket socket = SocketOf(answering, false, key());
     ExampleAnswer answer;
     answer.example = kind == 1 ? 6 : 5;
     answer.bytes = kind == 2 ? ExampleAnswer::kMostBytes + 1 : 4;
@@ -298,15 +331,152 @@ TEST(ExampleClient, AnswersThatBreakTheRulesAreErrors) {
   }
 }
 
+// Of what came with something else the kernel does not tell again.
+TEST_P(Connections, WhatComesTogetherIsTaken) {
+  Served served(key());
+  Peer peer(std::move(served.sockets[0]));
+  std::string requests;
+  for (uint64_t example : {1, 2}) requests += BytesOf(ExampleRequest{1}) + BytesOf(example);
+  TFDEAR_EXPECT_OK(peer.Send(requests));
+  for (uint64_t example : {1, 2}) {
+    ExampleAnswer answer;
+    TFDEAR_EXPECT_OK(peer.Receive(&answer, sizeof(answer)));
+    EXPECT_EQ(answer.example, example);
+    std::string record(answer.bytes, ' ');
+    TFDEAR_EXPECT_OK(peer.Receive(record.data(), record.size()));
+    EXPECT_EQ(record, ContentOf(example));
+  }
+
+  const auto [asking, answering] = ConnectedSockets();
+  Received received;
+  const auto client = StartClient(SocketOf(asking, true, key()), &received);
+  std::string answers;
+  for (uint64_t example : {1, 2}) {
+    client->Ask(example);
+    answers += BytesOf(ExampleAnswer{example, 4, ExampleState::kHere, Crc32c("abcd", 4)}) + "abcd";
+  }
+  Peer server(SocketOf(answering, false, key()));
+  std::string asked(2 * (sizeof(ExampleRequest) + sizeof(uint64_t)), ' ');
+  // In one request, or in two.
+  TFDEAR_EXPECT_OK(server.Receive(asked.data(), asked.size() - sizeof(uint64_t)));
+  if (asked[0] == 1) TFDEAR_EXPECT_OK(server.Receive(asked.data(), sizeof(uint64_t)));
+  TFDEAR_EXPECT_OK(server.Send(answers));
+  for (const auto& [example, answer] : received.Await(2)) {
+    TFDEAR_EXPECT_OK(answer.status);
+    EXPECT_NE(answer.bytes, nullptr) << example;
+  }
+}
+
+TEST(EncryptedExamples, NobodyOnTheWayReadsThem) {
+  const std::string content = ContentOf(134);
+  for (const std::string& key : {std::string(), kKey}) {
+    std::string seen;
+    {
+      Tap tap;
+      Served served(SocketOf(tap.first, false, key));
+      Received received;
+      const auto client = StartClient(SocketOf(tap.second, true, key), &received);
+      client->Ask(134);
+      EXPECT_NE(received.Await(1)[134].bytes, nullptr);
+      seen = tap.seen();
+    }
+    EXPECT_EQ(Contains(seen, content.substr(0, 100)), key.empty());
+    EXPECT_EQ(Contains(seen, BytesOf(int64_t{134})), key.empty());
+  }
+}
+
+TEST(EncryptedExamples, ABitThatIsChangedOnTheWayIsFound) {
+  // In the second example, and in the third.
+  for (int64_t broken : {131, 132}) {
+    const size_t at = broken == 131 ? 7500 : 12500;
+    Tap tap([at](char* data, size_t bytes, size_t before) {
+      if (before <= at && at < before + bytes) data[at - before] ^= 4;
+    });
+    Served served(SocketOf(tap.first, false, kKey));
+    Received received;
+    const auto client = StartClient(SocketOf(tap.second, true, kKey), &received);
+    for (int64_t example : {130, 131, 132}) {  // Each of nearly 5000 bytes.
+      client->Ask(example);
+      const ExampleClient::Answer answer = received.Await(example - 129)[example];
+      EXPECT_EQ(answer.bytes != nullptr, example < broken) << example;
+      if (example != broken) {  // Of whom one came changed nothing is asked any more.
+        TFDEAR_EXPECT_OK(answer.status);
+        continue;
+      }
+      EXPECT_EQ(answer.status.code(), StatusCode::kInternal);
+      EXPECT_TRUE(Contains(answer.status.message(), "rank 3, which was asked for example"));
+      EXPECT_TRUE(Contains(answer.status.message(), "by TLS")) << answer.status.message();
+    }
+  }
+}
+
+// Then who asks hears that the connection has ended, and prepares it.
+TEST(EncryptedExamples, AServerAnswersNobodyWhoseBitsWereChanged) {
+  Tap tap([passed = false](char* data, size_t bytes, size_t before) mutable {
+    if (before > 0 && !passed) data[bytes - 1] ^= 1;
+    passed = passed || before > 0;
+  });
+  Served served(SocketOf(tap.second, false, kKey));
+  Received received;
+  const auto client = StartClient(SocketOf(tap.first, true, kKey), &received);
+  client->Ask(5);
+  const ExampleClient::Answer answer = received.Await(1)[5];
+  TFDEAR_EXPECT_OK(answer.status);
+  EXPECT_EQ(answer.bytes, nullptr);
+  EXPECT_EQ(served.server->counts().refused, 1);
+  EXPECT_EQ(served.server->counts().served, 0);
+}
+
+TEST(EncryptedExamples, SidesThatDoNotBelongTogetherDoNotMeet) {
+  const std::string name = "256 0 1 0";
+  for (const auto& [key, other] :
+       {std::pair{std::string(32, 'x'), name}, std::pair{kKey, std::string("256 0 1 1")},
+        std::pair{kKey, std::string("256 0 2 0")}, std::pair{kKey, std::string("257 0 1 0")},
+        std::pair{std::string(), name}}) {
+    const auto [asking, answering] = ConnectedSockets();
+    Served served(SocketOf(answering, false, kKey, name));
+    Received received;
+    const auto client = StartClient(SocketOf(asking, true, key, other), &received);
+    client->Ask(5);
+    EXPECT_EQ(received.Await(1)[5].bytes, nullptr);
+    EXPECT_EQ(served.server->counts().refused, 1);
+    EXPECT_EQ(served.server->counts().served, 0);
+  }
+}
+
+TEST(EncryptedExamples, AHandshakeEndsAtItsDeadlineAndWithWhoWantedIt) {
+  for (bool waits : {true, false}) {
+    const auto [asking, silent] = ConnectedSockets();
+    Received received;
+    auto client = StartClient(SocketOf(asking, true, kKey), &received,
+                              std::chrono::milliseconds(waits ? 200 : 600'000));
+    client->Ask(5);
+    if (waits) {
+      const Status status = received.Await(1)[5].status;
+      EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+      EXPECT_TRUE(Contains(status.message(), "rank 3, which was asked for example 5"));
+    }
+    char byte;
+    ASSERT_EQ(recv(silent, &byte, 1, 0), 1);  // It has begun.
+    client.reset();
+    close(silent);
+  }
+  const auto [silent, answering] = ConnectedSockets();
+  auto served = std::make_unique<Served>(SocketOf(answering, false, kKey));
+  ASSERT_EQ(send(silent, "\x16\x03\x01", 3, 0), 3);  // As a handshake begins.
+  served.reset();
+  close(silent);
+}
+
 // Two nodes of one rank each.
-TEST(ExampleStore, NodesGiveEachOtherTheirExamples) {
+TEST_P(Connections, NodesGiveEachOtherTheirExamples) {
   std::vector<std::shared_ptr<ExampleStore>> stores;
   // Each asks over one connection, and answers over another one.
   std::vector<ExampleSocket> asking(2), answering(2);
   for (int node : {0, 1}) {
     const auto [one, other] = ConnectedSockets();
-    asking[node] = ExampleSocket(one);
-    answering[1 - node] = ExampleSocket(other);
+    asking[node] = SocketOf(one, true, key());
+    answering[1 - node] = SocketOf(other, false, key());
   }
   for (int node = 0; node < 2; ++node) {
     ExampleStore::Options options;
@@ -367,9 +537,9 @@ TEST(ExampleStore, NodesGiveEachOtherTheirExamples) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(ExampleStore, ConnectionsTakeTurns) {
+TEST_P(Connections, TakeTurns) {
   constexpr int kConnections = 3;
-  Served served(kConnections);
+  Served served(key(), kConnections);
   ExampleStore::Options options;
   options.examples = kExamples;
   options.timeout = kTime;

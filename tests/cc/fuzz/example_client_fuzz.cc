@@ -10,6 +10,7 @@
 #include <chrono>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "custom_ops/engine/examples/crc32c.h"
 #include "custom_ops/engine/examples/example_client.h"
@@ -37,10 +38,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     TFDEAR_FUZZ_CHECK(answer.bytes == nullptr || answer.status.ok());
     ++told[answer.example];
   };
-  TFDEAR_FUZZ_CHECK(ExampleClient::Start(options, receive, ExampleSocket(ends[0]), &client).ok());
+  ExampleSocket asking(std::make_unique<PlainStream>(ends[0]));
+  TFDEAR_FUZZ_CHECK(ExampleClient::Start(options, receive, std::move(asking), &client).ok());
   for (int64_t example = 0; example < kAsked; ++example) client->Ask(example);
   {
-    ExampleSocket socket(ends[1]);
+    ExampleSocket socket(std::make_unique<PlainStream>(ends[1]));
     (void)socket.Send(data, size, kTime, -1);
     shutdown(socket.fd(), SHUT_WR);
     const auto end = std::chrono::steady_clock::now() + kTime;

@@ -25,9 +25,9 @@ constexpr char kRecord[] = "a record";
 std::unique_ptr<ExampleServer> Serve(ExampleSocket* asking) {
   int ends[2];
   TFDEAR_FUZZ_CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
-  *asking = ExampleSocket(ends[0]);
+  *asking = ExampleSocket(std::make_unique<PlainStream>(ends[0]));
   std::vector<ExampleSocket> served;
-  served.emplace_back(ends[1]);
+  served.emplace_back(std::make_unique<PlainStream>(ends[1]));
   ExampleServer::Options options;
   options.examples = kExamples;
   const auto source = [](int64_t example) {

@@ -27,7 +27,7 @@ from tfdear.rendezvous import data_connections
 FOLDER = pathlib.Path(sys.argv[1])
 FAULT = sys.argv[2] if len(sys.argv) > 2 else ""
 RANK = int(os.environ["TFDEAR_RANK"])
-BATCHES, FAULTY_BATCH = 400, 20
+BATCHES, EXCHANGE_BATCH, FAULTY_BATCH = 400, 10, 20
 FAULTS = {
     "noise": random.Random(1).randbytes(1 << 16),
     "zeros": bytes(1 << 16),
@@ -82,11 +82,13 @@ def relay_to_0(self, rank):
 
 
 class Pace(keras.callbacks.Callback):
-    """Goes slowly until the test lets it go; notes the losses."""
+    """Goes slowly until the test lets it go; notes the losses, and what ranks exchange once."""
 
-    def __init__(self):
+    def __init__(self, strategy):
         super().__init__()
+        self.strategy = strategy
         self.losses = []
+        self.exchanged = None
 
     def on_train_batch_end(self, batch, logs=None):
         self.losses.append(float(logs["loss"]).hex())
@@ -101,10 +103,21 @@ class Pace(keras.callbacks.Callback):
         if RANK == 0:
             (FOLDER / "batch.new").write_text(str(batch))
             (FOLDER / "batch.new").replace(FOLDER / "batch")
+        if batch == EXCHANGE_BATCH:
+            self.exchange()
+        if RANK == 0:
             if batch == BATCHES - 1:
                 stop_at("training")
             elif not may_go("training"):
                 time.sleep(0.03)
+
+    def exchange(self):
+        """Uses a group for the first time, whose ranks connect now: the last one late."""
+        if RANK == 2:
+            stop_at("exchanging")
+        rows = tf.constant([[RANK, row] for row in range(6)], tf.int64)
+        received, counts = self.strategy.all_to_all(rows, [1, 2, 3])
+        self.exchanged = [received.numpy().tolist(), counts.numpy().tolist()]
 
 
 def main():
@@ -123,11 +136,11 @@ def main():
             [keras.Input([5]), keras.layers.Dense(6, "tanh"), keras.layers.Dense(1)]
         )
         model.compile("adam", "mse")
-    pace = Pace()
+    pace = Pace(strategy)
     model.fit(inputs, inputs.sum(1), batch_size=6, shuffle=False, verbose=0, callbacks=[pace])
     tf.train.Checkpoint(model=model).write(str(FOLDER / f"checkpoint_{RANK}"))
     weights = [np.asarray(weight).tobytes().hex() for weight in model.weights]
-    report = {"losses": pace.losses, "weights": weights}
+    report = {"losses": pace.losses, "exchanged": pace.exchanged, "weights": weights}
     (FOLDER / f"rank_{RANK}.json").write_text(json.dumps(report))
 
 

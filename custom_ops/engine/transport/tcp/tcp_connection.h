@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "custom_ops/engine/transport/channel.h"
-#include "custom_ops/engine/transport/tcp/byte_stream.h"
+#include "custom_ops/engine/transport/streams/byte_stream.h"
 
 namespace tfdear {
 

@@ -118,18 +118,16 @@ Status TcpTransport::Add(const std::vector<int>& peers, Sockets sockets) {
 
 Status TcpTransport::AddConnection(int peer, size_t number, int socket) {
   std::unique_ptr<ByteStream> stream;
-  if (encryption_.key.empty()) {
-    stream = std::make_unique<PlainStream>(socket);
-  } else {
+  TlsStream::Options options;
+  if (!encryption_.key.empty()) {
     const int low = std::min(rank_, peer), high = std::max(rank_, peer);
-    const std::string name = TextOf(encryption_.group, " ", encryption_.ranks[low], " ",
-                                    encryption_.ranks[high], " ", number);
-    std::unique_ptr<TlsStream> encrypted;
-    TFDEAR_RETURN_IF_ERROR(
-        TlsStream::Create(socket, {rank_ == high, encryption_.key, name}, &encrypted));
-    handshakes_.push_back({encrypted.get(), peer});
-    stream = std::move(encrypted);
+    options.is_client = rank_ == high;
+    options.key = encryption_.key;
+    options.name = TextOf(encryption_.group, " ", encryption_.ranks[low], " ",
+                          encryption_.ranks[high], " ", number);
   }
+  TFDEAR_RETURN_IF_ERROR(OpenStream(socket, options, &stream));
+  handshakes_.push_back({stream.get(), peer});
   TcpConnection* const connection = &connections_.emplace_back(peer, std::move(stream));
   of_peer_[peer].push_back(connection);
   // Told once of each change: what a connection can do stays known until it was tried in vain.

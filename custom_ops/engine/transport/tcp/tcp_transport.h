@@ -15,8 +15,8 @@
 #include "custom_ops/engine/transport/message_transport.h"
 #include "custom_ops/engine/transport/received_memory.h"
 #include "custom_ops/engine/transport/sockets.h"
+#include "custom_ops/engine/transport/streams/tls_stream.h"
 #include "custom_ops/engine/transport/tcp/tcp_connection.h"
-#include "custom_ops/engine/transport/tcp/tls_stream.h"
 
 namespace tfdear {
 
@@ -115,9 +115,9 @@ class TcpTransport : public MessageTransport {
   // They grow in the thread that runs collectives, with the mutex held.
   std::deque<TcpConnection> connections_;
   std::vector<std::vector<TcpConnection*>> of_peer_;
-  // Connections that are not encrypted yet, and are to be.
+  // Connections whose ends have not agreed yet.
   struct Handshake {
-    TlsStream* stream;
+    ByteStream* stream;
     int peer;
   };
   std::vector<Handshake> handshakes_;

@@ -1,5 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#include "custom_ops/engine/transport/tcp/tls_stream.h"
+#include "custom_ops/engine/transport/streams/tls_stream.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -92,7 +92,8 @@ ByteStream::Result TlsStream::ResultOf(const char* what, int code) {
   if (code == gnutls::kAgain) return Result::kNotNow;
   // Whether anything is missing is known by who reads frames.
   if (code == 0 || code == gnutls::kPrematureTermination) return Result::kEnded;
-  return Fail(TextOf(what, " by TLS: ", functions_.strerror(code)));
+  const bool is_line = code == gnutls::kPushError || code == gnutls::kPullError;
+  return Fail(TextOf(what, " by TLS: ", functions_.strerror(code)), !is_line);
 }
 
 ByteStream::Result TlsStream::ShakeHands() {
@@ -131,6 +132,8 @@ ByteStream::Result TlsStream::UpdateKey() {
   return code == 0 ? Result::kMoved : ResultOf("taking a fresh key", code);
 }
 
+bool TlsStream::has_more() const { return functions_.record_check_pending(session_) > 0; }
+
 // More to read, or that nothing more comes.
 bool TlsStream::IsReadable() const {
   char byte;
@@ -157,6 +160,18 @@ ByteStream::Result TlsStream::Receive(const iovec* parts, size_t count, size_t* 
     if (static_cast<size_t>(read) < parts[i].iov_len) break;
   }
   return Result::kMoved;
+}
+
+Status OpenStream(int socket, const TlsStream::Options& options,
+                  std::unique_ptr<ByteStream>* result) {
+  if (options.key.empty()) {
+    *result = std::make_unique<PlainStream>(socket);
+    return Status();
+  }
+  std::unique_ptr<TlsStream> encrypted;
+  TFDEAR_RETURN_IF_ERROR(TlsStream::Create(socket, options, &encrypted));
+  *result = std::move(encrypted);
+  return Status();
 }
 
 }  // namespace tfdear

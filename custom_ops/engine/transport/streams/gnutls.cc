@@ -1,5 +1,5 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-#include "custom_ops/engine/transport/tcp/gnutls.h"
+#include "custom_ops/engine/transport/streams/gnutls.h"
 
 #include <dlfcn.h>
 

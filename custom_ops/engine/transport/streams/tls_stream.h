@@ -7,8 +7,8 @@
 #include <string>
 
 #include "custom_ops/engine/base/status.h"
-#include "custom_ops/engine/transport/tcp/byte_stream.h"
-#include "custom_ops/engine/transport/tcp/gnutls.h"
+#include "custom_ops/engine/transport/streams/byte_stream.h"
+#include "custom_ops/engine/transport/streams/gnutls.h"
 
 namespace tfdear {
 
@@ -30,13 +30,11 @@ class TlsStream : public ByteStream {
   static Status Create(int socket, const Options& options, std::unique_ptr<TlsStream>* result);
   ~TlsStream() override;
 
-  // Goes on with the handshake. kNotNow: wait until the socket is readable, or writable.
-  Result ShakeHands();
-  bool wants_to_write() const;
-
-  // After the handshake.
+  Result ShakeHands() override;
+  bool wants_to_write() const override;
   Result Send(const iovec* parts, size_t count, size_t* moved) override;
   Result Receive(const iovec* parts, size_t count, size_t* moved) override;
+  bool has_more() const override;
   bool is_sending() const override { return record_bytes_ > 0; }
 
   // Takes a fresh key for what is sent from now on, as the library does by itself now and then.
@@ -59,5 +57,9 @@ class TlsStream : public ByteStream {
   std::array<char, kRecordBytes> record_;
   size_t record_bytes_ = 0;
 };
+
+// In the clear where there is no key. Takes over a connected socket in any case.
+Status OpenStream(int socket, const TlsStream::Options& options,
+                  std::unique_ptr<ByteStream>* result);
 
 }  // namespace tfdear

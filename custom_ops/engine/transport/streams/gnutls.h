@@ -23,8 +23,10 @@ inline constexpr unsigned kServer = 1, kClient = 1 << 1, kNonblock = 1 << 3, kNo
                           kNoTickets = 1 << 10;
 inline constexpr int kCredentialsPsk = 4;  // GNUTLS_CRD_PSK
 inline constexpr int kRawKey = 0;          // GNUTLS_PSK_KEY_RAW
-// Errors after which the same call is made again, and one that means that the peer has closed.
-inline constexpr int kAgain = -28, kInterrupted = -52, kPrematureTermination = -110;
+// Errors after which the same call is made again, one that means that the peer has closed, and
+// those of the socket.
+inline constexpr int kAgain = -28, kInterrupted = -52, kPrematureTermination = -110,
+                     kPushError = -53, kPullError = -54;
 
 using KeyOfUser = int (*)(Session* session, const char* user, Datum* key);
 
