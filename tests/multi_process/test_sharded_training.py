@@ -30,7 +30,7 @@ def train(tmp_path_factory):
         directory = tmp_path_factory.mktemp(f"sharded_{world_size}")
         cases = [name for name in job.CASES if name.removesuffix("_whole") in names]
         return case_reports.run_job(
-            "sharded_edges_job.py", world_size, directory, cases=",".join(cases), timeout=400
+            "sharded_edges_job.py", world_size, directory, cases=",".join(cases), timeout=540
         )
 
     return train_once
