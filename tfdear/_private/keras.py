@@ -111,6 +111,9 @@ INCREMENT_ACCUMULATORS = _optimizer(
 _base_optimizer("BaseOptimizer.build", sets="_accumulated_gradients")
 CLIP_GRADIENTS = _base_optimizer("BaseOptimizer._clip_gradients", "(self, grads)")
 
+# Shrinks weights before they are updated.
+APPLY_WEIGHT_DECAY = _optimizer("TFOptimizer._apply_weight_decay", "(self, variables)")
+
 # Sums clipped gradients over replicas, and updates variables by the sums.
 BACKEND_UPDATE_STEP = _optimizer(
     "TFOptimizer._backend_update_step", "(self, grads, trainable_variables, learning_rate)"

@@ -13,9 +13,11 @@ rows up to date, and the gradients of all ranks, for every rank's share of the s
 up in the order of the ranks. Such an update runs in program order.
 """
 
+import contextlib
+import contextvars
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -32,6 +34,19 @@ from tfdear.gradients.sharded_variable import ShardedVariable
 from tfdear.gradients.sparse_rows import Gradient
 
 Update: TypeAlias = Callable[[ShardedVariable, tf.Tensor | None], None]
+
+# Whether updates without a gradient are what comes with the next one with a gradient.
+_are_decays = contextvars.ContextVar("are_decays", default=False)
+
+
+@contextlib.contextmanager
+def decaying() -> Iterator[None]:
+    """Within it, updates of tables without a gradient decay what the next ones with one update."""
+    token = _are_decays.set(True)
+    try:
+        yield
+    finally:
+        _are_decays.reset(token)
 
 
 class NotByRowsError(ValueError):
@@ -113,10 +128,9 @@ def _rows_of(table: ShardedVariable, variable: ShardedVariable, gradient: Gradie
     """Which rows an update of a table, or of one of its slots, is for."""
     if not table.placement.touched_only:
         return "all"
-    if variable is table:  # Without a gradient it decays, before its rows are updated.
-        return "touched"
-    # Sums of gradients; an average, which follows the table in every row.
-    return "all" if gradient is None else "noted"
+    if gradient is None:  # An average follows in every row, and replaces every row.
+        return "touched" if variable is table and _are_decays.get() else "all"
+    return "touched" if variable is table else "noted"  # The table; sums of gradients.
 
 
 def with_what_belongs_to_it(table: ShardedVariable, update: Update) -> Update:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdear._private import keras as _keras_private
 from tfdear._private import seams
-from tfdear.gradients import initial_part
+from tfdear.gradients import initial_part, table_update
 from tfdear.gradients.sharded_variable import ShardedVariable
 from tfdear.integrations.keras import table_accumulation
 from tfdear.integrations.keras.table_files import table_of
@@ -38,6 +38,14 @@ def _make_part(
     if table is not None and part is not None and name == table_accumulation.NAME:
         return table_accumulation.TableAccumulator(part)
     return slot
+
+
+@SEAMS.wrap(_keras_private.APPLY_WEIGHT_DECAY)
+def _decay(
+    original: seams.Original, optimizer: keras.optimizers.Optimizer, variables: Sequence[Any]
+) -> None:
+    with table_update.decaying():
+        original(optimizer, variables)
 
 
 @SEAMS.wrap(_keras_private.UPDATE_MOVING_AVERAGES)
