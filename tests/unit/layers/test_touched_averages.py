@@ -14,10 +14,19 @@ IDS = random.integers(0, ROWS - 1, (EXAMPLES, 2))
 OTHERS = random.integers(0, ROWS, (5, 2))
 
 
-def make(is_sharded, optimizer):
+@pytest.fixture
+def strategy():
+    strategy = tfdear.DearStrategy()
+    with strategy.scope():
+        yield strategy
+
+
+def make(is_sharded, optimizer, constraint=None):
     initializer = keras.initializers.RandomUniform(-1, 1, seed=2)
     words = (
-        tfdear.layers.ShardedEmbedding(ROWS, WIDTH, initializer, updates="touched")
+        tfdear.layers.ShardedEmbedding(
+            ROWS, WIDTH, initializer, embeddings_constraint=constraint, updates="touched"
+        )
         if is_sharded
         else keras.layers.Embedding(ROWS, WIDTH, initializer)
     )
@@ -75,3 +84,46 @@ def test_swap_of_weights_and_averages(swap_on_epoch):
         found = fit(make(True, optimizer), swap_on_epoch)
     for value, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_averages_belong_to_variables_after_one_was_frozen(strategy):
+    del strategy
+    model = keras.Sequential(
+        [
+            keras.Input((2,), dtype="int32"),
+            tfdear.layers.ShardedEmbedding(ROWS, WIDTH, updates="touched"),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(keras.optimizers.SGD(0.1, use_ema=True), "mse")
+    model.fit(IDS, np.zeros((EXAMPLES, 2, 1)), verbose=0)
+    averages = model.optimizer._model_variables_moving_average
+    for layer in model.layers:
+        layer.trainable = False
+        model.fit(IDS, np.zeros((EXAMPLES, 2, 1)), verbose=0)
+        for variable, average in zip(model.variables, averages, strict=True):
+            if variable.trainable:
+                np.testing.assert_array_equal(variable, average)
+        layer.trainable = True
+
+
+def test_constraint_after_an_overwrite(strategy):
+    """A row that was negative before it was touched has a negative average for long."""
+    del strategy
+    every = 4
+
+    def optimizer():
+        return keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=every)
+
+    model = make(True, optimizer, keras.constraints.NonNeg())
+    for step in range(2 * every):
+        ids = IDS[step * BATCH % EXAMPLES :][:BATCH]
+        before = np.array(model.layers[0].embeddings)
+        model.train_on_batch(ids, np.zeros(BATCH))
+        table, average = (np.array(values(model)[place]) for place in (0, -1))
+        if (step + 1) % every:
+            others = np.setdiff1d(np.arange(ROWS), ids)
+            np.testing.assert_array_equal(table[others], before[others])
+        else:
+            assert np.any(average < 0)
+            np.testing.assert_array_equal(table, np.maximum(average, 0))

@@ -2,7 +2,8 @@
 """Constraints of sharded tables, applied row by row.
 
 Keras assigns the constrained value of the whole table. Here a constraint is one more update: rows
-get it when they are read. Of a table of which only touched rows change, it is part of their update.
+get it when they are read. Of a table of which only touched rows change, it is part of their update,
+and for all rows where averages have overwritten these.
 """
 
 import contextlib
@@ -43,9 +44,12 @@ def _constrain_by_rows(
             if table.placement.touched_only:
                 table.row_constraint = constraint
         result = original(optimizer, grads, trainable_variables and variables)
-    for _, table, constraint in constrained:
-        if not table.placement.touched_only:
-            _apply(table, constraint)
+    of_all_rows = [each for each in constrained if not each[1].placement.touched_only]
+    _apply(of_all_rows)
+    overwritten = [each for each in constrained if each[1].placement.touched_only]
+    if overwritten and optimizer.use_ema and optimizer.ema_overwrite_frequency:
+        is_overwritten = optimizer.iterations % optimizer.ema_overwrite_frequency == 0
+        keras.ops.cond(is_overwritten, lambda: _apply(overwritten), lambda: None)
     return result
 
 
@@ -61,7 +65,12 @@ def _without_constraints(variables: Iterable[Any]) -> Iterator[None]:
             variable.constraint = constraint
 
 
-def _apply(table: ShardedVariable, constraint: Any) -> None:
+def _apply(constrained: Iterable[tuple[Any, ShardedVariable, Any]]) -> None:
+    for _, table, constraint in constrained:
+        _apply_one(table, constraint)
+
+
+def _apply_one(table: ShardedVariable, constraint: Any) -> None:
     def update(variable: ShardedVariable) -> None:
         variable.assign(constraint(variable.read_value()))
 

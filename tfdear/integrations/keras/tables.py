@@ -63,6 +63,8 @@ def _average_by_rows(
     momentum = keras.ops.cast(keras.ops.not_equal(optimizer.iterations, 0), "float32")
     momentum = tf.convert_to_tensor(momentum * optimizer.ema_momentum)
     for table, variable, average in zip(tables, variables, averages, strict=True):
+        if average is None:
+            continue
         if table is None:
             average.assign(momentum * average + (1 - momentum) * variable)
         else:
@@ -77,27 +79,17 @@ def _average(table: ShardedVariable, momentum: tf.Tensor) -> Any:
 
 
 @SEAMS.wrap(_keras_private.OVERWRITE_WITH_AVERAGES)
-def _overwrite_all_rows(
+def _overwrite_by_variables(
     original: seams.Original, optimizer: keras.optimizers.Optimizer, variables: Sequence[Any]
 ) -> None:
-    tables = [table_of(variable) for variable in variables]
-    if not any(table is not None and table.placement.touched_only for table in tables):
+    if not any(table_of(variable) is not None for variable in optimizer._trainable_variables):
         original(optimizer, variables)
         return
-    # As updates of the averages, which are for all rows; one of such a table is for those that the
-    # next step touches.
-    averages = optimizer._model_variables_moving_average
-    for table, variable, average in zip(tables, variables, averages, strict=True):
-        if table is None:
+    # The original pairs variables with averages by their places, and layers may have been frozen
+    # since the optimizer was built.
+    for variable in variables:
+        average = optimizer._model_variables_moving_average[optimizer._get_variable_index(variable)]
+        if average is not None:
             value = variable.value if isinstance(variable, keras.Variable) else variable
             extended = optimizer._distribution_strategy.extended
             extended.update(value, lambda a, b: a.assign(b), args=(average,))
-        else:
-            table.strategy.extended.update(table_of(average), _overwrite(table))
-
-
-def _overwrite(table: ShardedVariable) -> Any:
-    def update(average: ShardedVariable) -> None:
-        table.assign(average.read_value())
-
-    return update
