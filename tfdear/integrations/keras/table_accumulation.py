@@ -99,7 +99,12 @@ def _add(slot: ShardedVariable, total: tf.Tensor) -> None:
 def _note_rows(slot: ShardedVariable, sums: tf.Tensor) -> None:
     # What a file has are sums, not which rows steps have touched: those that have sums.
     placement = slot.placement
-    rows = tf.where(tf.reduce_any(sums != 0, 1))[:, 0]
+    partition = placement.partition
+    flags = tf.reduce_any(sums != 0, 1)
+    if partition.ranks > 1 and partition.kind == "column":  # A row is zero if all of its parts are.
+        of_ranks = slot.strategy.extended.collectives.all_gather(tf.cast(flags, tf.uint8))
+        flags = tf.reduce_any(tf.reshape(of_ranks, [partition.ranks, -1]) > 0, 0)
+    rows = tf.where(flags)[:, 0]
     zeros = tf.zeros([tf.size(rows), placement.shard_shape[1]])
     shape = tf.constant(placement.shape, tf.int64)
     touched = tf.IndexedSlices(zeros, rows * placement.stride + placement.offset, shape)
