@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
+from tfdear.data import step_data
 from tfdear.engine import library
 from tfdear.gradients import deferred_update, table_lookup, whole_table
 from tfdear.gradients import placement as placement_module
@@ -54,7 +55,10 @@ class ShardedVariable(variable_module.DearVariable):
         self.note_rows: Callable[[tf.Tensor], None] | None = None
         # How a step knows what the next one looks up: "next batch" or "none".
         self.hint = "none"
+        self.slot_numbers: list[int] = []  # If it is a table: of its slots, by all optimizers.
         super().__init__(*args, **kwargs)
+        if self.table is not self:
+            self.table.slot_numbers.append(self.number)
 
     @property
     def table(self) -> "ShardedVariable":
@@ -100,6 +104,21 @@ class ShardedVariable(variable_module.DearVariable):
         """Tells the tapes that record that the table is used."""
         _tf_private.resource_variable_ops.variable_accessed(self)
 
+    def await_with_table(self) -> None:
+        """Waits, in program order, for updates in flight on it and on its table."""
+        # Sums of gradients are updated by themselves.
+        self.table.await_updates()
+        if self.table is not self:
+            self.await_updates()
+
+    def await_all_slots(self) -> None:
+        """Waits, in program order, for updates in flight on the table and on any slot of it."""
+        table = self.table
+        with step_data.required():
+            library.load().dear_await(
+                handles=[table.raw_handle], variables=[table.number, *table.slot_numbers]
+            )
+
     def read_shard(
         self,
         begin: int | tf.Tensor = 0,
@@ -112,7 +131,7 @@ class ShardedVariable(variable_module.DearVariable):
         """
         rows, columns = self.placement.shard_shape
         if changes is None:
-            self.table.await_updates()
+            self.await_with_table()
         wanted = (begin, rows if end is None else end, -1 if changes is None else changes)
         wanted = tf.stack([tf.cast(number, tf.int64) for number in wanted])
         with tf.device(self.device):
@@ -180,7 +199,7 @@ class ShardedVariable(variable_module.DearVariable):
             self.strategy.extended.collectives.barrier()
             self.strategy.extended.lookup_groups.close()
         # What rows missed concerns the old values of this variable, and the others stay.
-        self.table.await_updates()
+        self.await_with_table()
         with tf.device(self.device):
             library.load().dear_settle_table(
                 self.table.raw_handle,

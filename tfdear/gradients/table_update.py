@@ -211,8 +211,10 @@ def _sums_over_ranks(
     """The sums of what a program yields for all elements of a table, as scalars of float32."""
     table = row_update.table
     values, indices = _rows(table.placement, gradient)
-    for variable in (table, *row_update.traced.written):
-        variable.await_updates()
+    table.await_all_slots()
+    for variable in row_update.traced.written:
+        if not isinstance(variable, ShardedVariable):
+            variable.await_updates()
     with tf.device(table.device):
         sums = library.load().dear_table_sums(
             table.raw_handle,
