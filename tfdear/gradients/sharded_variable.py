@@ -8,6 +8,7 @@ and gradients are those of the whole table. An optimizer's update runs on the pa
 """
 
 import dataclasses
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -53,6 +54,8 @@ class ShardedVariable(variable_module.DearVariable):
         # If it is a slot with such sums of a table of which only touched rows are updated: notes
         # which rows those are, from what this rank holds.
         self.note_rows: Callable[[tf.Tensor], None] | None = None
+        # If only touched rows are updated: the optimizer that has done that.
+        self.updated_by: weakref.ref[Any] | None = None
         # How a step knows what the next one looks up: "next batch" or "none".
         self.hint = "none"
         self.slot_numbers: list[int] = []  # If it is a table: of its slots, by all optimizers.

@@ -4,6 +4,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfdear
 
@@ -71,3 +72,44 @@ def test_rows_whose_sums_are_gone_are_not_updated(strategy):
     train(model, [3, 4, 5])
     moved = np.flatnonzero(np.any(np.array(table) != 1, axis=1))
     np.testing.assert_array_equal(moved, [5, 6, 7, 8])
+
+
+def make_other(steps=None):
+    return keras.optimizers.SGD(0.1, gradient_accumulation_steps=steps)
+
+
+@pytest.mark.parametrize(("first", "second"), [(STEPS, None), (None, STEPS), (2, STEPS)])
+def test_a_second_optimizer_beside_one_that_accumulates_is_refused(strategy, first, second):
+    del strategy
+    model = build()
+    variables = model.trainable_variables
+    gradients = [tf.ones((ROWS, 3))]
+    optimizers = [make_other(first), make_other(second)]
+    optimizers[0].apply(gradients, variables)
+    with pytest.raises(ValueError, match="Two optimizers update layer 'words'"):
+        optimizers[1].apply(gradients, variables)
+    optimizers[0].apply(gradients, variables)
+    del optimizers[0]
+    optimizers[0].apply(gradients, variables)
+
+
+def test_a_model_gets_another_optimizer_while_it_accumulates(strategy):
+    del strategy
+    model = build()
+    loss, first = model.loss, model.optimizer
+    for optimizer in (
+        keras.optimizers.LossScaleOptimizer(make_other(2)),
+        make_other(),
+        first,
+    ):
+        train(model, [0, 1])
+        model.compile(optimizer, loss)
+    train(model, range(STEPS))
+
+
+def test_two_optimizers_without_accumulation_take_turns(strategy):
+    del strategy
+    variables = build().trainable_variables
+    optimizers = [make_other(), make_other()]
+    for optimizer in optimizers * 2:
+        optimizer.apply([tf.ones((ROWS, 3))], variables)

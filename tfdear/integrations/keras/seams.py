@@ -25,6 +25,7 @@ from tfdear.integrations.keras import (
     table_accumulation,
     table_constraints,
     table_files,
+    table_optimizers,
     tables,
     variables,
 )
@@ -37,6 +38,7 @@ IN_ONE_PROCESS = (
     table_accumulation.SEAMS,
     table_constraints.SEAMS,
     table_files.SEAMS,
+    table_optimizers.SEAMS,
 )
 OF_KERAS = (
     saving.SEAMS,
