@@ -54,6 +54,7 @@ class ShardedVariable(variable_module.DearVariable):
         # If it is a slot with such sums of a table of which only touched rows are updated: notes
         # which rows those are, from what this rank holds.
         self.note_rows: Callable[[tf.Tensor], None] | None = None
+        self.was_assigned = False  # It may have other values than its first ones.
         # If only touched rows are updated: the optimizer that has done that.
         self.updated_by: weakref.ref[Any] | None = None
         # How a step knows what the next one looks up: "next batch" or "none".
@@ -211,6 +212,7 @@ class ShardedVariable(variable_module.DearVariable):
             )
         with variable_module.raw_handles():
             super().assign(value, read_value=False)
+        self.was_assigned = True
         if self.note_rows is not None:
             self.note_rows(value)
 

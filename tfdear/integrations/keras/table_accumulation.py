@@ -39,6 +39,9 @@ class TableAccumulator:
         self.slot = slot
         if slot.placement.touched_only:
             slot.note_rows = functools.partial(_note_rows, slot)
+            if slot.was_assigned:  # A checkpoint had its value, and waited for it to be created.
+                with tf.init_scope():
+                    slot.note_rows(slot.read_shard())
 
     def __radd__(self, gradient: Gradient) -> "_Sum":
         return _Sum(gradient, self.slot)
