@@ -104,7 +104,7 @@ def _clip(
     result = []
     for (gradient, variable), before, after in zip(pairs, stand_ins, clipped, strict=True):
         if _is_accumulated(variable):
-            scale = tf.math.divide_no_nan(after, before) if norms else None
+            scale = _scale(optimizer, before, after) if norms else None
             variable.accumulated = dataclasses.replace(
                 variable.accumulated, clip=_clip_of_part(optimizer, scale), needs_norms=norms
             )
@@ -118,6 +118,12 @@ def _is_accumulated(variable: tf.Variable) -> bool:
 
 def _stand_in(table: ShardedVariable, gradient: Gradient, norm: bool) -> tf.Tensor:
     return tf.sqrt(table_update.sum_of_squares(table, gradient)) if norm else tf.zeros([])
+
+
+def _scale(optimizer: keras.optimizers.Optimizer, before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
+    if optimizer.clipnorm:  # As `tf.clip_by_norm` scales elements, also where their norm overflows.
+        return optimizer.clipnorm / tf.maximum(before, optimizer.clipnorm)
+    return tf.math.divide_no_nan(after, before)
 
 
 def _clip_of_part(
