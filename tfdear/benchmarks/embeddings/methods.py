@@ -159,22 +159,27 @@ class Jobs:
         self._groups: dict[str, Group] = {}
 
     def __enter__(self) -> Jobs:
+        with contextlib.ExitStack() as stack:  # Ends what was started where something does not.
+            self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def _start(self, stack: contextlib.ExitStack) -> None:
         settings = self._settings
         groups: dict[tuple[tuple[str, str], ...], Group] = {}
         for name in self._wanted:
             variables = METHODS[name].variables
             if METHODS[name].foreign:
                 peer = peers.horovod(self._horovod_python, variables)
-                opened = peer.open(self._stack, settings)
+                opened = peer.open(stack, settings)
                 if opened is not None:
                     self._groups[name] = opened
                 continue
             key = tuple(sorted(variables.items()))
             if key not in groups:
                 group = Group("with_tfdear", sys.executable, settings.lab, settings.pin, variables)
-                groups[key] = self._stack.enter_context(group)
+                groups[key] = stack.enter_context(group)
             self._groups[name] = groups[key]
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
