@@ -22,11 +22,11 @@ TFDEAR_EXPORT int tfdear_group_create_in_shared_memory(int lane, const char* nam
                                                        double timeout_seconds, char* error,
                                                        int error_size);
 // Connects this rank to members of a lane's group, given by their places in it, once they do the
-// same. Writes the sockets of each, which belong to the caller, one after another, and returns 0;
-// else returns 1 + StatusCode, and writes a message, and the place of the member that is to blame,
-// if there is one.
-typedef int (*tfdear_connector)(int lane, const int* members, int count, int* sockets,
-                                int* failed_member, char* error, int error_size);
+// same. Writes the sockets of each with the numbers from `first` to before `last`, which belong to
+// the caller, one after another, and returns 0; else returns 1 + StatusCode, and writes a message,
+// and the place of the member that is to blame, if there is one.
+typedef int (*tfdear_connector)(int lane, const int* members, int count, int first, int last,
+                                int* sockets, int* failed_member, char* error, int error_size);
 // The same over TCP, by `connections` to each member, which `connect` makes when they are needed:
 // from tfdear_group_connect(), or else from the group's first collective. `direct_ranks` as in
 // TcpBackend; a negative number for its default. `key`: of the job, if they are to be encrypted.
@@ -51,6 +51,9 @@ TFDEAR_EXPORT int tfdear_group_connect(int lane, const char* const* blobs, const
 // The arguments are the engine's options, engine.h.
 TFDEAR_EXPORT int tfdear_start(int max_delay_ms, int64_t first_agreement, int tables_first,
                                char* error, int error_size);
+
+// MessageTransport::SetConnections() of the group of a lane, in its turn among the collectives.
+TFDEAR_EXPORT int tfdear_group_set_connections(int lane, int number, char* error, int error_size);
 
 // Engine::Stop. Where the engine was not started, it frees the groups that were created.
 TFDEAR_EXPORT int tfdear_stop(double timeout_seconds, char* error, int error_size);

@@ -28,6 +28,7 @@ using tfdear::kNumLanes;
 using tfdear::LaneKind;
 using tfdear::MessageTransport;
 using tfdear::ProcessGroup;
+using tfdear::Range;
 using tfdear::Registry;
 using tfdear::Report;
 using tfdear::SharedMemoryBackend;
@@ -71,14 +72,15 @@ std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-TcpTransport::Connector ConnectorOf(int lane, tfdear_connector connect, int connections) {
-  return [=](const std::vector<int>& peers, Sockets* sockets, int* failed_peer) {
-    std::vector<int> made(peers.size() * connections, -1);
+TcpTransport::Connector ConnectorOf(int lane, tfdear_connector connect) {
+  return [=](const std::vector<int>& peers, Range numbers, Sockets* sockets, int* failed_peer) {
+    std::vector<int> made(peers.size() * numbers.size(), -1);
     std::array<char, kMessageBytes> message = {};
-    const int code = connect(lane, peers.data(), static_cast<int>(peers.size()), made.data(),
-                             failed_peer, message.data(), kMessageBytes);
+    const int code = connect(lane, peers.data(), static_cast<int>(peers.size()),
+                             static_cast<int>(numbers.begin), static_cast<int>(numbers.end),
+                             made.data(), failed_peer, message.data(), kMessageBytes);
     if (code != 0) return Status(static_cast<StatusCode>(code - 1), message.data());
-    for (size_t i = 0; i < made.size(); ++i) sockets->Add(peers[i / connections], made[i]);
+    for (size_t i = 0; i < made.size(); ++i) sockets->Add(peers[i / numbers.size()], made[i]);
     return Status();
   };
 }
@@ -115,9 +117,8 @@ int tfdear_group_create_over_tcp(int lane, const char* name, const int* ranks, i
                                  int key_bytes, char* error, int error_size) {
   std::unique_ptr<TcpTransport> transport;
   const Status status = TcpTransport::Create(
-      rank_in_group, size, Milliseconds(timeout_seconds), ConnectorOf(lane, connect, connections),
-      connections, &transport,
-      {std::string(key, key_bytes), name, std::vector<int>(ranks, ranks + size)});
+      rank_in_group, size, Milliseconds(timeout_seconds), ConnectorOf(lane, connect), connections,
+      &transport, {std::string(key, key_bytes), name, std::vector<int>(ranks, ranks + size)});
   if (!status.ok()) return Report(status, error, error_size);
   MessageTransport* const made = transport.release();
   return tfdear_group_create_over_transport(lane, name, ranks, size, direct_ranks, made, error,
@@ -178,6 +179,20 @@ int tfdear_start(int max_delay_ms, int64_t first_agreement, int tables_first, ch
   options.first_agreement = first_agreement;
   options.tables_first = tables_first != 0;
   return Report(Engine::Get()->Start(options, std::move(groups)), error, error_size);
+}
+
+int tfdear_group_set_connections(int lane, int number, char* error, int error_size) {
+  const auto opened = Engine::Get()->lane(static_cast<LaneKind>(lane));
+  if (opened == nullptr) {
+    return Report(tfdear::InvalidArgument("this rank has no process group there"), error,
+                  error_size);
+  }
+  const auto signature = std::make_shared<tfdear::Signature>("number of connections");
+  const auto work =
+      opened->group()->Run(signature, [number](tfdear::CollectiveBackend* backend, uint64_t) {
+        return backend->SetConnections(static_cast<size_t>(number));
+      });
+  return Report(work->Wait(), error, error_size);
 }
 
 int tfdear_stop(double timeout_seconds, char* error, int error_size) {

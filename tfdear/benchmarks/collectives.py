@@ -1,5 +1,6 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""How fast collectives are: time, algorithm bandwidth, bus bandwidth, fraction of the link's rate.
+"""How fast collectives are: time, algorithm bandwidth, bus bandwidth, fraction of the link's rate,
+and the processor time that they take.
 
 The terms are those of nccl-tests: `algbw` is the size over the time; `busbw` is `algbw` times
 2 (P - 1) / P for an all-reduce and (P - 1) / P for its halves, so that the perfect value is the
@@ -30,13 +31,17 @@ _TIMEOUT = 120.0
 
 @dataclasses.dataclass
 class Row:
-    """One collective of one framework at one size; times in seconds per repeat."""
+    """One collective of one framework at one size; times in seconds per repeat.
+
+    `processor`: seconds of processor time of all ranks for a GB that they send.
+    """
 
     framework: str
     collective: str
     nbytes: int
     seconds: list[float] = dataclasses.field(default_factory=list)
     wire: list[float] = dataclasses.field(default_factory=list)
+    processor: list[float] = dataclasses.field(default_factory=list)
 
     @property
     def median(self) -> float:
@@ -98,14 +103,17 @@ def _measure_size(
             if name not in repeats:
                 first = max(group.call("collective", _TIMEOUT, repeats=2, **call))
                 repeats[name] = max(1, min(_MOST_REPEATS, int(_MEASURE_SECONDS / max(first, 1e-5))))
-            before = settings.lab.bytes_sent()
+            before, processor = settings.lab.bytes_sent(), group.processor_seconds()
             answers = group.call("collective", _TIMEOUT, repeats=repeats[name], **call)
+            processor = group.processor_seconds() - processor
             sent = settings.lab.most_sent_since(before)
             row = rows.setdefault((name, collective, nbytes), Row(name, collective, nbytes))
             # The slowest rank counts: the others waited for it.
             row.seconds.append(max(answers))
             least = repeats[name] * _share(collective, world_size) * nbytes
-            row.wire.append(sent / (least + _share("all_reduce", world_size) * _DRAIN_BYTES))
+            least += _share("all_reduce", world_size) * _DRAIN_BYTES
+            row.wire.append(sent / least)
+            row.processor.append(processor / (world_size * least * 1e-9))
 
 
 def _share(collective: str, world_size: int) -> float:
@@ -138,6 +146,7 @@ def _print(
                 ("algbw MB/s", f"{row.nbytes / row.median / 1e6:.1f}"),
                 ("busbw MB/s", f"{bandwidth / 1e6:.1f}"),
                 ("wire", f"{statistics.median(row.wire):.3f}"),
+                ("CPU s/GB", f"{statistics.median(row.processor):.2f}"),
                 relative,
             ]
         )

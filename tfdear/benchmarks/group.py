@@ -106,6 +106,17 @@ class Group:
                         stream.close()
         self._files.close()
 
+    def processor_seconds(self) -> float:
+        """Returns the processor time that all ranks together have used so far."""
+        ticks = 0
+        for process in self._processes:
+            # The name of the program, in parentheses, may hold blanks.
+            fields = (
+                pathlib.Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            )
+            ticks += int(fields[11]) + int(fields[12])  # In user and in system mode.
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def call(self, method: str, timeout: float, **arguments: Any) -> list[Any]:
         """Calls a function of the framework's module on all ranks at once; returns their answers.
 

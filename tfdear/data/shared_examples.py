@@ -169,7 +169,7 @@ def _connect(
         asked: Whom each rank asks, with the owners of the examples.
         own: The examples that each rank owns.
     """
-    count = job.options.connections
+    count = job.groups.connections
     peers = sorted({*asked[job.rank], *(r for r, of_r in enumerate(asked) if job.rank in of_r)})
     asking: dict[int, list[Connection]] = {}
     serving: list[Connection] = []

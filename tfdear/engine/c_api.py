@@ -19,7 +19,7 @@ _MEMORY = ctypes.c_void_p
 _OBJECT = ctypes.c_void_p
 
 # What connects a group's members; its arguments are those of `tfdear_connector`.
-CONNECTOR = ctypes.CFUNCTYPE(_INT, _INT, _INTS, _INT, _INTS, _INTS, _MEMORY, _INT)
+CONNECTOR = ctypes.CFUNCTYPE(_INT, *(_INT, _INTS, _INT, _INT, _INT), *(_INTS, _INTS, _MEMORY, _INT))
 
 # What every function that can fail ends with: a place for its message, and how long it may be.
 ERROR = (_TEXT, _INT)
@@ -47,6 +47,7 @@ SIGNATURES: dict[str, tuple] = {
     "tfdear_group_probe": (_INT, _INT, _TEXTS, _INTS, _INT, *ERROR),
     "tfdear_group_connect": (_INT, _INT, _TEXTS, _INTS, _INT, *ERROR),
     "tfdear_start": (_INT, _INT, _INT64, _INT, *ERROR),
+    "tfdear_group_set_connections": (_INT, _INT, _INT, *ERROR),
     "tfdear_stop": (_INT, _DOUBLE, *ERROR),
     "tfdear_layout_create": (_INT64, _TEXT, _INT),
     "tfdear_layout_add": (_INT, _INT64, _INT, _INT64, _INT, *ERROR),

@@ -304,6 +304,13 @@ class Engine:
         )
         return seconds.value
 
+    def set_connections(self, lane: Lane, number: int) -> None:
+        """Uses so many connections to each peer in a lane over TCP from now on.
+
+        All members of the lane's group must call it at the same place among their collectives.
+        """
+        call("group_set_connections", lane, number)
+
     def open_reduction(self, layout: int) -> "OpenReduction":
         """Starts an execution of a layout without a TensorFlow graph."""
         number = ctypes.c_int64()

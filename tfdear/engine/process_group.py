@@ -13,10 +13,11 @@ from tfdear.engine.c_api import CONNECTOR, call, load
 
 _LARGEST_ADDRESS_BLOB = 1 << 22
 
-# Gives sockets to ranks of a lane's group, so many to each; raises a PeerError where it cannot.
-Connect = Callable[[Lane, Sequence[int], int], list[list[int]]]
+# Gives sockets to ranks of a lane's group, those with these numbers to each; raises a PeerError
+# where it cannot.
+Connect = Callable[[Lane, Sequence[int], range], list[list[int]]]
 
-# By lane: gives the sockets to members, by their places in the group.
+# By lane: gives the sockets with these numbers to members, by their places in the group.
 _connectors: dict[int, Callable[..., list[int]]] = {}
 
 
@@ -25,10 +26,21 @@ _interrupts: dict[int, BaseException] = {}
 
 
 @CONNECTOR
-def _connector(lane: int, members, count: int, sockets, failed_member, message, size: int) -> int:
+def _connector(
+    lane: int,
+    members,
+    count: int,
+    first: int,
+    last: int,
+    sockets,
+    failed_member,
+    message,
+    size: int,
+) -> int:
     """What the engine calls. It lives as long as the process, and lets no exception pass."""
     try:
-        for i, descriptor in enumerate(_connectors[lane](members[:count], failed_member)):
+        descriptors = _connectors[lane](members[:count], range(first, last), failed_member)
+        for i, descriptor in enumerate(descriptors):
             sockets[i] = descriptor
         return 0
     except BaseException as error:
@@ -95,10 +107,12 @@ class ProcessGroup:
             *(_connector, self.connections, key, len(key)),
         )
 
-    def _sockets_to(self, connect: Connect, members: Sequence[int], failed_member) -> list[int]:
+    def _sockets_to(
+        self, connect: Connect, members: Sequence[int], numbers: range, failed_member
+    ) -> list[int]:
         ranks = [self.ranks[member] for member in members]
         try:
-            return [fd for own in connect(self.lane, ranks, self.connections) for fd in own]
+            return [fd for own in connect(self.lane, ranks, numbers) for fd in own]
         except errors.PeerError as error:
             if error.peer in ranks:
                 failed_member[0] = self.ranks.index(error.peer)

@@ -56,6 +56,8 @@ class ProcessGroups:
         self._connected_without_group = 0
         # The transport of each group, once it is opened.
         self.transports: dict[Lane, Transport] = {}
+        # To each peer, for the data of gradients and the examples of caches.
+        self.connections = max(options.connections, 1)
         everyone = list(range(len(nodes)))
         own = nodes[rank]
         # The members of each group, in the order of their ranks in it.
@@ -153,8 +155,21 @@ class ProcessGroups:
             timeout=self._options.timeout,
             direct=not ring and len({self._node_ranks[r] for r in ranks}) in (1, len(ranks)),
             # Messages of other groups are too short to be divided among connections.
-            connections=self._options.connections if lane in GRADIENT_LANES else 1,
+            connections=self.connections if lane in GRADIENT_LANES else 1,
         )
+
+    def use_connections(self, engine: Engine, number: int) -> None:
+        """Uses so many connections to each peer from now on; all ranks call it together."""
+        self.connections = number
+        for lane in GRADIENT_LANES:
+            if self.transports.get(lane) == Transport.TCP:
+                engine.set_connections(lane, number)
+
+    @property
+    def may_choose_connections(self) -> bool:
+        """Whether nobody has said how many connections there are to be, and they matter."""
+        asked = self._options.connections
+        return asked == 0 and self.transports.get(Lane.GRADIENTS) == Transport.TCP
 
     def connect_with(self, ranks: Sequence[int], connections: int) -> list[list[Connection]]:
         """So many connections to each of some ranks, for who has no group; see `Job.connect`."""
@@ -162,7 +177,7 @@ class ProcessGroups:
         group = FIRST_FREE_GROUP + self._connected_without_group
         self._connected_without_group += 1
         try:
-            sockets = self._data_connections.connect(group, ranks, connections)
+            sockets = self._data_connections.connect(group, ranks, range(connections))
         except errors.TfdearError as error:
             raise self._cause_of(error) from None
         return [

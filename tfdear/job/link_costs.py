@@ -44,14 +44,9 @@ def measure(
     Reference: Shi et al., "MG-WFBP", TPDS 2021, section 6.2.
     """
     data = np.zeros(_LARGE_SIZES[-1] // 4, np.float32)
-    agreed = np.zeros(1, np.int64)
 
     def agree(value: int) -> int:
-        agreed[0] = value
-        engine.run_collective(
-            lane if together is None else together, Operation.BROADCAST, agreed, root=0
-        )
-        return int(agreed[0])
+        return what_rank_0_says(engine, lane if together is None else together, value)
 
     # New connections and untouched pages are slow; this warms both up.
     engine.run_collective(lane, Operation.ALL_REDUCE, data)
@@ -76,6 +71,13 @@ def measure(
         small = [_alone(engine, lane, operation, data[: size // 4]) for size in _SMALL_SIZES]
         costs[operation.name.lower()] = _fit(sizes, seconds, small)
     return cost_model.CommunicationCosts(**costs)
+
+
+def what_rank_0_says(engine: "Engine", lane: Lane, value: int) -> int:
+    """The value of the first member of a lane's group; all members call it together."""
+    agreed = np.full(1, value, np.int64)
+    engine.run_collective(lane, Operation.BROADCAST, agreed, root=0)
+    return int(agreed[0])
 
 
 def _alone(engine: "Engine", lane: Lane, operation: Operation, data: np.ndarray) -> float:

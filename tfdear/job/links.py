@@ -4,7 +4,7 @@
 from tfdear.base.names import Lane
 from tfdear.compression.compressor import Compressor
 from tfdear.engine.engine import Engine
-from tfdear.job import link_costs
+from tfdear.job import connection_choice, link_costs
 from tfdear.job.groups import LEVELS, ProcessGroups
 from tfdear.planning import network_costs
 from tfdear.planning.cost_model import CommunicationCosts
@@ -21,6 +21,8 @@ class Links:
     def measure(self, engine: Engine, num_nodes: int) -> None:
         """Measures all classes; all ranks call it together."""
         groups = self._groups
+        if groups.may_choose_connections:
+            connection_choice.choose(engine, groups)
         self.costs_of_class["world"] = link_costs.measure(engine, Lane.GRADIENTS)
         lanes = (Lane.INTRA_NODE, Lane.INTER_NODE) if groups.grid is None else LEVELS
         # A group of one has no links, and a group of all ranks is measured already. All ranks must

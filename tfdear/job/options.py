@@ -34,7 +34,7 @@ _SECONDS = {
 }
 _FLAGS = ("barrier", "shared_memory", "shared_seeds", "log_per_rank")
 # Whole numbers: the least and the most. Every connection costs each rank a socket per peer.
-_INTEGERS = {"connections": (1, 16), "check_every": (0, 1 << 30), "max_delay_ms": (0, 60_000)}
+_INTEGERS = {"connections": (0, 16), "check_every": (0, 1 << 30), "max_delay_ms": (0, 60_000)}
 # Options that may differ between ranks; all others must be the same.
 # The backends "auto" and "tcp" are the same here; ranks compare what they chose.
 _MAY_DIFFER = ("backend", *_SECONDS, "shared_memory", "max_delay_ms")
@@ -62,7 +62,7 @@ class DearOptions:
     heartbeat: float = 10.0
     cleanup_timeout: float = 60.0
     shared_memory: bool = True
-    connections: int = 1
+    connections: int = 0
     shared_seeds: bool = False
     check_every: int = 0
     log_per_rank: bool = False

@@ -41,6 +41,7 @@ class StrategyStatistics:
             lane.name.lower(): transport.name.lower()
             for lane, transport in job.groups.transports.items()
         }
+        summary["connections"] = job.groups.connections
         summary["average"] = average = statistics.average(summary["per_step"])
         summary["plan"] = plan = self._plan()
         costs = job.costs  # None for a rank alone.

@@ -97,8 +97,13 @@ class DataConnections:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def connect(self, group: int, ranks: Sequence[int], connections: int) -> list[list[int]]:
+    def connect(self, group: int, ranks: Sequence[int], numbers: range) -> list[list[int]]:
         """Sockets to members of a group, in their order; each of them calls it with this rank.
+
+        Args:
+            group: Of connections that are told from those of other groups.
+            ranks: The members; this rank may be among them.
+            numbers: Of the connections to each of them that are made now.
 
         Returns:
             For each of `ranks` its descriptors, which belong to the caller; none for this rank.
@@ -111,16 +116,16 @@ class DataConnections:
             if opened is not None:
                 host, port = opened
                 self._publish(json.dumps({"host": host, "port": port}))
-            return self._connect(group, ranks, connections)
+            return self._connect(group, ranks, numbers)
 
     def close(self) -> None:
         """Closes the port, and what nobody has asked for; ends those who wait for peers."""
         self.listener.close()
 
-    def _connect(self, group: int, ranks: Sequence[int], connections: int) -> list[list[int]]:
+    def _connect(self, group: int, ranks: Sequence[int], numbers: range) -> list[list[int]]:
         deadline = time.monotonic() + self._timeout
         sockets: dict[Place, socket.socket] = {}
-        places = [Place(group, peer, i) for peer in ranks for i in range(connections)]
+        places = [Place(group, peer, number) for peer in ranks for number in numbers]
         try:
             # The higher rank of two connects.
             for place in places:
@@ -134,7 +139,7 @@ class DataConnections:
                 connection.close()
             raise
         return [
-            [sockets[Place(group, peer, i)].detach() for i in range(connections)]
+            [sockets[Place(group, peer, number)].detach() for number in numbers]
             if peer != self._rank
             else []
             for peer in ranks

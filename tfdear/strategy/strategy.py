@@ -95,7 +95,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         connections: TCP connections to each peer, over which the data of gradients are spread, and
             what a `DataCache` reads of other nodes; for networks that give one connection less than
             the link has, such as those of clouds and bundles of links. Equal on all ranks. Sums are
-            the same bit for bit. Defaults to 1.
+            the same bit for bit. Defaults to 0: as many as a measurement at the start says, 1
+            unless more are much faster.
         shared_seeds: Whether all ranks draw the same dropout masks. Defaults to False.
         log_per_rank: Whether `TensorBoard` and `CSVLogger` write on every rank, each into a folder
             `rank_0`, `rank_1`, ... beside where they would write. Defaults to False: rank 0 alone.
@@ -495,7 +496,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             (what this rank coded of them, with compression), `algbw` and `busbw` (bytes per second,
             by phase), `lost_events`; `bytes_sent` (by this rank since the start).
             `transports`: what carries each process group's messages: "tcp", "gloo" or
-            "shared_memory".
+            "shared_memory"; `connections` to each peer for the gradients, where it is not memory.
             `per_step`: for each step that was completed, the same and `time`, `forward`,
             `backward` and `other`; the two latest steps appear in the next call. `average`: their
             means. `plan`: the latest step's buckets, with sizes in bytes, and its collectives; on

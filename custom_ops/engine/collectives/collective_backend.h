@@ -69,6 +69,12 @@ class CollectiveBackend {
     }
   }
 
+  // MessageTransport::SetConnections(), where there are connections.
+  virtual Status SetConnections(size_t number) {
+    (void)number;
+    return Status();
+  }
+
   // Calls after this one use data that are there when `ready` is over, which ends in any case. A
   // backend with a queue lets that wait, not the caller.
   virtual Status WaitFor(const std::shared_ptr<Work>& ready) { return ready->Wait(); }

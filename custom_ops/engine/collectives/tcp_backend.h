@@ -75,6 +75,7 @@ class TcpBackend : public CollectiveBackend {
   Status Broadcast(void* data, size_t bytes, int root, const Signature& signature,
                    uint64_t sequence) override;
   Status Barrier(const Signature& signature, uint64_t sequence) override;
+  Status SetConnections(size_t number) override { return transport_->SetConnections(number); }
   void Abort(const Status& cause) override { transport_->Abort(cause); }
   int waiting_for() const override { return transport_->waiting_for(); }
   int failed_peer() const override { return transport_->failure()->failed_peer(); }

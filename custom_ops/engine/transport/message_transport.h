@@ -43,6 +43,12 @@ class MessageTransport {
   virtual uint64_t bytes_sent() const = 0;
   virtual FailureState* failure() = 0;
 
+  // Uses so many connections to each peer from the next collective on, as all ranks do; an error
+  // where their number is fixed. By the thread that runs collectives.
+  virtual Status SetConnections(size_t number) {
+    return InvalidArgument("this transport cannot change to ", number, " connections to each peer");
+  }
+
   // What is called between two segments of a collective; before the first.
   virtual void set_give_way(std::function<void()> give_way) = 0;
 };

@@ -20,25 +20,28 @@ namespace {
 // Where ranks that are threads connect to each other: each pair when both have asked for it.
 class Switchboard {
  public:
-  explicit Switchboard(int connections) : connections_(connections), peers_of_(64) {}
+  Switchboard() : made_of_(64) {}
 
   TcpTransport::Connector Of(int rank) {
-    return [this, rank](const std::vector<int>& peers, Sockets* sockets, int*) {
+    return [this, rank](const std::vector<int>& peers, Range numbers, Sockets* sockets, int*) {
       std::unique_lock<std::mutex> lock(mutex_);
       for (int peer : peers) {
-        EXPECT_TRUE(peers_of_[rank].insert(peer).second) << rank << " asks twice for " << peer;
-        Pair& pair = pairs_[std::minmax(rank, peer)];
-        for (int i = 0; pair.asked == 0 && i < connections_; ++i) {
+        size_t& made = made_of_[rank][peer];
+        EXPECT_EQ(made, numbers.begin) << rank << " has others to " << peer;
+        made = numbers.end;
+        Pair& pair = pairs_[{std::minmax(rank, peer), numbers.begin}];
+        for (size_t i = 0; pair.asked == 0 && i < numbers.size(); ++i) {
           pair.ends.push_back(ConnectedSockets());
         }
         ++pair.asked;
+        EXPECT_EQ(pair.ends.size(), numbers.size());
         for (const auto& [lower, higher] : pair.ends) {
           sockets->Add(peer, rank < peer ? lower : higher);
         }
       }
       both_.notify_all();
       for (int peer : peers) {
-        const Pair& pair = pairs_[std::minmax(rank, peer)];
+        const Pair& pair = pairs_[{std::minmax(rank, peer), numbers.begin}];
         EXPECT_TRUE(both_.wait_for(lock, kTestTimeout, [&] { return pair.asked == 2; }));
       }
       return Status();
@@ -46,8 +49,14 @@ class Switchboard {
   }
 
   std::set<int> PeersOf(int rank) {
+    std::set<int> peers;
+    for (const auto& [peer, made] : MadeOf(rank)) peers.insert(peer);
+    return peers;
+  }
+  // How many to each peer.
+  std::map<int, size_t> MadeOf(int rank) {
     std::lock_guard<std::mutex> lock(mutex_);
-    return peers_of_[rank];
+    return made_of_[rank];
   }
 
  private:
@@ -56,11 +65,10 @@ class Switchboard {
     std::vector<std::pair<int, int>> ends;
   };
 
-  const int connections_;
   std::mutex mutex_;
   std::condition_variable both_;
-  std::map<std::pair<int, int>, Pair> pairs_;
-  std::vector<std::set<int>> peers_of_;
+  std::map<std::pair<std::pair<int, int>, size_t>, Pair> pairs_;
+  std::vector<std::map<int, size_t>> made_of_;
 };
 
 std::unique_ptr<TcpBackend> Backend(int rank, int size, int connections,
@@ -74,7 +82,7 @@ std::unique_ptr<TcpBackend> Backend(int rank, int size, int connections,
 // Runs a collective twice on ranks that are threads; returns whom each rank was connected to.
 using Body = std::function<Status(TcpBackend* backend, uint64_t sequence)>;
 std::vector<std::set<int>> PeersAfter(int size, int connections, const Body& body) {
-  Switchboard switchboard(connections);
+  Switchboard switchboard;
   RunThreads(size, [&](int rank) {
     const auto backend = Backend(rank, size, connections, switchboard.Of(rank));
     for (uint64_t sequence : {0, 1}) TFDEAR_EXPECT_OK(body(backend.get(), sequence));
@@ -124,6 +132,31 @@ TEST(Connections, ARingNeedsTwo) {
   }
 }
 
+TEST(Connections, ThereMayBeMoreLaterAndFewer) {
+  for (int size : {2, 3, 4}) {
+    Switchboard switchboard;
+    RunThreads(size, [&](int rank) {
+      const auto backend = Backend(rank, size, 1, switchboard.Of(rank));
+      backend->set_direct_ranks(0);
+      backend->set_segment_bytes(4096);
+      uint64_t sequence = 0;
+      for (size_t connections : {1, 4, 2, 1, 3, 6}) {
+        TFDEAR_EXPECT_OK(backend->SetConnections(connections));
+        // The ring, and then others, of which some have no connection yet.
+        TFDEAR_EXPECT_OK(SumOf(backend.get(), 50'000, sequence++));
+      }
+      backend->set_direct_ranks(8);
+      TFDEAR_EXPECT_OK(SumOf(backend.get(), 50'000, sequence++));
+      EXPECT_EQ(backend->SetConnections(0).code(), StatusCode::kInvalidArgument);
+      TFDEAR_EXPECT_OK(SumOf(backend.get(), 10, sequence++));
+    });
+    for (int rank = 0; rank < size; ++rank) {
+      EXPECT_EQ(switchboard.PeersOf(rank).size(), size - 1);
+      for (const auto& [peer, made] : switchboard.MadeOf(rank)) EXPECT_EQ(made, 6u) << peer;
+    }
+  }
+}
+
 TEST(Connections, ATreeNeedsItsEdges) {
   const int size = 13;
   for (int root : {0, 5}) {
@@ -168,12 +201,13 @@ TEST(Connections, CollectivesShareThem) {
 TEST(Connections, WhoCannotBeReachedIsToBlame) {
   for (int culprit : {-1, 2}) {
     int calls = 0;
-    const auto backend = Backend(0, 3, 1, [&](const std::vector<int>& peers, Sockets*, int* peer) {
-      EXPECT_EQ(peers, (std::vector<int>{1, 2}));
-      ++calls;
-      *peer = culprit;
-      return Unavailable("nobody listens there");
-    });
+    const auto backend =
+        Backend(0, 3, 1, [&](const std::vector<int>& peers, Range, Sockets*, int* peer) {
+          EXPECT_EQ(peers, (std::vector<int>{1, 2}));
+          ++calls;
+          *peer = culprit;
+          return Unavailable("nobody listens there");
+        });
     for (uint64_t sequence : {0, 1}) {
       const Status status = backend->Barrier(Signature("x"), sequence);
       EXPECT_TRUE(Contains(status.message(), "barrier")) << status.message();
@@ -187,7 +221,7 @@ TEST(Connections, WhoCannotBeReachedIsToBlame) {
 TEST(Connections, ThoseOfAnAbortedJobAreClosed) {
   const auto [own, other] = ConnectedSockets();
   TcpBackend* aborted = nullptr;
-  const auto backend = Backend(0, 2, 1, [&, own = own](const auto&, Sockets* sockets, int*) {
+  const auto backend = Backend(0, 2, 1, [&, own = own](const auto&, Range, Sockets* sockets, int*) {
     // While they are made.
     aborted->Abort(Status(StatusCode::kAborted, "the cause"));
     sockets->Add(1, own);
@@ -202,7 +236,7 @@ TEST(Connections, ThoseOfAnAbortedJobAreClosed) {
 
 TEST(Connections, TooFewSocketsAreAnError) {
   const auto [own, other] = ConnectedSockets();
-  const auto backend = Backend(0, 2, 2, [own = own](const auto&, Sockets* sockets, int*) {
+  const auto backend = Backend(0, 2, 2, [own = own](const auto&, Range, Sockets* sockets, int*) {
     sockets->Add(1, own);
     return Status();
   });

@@ -107,7 +107,7 @@ def test_each_socket_leads_to_its_peer(size, of_job):
     def body(rank):
         with made(rank, meeting, of_job) as connections:
             for group, number in ((0, 1), (3, 2)):
-                descriptors = connections.connect(group, range(size), number)
+                descriptors = connections.connect(group, range(size), range(number))
                 assert [len(own) for own in descriptors] == [
                     number * (peer != rank) for peer in range(size)
                 ]
@@ -166,7 +166,7 @@ def test_strangers_are_turned_away_and_ranks_are_not():
         with made(rank, meeting) as connections:
             if rank == 1:
                 time.sleep(1.5)  # Strangers fill every place meanwhile.
-            for descriptor in connections.connect(0, [0, 1], 1)[1 - rank]:
+            for descriptor in connections.connect(0, [0, 1], range(1))[1 - rank]:
                 with socket.socket(fileno=descriptor) as one:
                     one.setblocking(True)
                     one.settimeout(20)
@@ -191,7 +191,7 @@ def test_who_is_not_the_rank_that_it_says_does_not_get_in(of_job, certificate_of
         own = (of_job, certificate_of) if rank == 1 else (SECRET, None)
         with made(rank, meeting, own[0], timeout=2.0, certificate_of=own[1]) as connections:
             with pytest.raises(errors.TfdearError, match=f"rank {1 - rank} "):
-                connections.connect(0, [0, 1], 1)
+                connections.connect(0, [0, 1], range(1))
 
     in_threads(2, body)
 
@@ -204,14 +204,14 @@ def test_a_rank_of_another_job_with_the_same_secret_is_refused():
         if rank == 0:
             with made(0, meeting, timeout=2.0) as host:
                 with pytest.raises(errors.PeerError, match="rank 1 did not connect within 2 s"):
-                    host.connect(0, [0, 1], 1)
+                    host.connect(0, [0, 1], range(1))
                 assert not host.listener.arrived
         else:
             # It knows the address, as of an earlier job, and has the secret.
             other.texts[0] = meeting.get(0, 20)
             with made(1, other, timeout=1.0) as guest:
                 with pytest.raises(errors.PeerError, match="no connection to rank 0 at 127"):
-                    guest.connect(0, [0, 1], 1)
+                    guest.connect(0, [0, 1], range(1))
 
     in_threads(2, body)
 
@@ -241,7 +241,7 @@ def test_who_is_known_makes_no_room_for_strangers():
             strangers[0].settimeout(20)
             assert strangers[0].recv(1) == b""
             with rank_1.unwrap() as connection:
-                ((_, (descriptor,)),) = (host.connect(0, [0, 1], 1),)
+                ((_, (descriptor,)),) = (host.connect(0, [0, 1], range(1)),)
                 with socket.socket(fileno=descriptor) as accepted:
                     connection.sendall(b"mine")
                     accepted.setblocking(True)
@@ -260,7 +260,7 @@ def listening(meeting, for_group, of_job=SECRET):
 
     def wait_in_vain(host):
         try:
-            host.connect(for_group, [0, 1], 1)
+            host.connect(for_group, [0, 1], range(1))
         except errors.TfdearError as error:
             outcome.append(str(error))
 
@@ -294,7 +294,7 @@ def test_groups_meet_at_different_times():
             for group in groups:
                 if rank not in members[group]:
                     continue
-                for own in connections.connect(group, members[group], 1):
+                for own in connections.connect(group, members[group], range(1)):
                     for descriptor in own:
                         socket.socket(fileno=descriptor).close()
                 ports.add(meeting.texts[rank])
@@ -306,7 +306,7 @@ def test_groups_meet_at_different_times():
                 with pytest.raises(ConnectionRefusedError):
                     socket.create_connection(address_of(meeting, rank), timeout=5)
             came.wait(30)
-            for own in connections.connect(3, range(3), 1):
+            for own in connections.connect(3, range(3), range(1)):
                 for descriptor in own:
                     socket.socket(fileno=descriptor).close()
             ports.add(meeting.texts[rank])
@@ -322,7 +322,7 @@ def test_rank_0_may_be_busy_for_a_while(of_job):
 
     def body(rank):
         with made(rank, meeting, of_job) as connections:
-            for own in connections.connect(0, range(2), 1):
+            for own in connections.connect(0, range(2), range(1)):
                 for descriptor in own:
                     socket.socket(fileno=descriptor).close()
 
@@ -335,7 +335,7 @@ def test_nobody_waits_for_who_has_left(rank):
     threading.Timer(0.3, meeting.left.add, (1 - rank,)).start()
     with made(rank, meeting) as connections:
         with pytest.raises(errors.PeerError, match="has left the job") as caught:
-            connections.connect(0, [0, 1], 1)
+            connections.connect(0, [0, 1], range(1))
     assert caught.value.peer == 1 - rank and caught.value.kind == ""
 
 
@@ -366,7 +366,7 @@ def test_who_has_given_up_meanwhile_may_come_again():
         plain.close()
         with made(1, meeting, None) as guest:
             threading.Thread(target=guest.connect, args=(0, [0], 1)).start()
-            ((descriptor,),) = host.connect(0, [1], 1)
+            ((descriptor,),) = host.connect(0, [1], range(1))
             with socket.socket(fileno=descriptor) as arrived:
                 assert arrived.getpeername() != plain
 
@@ -380,5 +380,5 @@ def test_who_waits_hears_that_the_job_has_ended():
     for rank in (0, 1):
         with made(rank, meeting) as connections:
             with pytest.raises(errors.JobAbortedError, match="it ended"):
-                connections.connect(0, [0, 1], 1)
+                connections.connect(0, [0, 1], range(1))
     assert time.monotonic() - begin < 10

@@ -44,7 +44,7 @@ Status TcpTransport::Create(int rank, int size, std::chrono::milliseconds timeou
     if (peer != rank) peers.push_back(peer);
   }
   if (!peers.empty()) transport->number_ = std::max<size_t>(sockets.Of(peers[0]).size(), 1);
-  TFDEAR_RETURN_IF_ERROR(transport->Add(peers, std::move(sockets)));
+  TFDEAR_RETURN_IF_ERROR(transport->Add(peers, {0, transport->number_}, std::move(sockets)));
   *result = std::move(transport);
   return Status();
 }
@@ -93,11 +93,11 @@ Status TcpTransport::Open() {
   return Status();
 }
 
-Status TcpTransport::Add(const std::vector<int>& peers, Sockets sockets) {
+Status TcpTransport::Add(const std::vector<int>& peers, Range numbers, Sockets sockets) {
   for (int peer : peers) {
     const size_t of_peer = sockets.Of(peer).size();
-    if (of_peer != number_) {
-      return InvalidArgument("expected ", number_, " connections to ", failure_.NameOf(peer),
+    if (of_peer != numbers.size()) {
+      return InvalidArgument("expected ", numbers.size(), " connections to ", failure_.NameOf(peer),
                              ", received ", of_peer, "; give all ranks the same number");
     }
   }
@@ -106,7 +106,7 @@ Status TcpTransport::Add(const std::vector<int>& peers, Sockets sockets) {
   for (int peer : peers) {
     std::vector<int> taken = sockets.Take(peer);
     for (size_t i = 0; i < taken.size(); ++i) {
-      const Status added = AddConnection(peer, i, std::exchange(taken[i], -1));
+      const Status added = AddConnection(peer, numbers.begin + i, std::exchange(taken[i], -1));
       if (!added.ok()) {
         CloseAll(taken);
         return added;
@@ -141,25 +141,41 @@ Status TcpTransport::AddConnection(int peer, size_t number, int socket) {
   return Status();
 }
 
-Status TcpTransport::Reach(const std::vector<int>& peers) {
-  std::vector<int> missing;
-  for (int peer : peers) {
-    // In a ring of two, the left neighbour is the right one.
-    const bool is_named = std::find(missing.begin(), missing.end(), peer) != missing.end();
-    if (of_peer_[peer].empty() && !is_named) missing.push_back(peer);
+Status TcpTransport::SetConnections(size_t number) {
+  if (number == 0 || (number > number_ && connector_ == nullptr)) {
+    return InvalidArgument("expected 1 to ", number_, " connections to each peer, received ",
+                           number);
   }
-  if (missing.empty()) return failure_.status();
+  number_ = number;
+  return Status();
+}
+
+// Peers of which there are fewer connections come first, on both ends: nobody waits in a circle.
+Status TcpTransport::Reach(const std::vector<int>& peers) {
+  for (size_t there_are = 0; there_are < number_; ++there_are) {
+    std::vector<int> missing;
+    for (int peer : peers) {
+      // In a ring of two, the left neighbour is the right one.
+      const bool is_named = std::find(missing.begin(), missing.end(), peer) != missing.end();
+      if (of_peer_[peer].size() == there_are && !is_named) missing.push_back(peer);
+    }
+    if (!missing.empty()) TFDEAR_RETURN_IF_ERROR(ConnectTo(missing, {there_are, number_}));
+  }
+  return failure_.status();
+}
+
+Status TcpTransport::ConnectTo(const std::vector<int>& peers, Range numbers) {
   TFDEAR_RETURN_IF_ERROR(failure_.status());
   Sockets sockets(size_);
   int failed_peer = -1;
-  if (missing.size() == 1) waiting_for_.store(missing.front(), std::memory_order_relaxed);
-  const Status connected = connector_(missing, &sockets, &failed_peer);
+  if (peers.size() == 1) waiting_for_.store(peers.front(), std::memory_order_relaxed);
+  const Status connected = connector_(peers, numbers, &sockets, &failed_peer);
   waiting_for_.store(-1, std::memory_order_relaxed);
   if (!connected.ok()) {
     const std::string call = call_ == nullptr ? "" : *call_ + ": ";
     return failure_.Fail(Status(connected.code(), call + connected.message()), failed_peer);
   }
-  TFDEAR_RETURN_IF_ERROR(Add(missing, std::move(sockets)));
+  TFDEAR_RETURN_IF_ERROR(Add(peers, numbers, std::move(sockets)));
   return ShakeHands();
 }
 

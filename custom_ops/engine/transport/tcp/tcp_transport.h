@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "custom_ops/engine/base/shard.h"
 #include "custom_ops/engine/base/thread_annotations.h"
 #include "custom_ops/engine/transport/message_transport.h"
 #include "custom_ops/engine/transport/received_memory.h"
@@ -26,7 +27,9 @@ namespace tfdear {
 // Where a `Connector` makes connections, a collective asks for those to the peers that it names
 // (Channel::Reach) and that none has named before. A ring needs two, halving and doubling need
 // log2 P; a group that nobody uses needs none. Both ends of a connection ask for it, at the same
-// place of their program, and wait for each other as they would for the collective's messages.
+// place of their program, and wait for each other as they would for the collective's messages. The
+// same when there shall be more of them (SetConnections()); those of which there shall be fewer
+// stay idle, as closing them would look like an end of this rank.
 //
 // [Note: who moves bytes]
 // The thread that runs a collective moves its bytes, while it waits: no other thread touches the
@@ -43,11 +46,11 @@ class TcpTransport : public MessageTransport {
     std::vector<int> ranks;
   };
 
-  // Connects this rank to peers, which do the same: gives as many sockets for each of them, or
-  // says which of them is to blame (-1: none). It is called by the thread that runs a collective,
-  // and must return soon after Abort().
-  using Connector =
-      std::function<Status(const std::vector<int>& peers, Sockets* sockets, int* failed_peer)>;
+  // Connects this rank to peers, which do the same: gives the sockets with the numbers in a range
+  // for each of them, or says which of them is to blame (-1: none). It is called by the thread that
+  // runs a collective, and must return soon after Abort().
+  using Connector = std::function<Status(const std::vector<int>& peers, Range numbers,
+                                         Sockets* sockets, int* failed_peer)>;
 
   // `sockets`: as many for each peer. `timeout` bounds every wait.
   static Status Create(int rank, int size, std::chrono::milliseconds timeout, Sockets sockets,
@@ -75,6 +78,7 @@ class TcpTransport : public MessageTransport {
   int waiting_for() const override { return waiting_for_.load(std::memory_order_relaxed); }
   uint64_t bytes_sent() const override { return bytes_sent_.load(std::memory_order_relaxed); }
   FailureState* failure() override { return &failure_; }
+  Status SetConnections(size_t number) override;
   void set_give_way(std::function<void()> give_way) override { give_way_ = std::move(give_way); }
 
  private:
@@ -83,18 +87,19 @@ class TcpTransport : public MessageTransport {
 
   TcpTransport(int rank, int size, std::chrono::milliseconds timeout, Encryption encryption);
   Status Open();
-  // Takes those to `peers` over.
-  Status Add(const std::vector<int>& peers, Sockets sockets);
+  // Takes those to `peers` over, of which there are as many as `numbers` says.
+  Status Add(const std::vector<int>& peers, Range numbers, Sockets sockets);
   Status AddConnection(int peer, size_t number, int socket) TFDEAR_REQUIRES(mutex_);
   Status ShakeHands();
 
   // The following are for the thread that runs collectives.
   Status Begin(const std::string* call);
-  // Connects to those of the peers to whom this rank is not connected yet.
+  // Connects to those of the peers to whom this rank has not all its connections yet.
   Status Reach(const std::vector<int>& peers);
+  Status ConnectTo(const std::vector<int>& peers, Range numbers);
   void End();
   TcpConnection* ConnectionTo(int peer, uint64_t tag) const {
-    return of_peer_[peer][tag % of_peer_[peer].size()];
+    return of_peer_[peer][tag % number_];
   }
   void Start(TcpConnection::Message* message, bool is_send);
   Status Await(const TcpConnection::Message& message, bool is_send);

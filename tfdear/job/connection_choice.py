@@ -1,0 +1,68 @@
+# Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+"""How many connections to each peer carry gradients, as measured at the start. No TensorFlow.
+
+On most networks one connection gets all that a link has, and more only cost. In clouds and on
+bundles of links it gets a part: then several get more, how much depends on how they fall on the
+paths.
+"""
+
+import statistics
+
+import numpy as np
+from absl import logging
+
+from tfdear.base.names import Lane, Operation
+from tfdear.engine.engine import Engine
+from tfdear.job.groups import ProcessGroups
+from tfdear.job.link_costs import what_rank_0_says
+
+# Each is tried if the one before was faster.
+_NUMBERS = (1, 4, 8)
+# What more connections must save of the time: less may be chance.
+_LEAST_GAIN = 0.2
+_MOST_BYTES = 4 << 20
+_LEAST_BYTES = 256 << 10
+# Of one measurement, of which the median counts; and as long before it, for the burst that a link
+# lets through after a pause.
+_SECONDS = 0.03
+_TIMES = 3
+
+
+def choose(engine: Engine, groups: ProcessGroups) -> None:
+    """Measures, and uses as many as are fastest; all ranks call it together.
+
+    Takes about half a second where one connection is enough.
+    """
+    data = np.zeros(_LEAST_BYTES // 4, np.float32)
+    while data.nbytes < _MOST_BYTES and not _rank_0_says(engine, _seconds(engine, data) > _SECONDS):
+        data = np.zeros(2 * data.size, np.float32)
+    fastest = least = None
+    for number in _NUMBERS:
+        if number > 1:
+            groups.use_connections(engine, number)
+        seconds = _typical(engine, data)
+        if not _rank_0_says(engine, least is None or seconds < (1 - _LEAST_GAIN) * least):
+            break
+        fastest, least = number, seconds
+    assert fastest is not None
+    groups.use_connections(engine, fastest)
+    if fastest > 1:
+        logging.info("tfdear: %d connections to each peer are faster than one", fastest)
+
+
+def _typical(engine: Engine, data: np.ndarray) -> float:
+    """Seconds of a sum, back to back with others."""
+    once = _seconds(engine, data)  # New connections are slow, too.
+    repeats = what_rank_0_says(engine, Lane.GRADIENTS, max(int(_SECONDS / max(once, 1e-6)), 1))
+    taken = [_seconds(engine, data, repeats) / repeats for _ in range(_TIMES)]
+    return statistics.median(taken)
+
+
+def _seconds(engine: Engine, data: np.ndarray, repeats: int = 1) -> float:
+    return engine.run_collective(
+        Lane.GRADIENTS, Operation.ALL_REDUCE, data, warm_up=repeats, repeats=repeats
+    )
+
+
+def _rank_0_says(engine: Engine, yes: bool) -> bool:
+    return bool(what_rank_0_says(engine, Lane.GRADIENTS, int(yes)))
