@@ -36,11 +36,11 @@ class Heap : public FusionMemory {
  public:
   char* Allocate(size_t bytes) override {
     const bool large = bytes >= 2 * kLargePageBytes;
-    void* const data = std::aligned_alloc(large ? kLargePageBytes : kSlotAlignment, bytes);
+    void* data = nullptr;
+    if (posix_memalign(&data, large ? kLargePageBytes : kSlotAlignment, bytes) != 0) return nullptr;
     // Where the system makes large pages only for who asks: a 512th of the faults at the first
     // touch, and of the translations in every sum. Without them all works, too.
-    if (large && data != nullptr)
-      madvise(data, bytes / kLargePageBytes * kLargePageBytes, MADV_HUGEPAGE);
+    if (large) madvise(data, bytes / kLargePageBytes * kLargePageBytes, MADV_HUGEPAGE);
     return static_cast<char*>(data);
   }
   void Free(char* data, size_t) override { std::free(data); }
@@ -87,7 +87,7 @@ Status FusionBufferPool::Take(size_t size, std::shared_ptr<FusionBuffer>* taken)
     for (auto next = lent_.begin(); next != lent_.end();) {
       const auto lent = next++;
       if (memory_->Lent((*lent)->data_)) continue;
-      evicted.splice(evicted.end(), KeepLocked(*lent));
+      KeepLocked(*lent, &evicted);
       lent_.erase(lent);
     }
     auto found = by_capacity_.find(capacity);
@@ -103,6 +103,9 @@ Status FusionBufferPool::Take(size_t size, std::shared_ptr<FusionBuffer>* taken)
       most_in_use_before_ = std::exchange(most_in_use_, 0);
     }
     most_in_use_ = std::max(most_in_use_, bytes_in_use_);
+    // A change of plan changes sizes: what lies idle makes room for what nobody had before.
+    const size_t most = MostBytesLocked();
+    if (buffer == nullptr) EvictLocked(most - std::min(most, bytes_in_use_), &evicted);
   }
   for (FusionBuffer* old : evicted) Free(old);
   if (buffer == nullptr) {
@@ -133,29 +136,33 @@ void FusionBufferPool::Return(FusionBuffer* buffer) {
     if (memory_->Lent(buffer->data_)) {
       lent_.push_back(buffer);
     } else {
-      evicted = KeepLocked(buffer);
+      KeepLocked(buffer, &evicted);
     }
   }
   for (FusionBuffer* old : evicted) Free(old);
 }
 
-// What has to go for this one to stay.
-FusionBufferPool::IdleList FusionBufferPool::KeepLocked(FusionBuffer* buffer) {
-  IdleList evicted;
+size_t FusionBufferPool::MostBytesLocked() const {
+  return std::max({least_idle_bytes_, most_in_use_, most_in_use_before_});
+}
+
+void FusionBufferPool::KeepLocked(FusionBuffer* buffer, IdleList* evicted) {
   idle_.push_front(buffer);
   by_capacity_.emplace(buffer->capacity_, idle_.begin());
   idle_bytes_ += buffer->capacity_;
   bytes_in_use_ -= buffer->capacity_;
-  const size_t most = std::max({least_idle_bytes_, most_in_use_, most_in_use_before_});
-  while (idle_bytes_ > most) {
+  EvictLocked(MostBytesLocked(), evicted);
+}
+
+void FusionBufferPool::EvictLocked(size_t most_idle_bytes, IdleList* evicted) {
+  while (idle_bytes_ > most_idle_bytes) {
     const auto oldest = std::prev(idle_.end());
     auto entry = by_capacity_.lower_bound((*oldest)->capacity_);
     while (entry->second != oldest) ++entry;
     by_capacity_.erase(entry);
     idle_bytes_ -= (*oldest)->capacity_;
-    evicted.splice(evicted.end(), idle_, oldest);
+    evicted->splice(evicted->end(), idle_, oldest);
   }
-  return evicted;
 }
 
 void FusionBufferPool::Free(FusionBuffer* buffer) {

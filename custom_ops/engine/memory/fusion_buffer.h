@@ -54,7 +54,8 @@ class FusionBufferPool : public std::enable_shared_from_this<FusionBufferPool> {
 
   // `least_idle_bytes`: memory that may lie idle, or as much as was in use at one time lately, if
   // that is more: what a step needed the next one needs again. Past it the buffers that lay idle
-  // longest are freed. `memory`: null for the heap.
+  // longest are freed; before a new one is allocated, past what is in use and idle together.
+  // `memory`: null for the heap.
   explicit FusionBufferPool(size_t least_idle_bytes = kLeastIdleBytes,
                             std::shared_ptr<FusionMemory> memory = nullptr);
 
@@ -72,7 +73,10 @@ class FusionBufferPool : public std::enable_shared_from_this<FusionBufferPool> {
   using IdleList = std::list<FusionBuffer*>;
 
   void Return(FusionBuffer* buffer);
-  IdleList KeepLocked(FusionBuffer* buffer) TFDEAR_REQUIRES(mutex_);
+  size_t MostBytesLocked() const TFDEAR_REQUIRES(mutex_);
+  // `evicted` gets what has to go for this one to stay, or for no more than so much to lie idle.
+  void KeepLocked(FusionBuffer* buffer, IdleList* evicted) TFDEAR_REQUIRES(mutex_);
+  void EvictLocked(size_t most_idle_bytes, IdleList* evicted) TFDEAR_REQUIRES(mutex_);
   void Free(FusionBuffer* buffer);
 
   const size_t least_idle_bytes_;

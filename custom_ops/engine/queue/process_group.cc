@@ -4,6 +4,7 @@
 
 #include <exception>
 #include <new>
+#include <system_error>
 #include <utility>
 
 #include "custom_ops/engine/base/communication_threads.h"
@@ -80,11 +81,9 @@ std::shared_ptr<Work> ProcessGroup::Run(SignaturePtr signature, Body body,
       entry->sequence = next_sequence_++;
       if (preparation != nullptr) {
         entry->preparation = std::move(preparation);
-        entry->prepared = std::make_shared<Work>();
-        unprepared_.push_back(entry);
-        if (!preparation_thread_.joinable()) {
-          const ScopedHelperThreadSignals signals;
-          preparation_thread_ = std::thread(&ProcessGroup::PreparationLoop, this);
+        if (HasPreparationThread()) {
+          entry->prepared = std::make_shared<Work>();
+          unprepared_.push_back(entry);
         }
       }
       queue_.push_back(std::move(entry));
@@ -185,6 +184,17 @@ void ProcessGroup::CompletionLoop() {
   }
 }
 
+bool ProcessGroup::HasPreparationThread() {
+  if (preparation_thread_.joinable()) return true;
+  const ScopedHelperThreadSignals signals;
+  try {
+    preparation_thread_ = std::thread(&ProcessGroup::PreparationLoop, this);
+  } catch (const std::system_error&) {
+    return false;
+  }
+  return true;
+}
+
 // In the order of the queue: a preparation waits only for others before it, and for what its
 // collective waits for anyway.
 void ProcessGroup::PreparationLoop() {
@@ -194,19 +204,24 @@ void ProcessGroup::PreparationLoop() {
   while (true) {
     while (unprepared_.empty() && !all_started_) lock.Wait(&changed_);
     if (unprepared_.empty()) return;
-    const std::shared_ptr<Entry> entry = std::move(unprepared_.front());
+    std::shared_ptr<Entry> entry = std::move(unprepared_.front());
     unprepared_.pop_front();
     lock.Unlock();
     Status status = entry->after == nullptr ? Status() : entry->after->Wait();
     if (status.ok()) status = Guarded(*entry, entry->preparation);
     entry->prepared->Finish(status);
+    entry.reset();  // As in Loop().
     lock.Lock();
   }
 }
 
 Status ProcessGroup::RunEntry(const Entry& entry) {
   Status status;
-  if (entry.prepared != nullptr) status = entry.prepared->Wait();
+  if (entry.prepared != nullptr) {
+    status = entry.prepared->Wait();
+  } else if (entry.preparation != nullptr) {
+    status = Guarded(entry, entry.preparation);
+  }
   if (status.ok()) {
     status = Guarded(entry, [&] { return entry.body(backend_.get(), entry.sequence); });
   }

@@ -118,7 +118,7 @@ class ProcessGroup {
     std::shared_ptr<Work> after;
     uint64_t sequence = 0;
     Preparation preparation;
-    std::shared_ptr<Work> prepared;  // Null without one.
+    std::shared_ptr<Work> prepared;  // Null if this thread has to do it, or nobody.
     std::chrono::steady_clock::time_point start;
     std::shared_ptr<Work> completion;  // Of the backend, once the body has returned; or null.
   };
@@ -126,6 +126,8 @@ class ProcessGroup {
   void Loop();
   void CompletionLoop();
   void PreparationLoop();
+  // Starts it, if there is none yet. False: the system has no thread left.
+  bool HasPreparationThread() TFDEAR_REQUIRES(mutex_);
   Status RunEntry(const Entry& entry);
   // Calls something of the entry; exceptions become errors.
   Status Guarded(const Entry& entry, const std::function<Status()>& call);

@@ -1,5 +1,6 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 // What a rank gives to a reduction: gradients, rows, and what norms are taken of.
+#include <algorithm>
 #include <utility>
 
 #include "custom_ops/engine/base/shard.h"
@@ -60,7 +61,8 @@ Status Reduction::Contribute(int tensor, const void* data, const std::vector<int
   // grow with every step, up to infinities, subnormals (slow) or overflows.
   const size_t gap = spec.count >= 0 ? AlignUp(bytes) - bytes : 0;
   const size_t offset = layout_->buckets[bucket].offsets[slot] * element;
-  const int parts = parallel_for == nullptr ? 1 : static_cast<int>(bytes / kLeastBytesOfPart) + 1;
+  const int parts =
+      parallel_for == nullptr ? 1 : std::max(1, static_cast<int>(bytes / kLeastBytesOfPart));
   auto write = [&](int part) {
     const Range range = ShardOf(elements, part, parts);
     const size_t begins = range.begin * element;

@@ -143,7 +143,7 @@ TEST(RecursiveExchange, BitsDependOnNeitherTheShardsNorTheRank) {
 }
 
 // What a rank waits for: log2(P) messages where all factors are 2, at most 2 log2(P) where they are
-// 2, 3 and 5, and two more where some ranks fold.
+// 2, 3 and 5, and one more, each way, where some ranks fold.
 TEST(RecursiveExchange, ASmallSumOfManyRanksTakesFewMessages) {
   AllowManyFiles();
   for (const auto& [size, most] : std::map<int, int>{{17, 4 + 1}, {60, 2 + 2 + 4}, {64, 6}}) {

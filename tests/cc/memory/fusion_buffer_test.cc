@@ -112,6 +112,14 @@ TEST(FusionBufferPool, WhatAStepHasInUseAtOneTimeStays) {
   }
   EXPECT_EQ(pool->allocations(), 100);
   EXPECT_EQ(pool->idle_bytes(), 100u * 1024);
+  // Another plan: what lies idle makes room for buffers of other sizes.
+  {
+    std::vector<std::shared_ptr<FusionBuffer>> buckets;
+    for (size_t i = 1; i <= 60; ++i) {
+      buckets.push_back(Take(pool, 2048));
+      EXPECT_LE(pool->idle_bytes() + i * 2048, std::max<size_t>(100 * 1024, i * 2048));
+    }
+  }
   // Not for ever.
   for (int i = 0; i < 2 * FusionBufferPool::kTakesOfWindow; ++i) Take(pool, 1024);
   EXPECT_LE(pool->idle_bytes(), kIdle);

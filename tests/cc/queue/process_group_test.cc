@@ -542,7 +542,9 @@ TEST(ProcessGroup, PreparationsGoOnWhileTheLineIsInUse) {
   std::shared_future<void> is_prepared = prepared.get_future().share();
   RunGroups(2, [&](ProcessGroup* group) {
     // The first collective ends only after the preparation of the second one.
-    if (group->rank() == 1) is_prepared.wait();
+    if (group->rank() == 1) {
+      EXPECT_EQ(is_prepared.wait_for(kTestTimeout), std::future_status::ready);
+    }
     auto first = Barrier(group, "first");
     auto second = Sign("second");
     int value = 0;
@@ -608,23 +610,27 @@ TEST(ProcessGroup, ErrorsOfAPreparationAreThoseOfItsBody) {
 }
 
 TEST(ProcessGroup, WhatIsLeftEndsAfterItsPreparation) {
+  auto group = GroupOfOne();
   auto before = std::make_shared<Work>();
+  auto prepares = std::make_shared<Work>();
+  auto nothing = [](CollectiveBackend*, uint64_t) { return Status(); };
   std::atomic<bool> over{false};
-  std::shared_ptr<Work> work;
-  {
-    auto group = GroupOfOne();
-    work = group->Run(
-        Sign("x"), [](CollectiveBackend*, uint64_t) { return Status(); }, nullptr,
-        [&] {
-          before->Finish(Status());
-          std::this_thread::sleep_for(std::chrono::milliseconds(50));
-          over = true;
-          return Status();
-        });
-    work->OnDone([&](const Status&) { EXPECT_TRUE(over); });
-    TFDEAR_EXPECT_OK(before->Wait());
-  }
-  EXPECT_TRUE(work->done());
+  // It keeps the group's thread until the group was aborted.
+  auto first =
+      group->Run(Sign("first"), [&](CollectiveBackend*, uint64_t) { return before->Wait(); });
+  auto second = group->Run(Sign("second"), nothing, nullptr, [&] {
+    prepares->Finish(Status());
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    over = true;
+    return Status();
+  });
+  second->OnDone([&](const Status&) { EXPECT_TRUE(over); });
+  TFDEAR_EXPECT_OK(prepares->Wait());
+  group->Abort(Status(StatusCode::kAborted, "enough"));
+  before->Finish(Status());
+  EXPECT_EQ(second->Wait().message(), "enough");
+  EXPECT_TRUE(over);
+  (void)first->Wait();
 }
 
 }  // namespace

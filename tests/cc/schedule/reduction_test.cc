@@ -758,7 +758,15 @@ TEST(Reduction, CopiesOnSeveralThreadsAreThoseOfOne) {
         const std::vector<char> input = InputOf(large, 0, 0);
         std::vector<std::vector<char>> sums;
         for (const ParallelFor& parallel_for : {ParallelFor(), workers.parallel_for()}) {
-          auto reduction = rank->Open(Make({large, Dense(3, type)}, kHuge, Schedule::kDear));
+          const auto layout = Make({large, Dense(3, type)}, kHuge, Schedule::kDear);
+          {
+            // What is not written shows.
+            std::shared_ptr<FusionBuffer> dirty;
+            const size_t bytes = layout->buckets[0].count * SizeOf(type);
+            TFDEAR_EXPECT_OK(rank->pool()->Take(bytes, &dirty));
+            std::memset(dirty->data(), 0x5a, bytes);
+          }
+          auto reduction = rank->Open(layout);
           Received received;
           received.ListenTo(reduction.get());
           TFDEAR_EXPECT_OK(

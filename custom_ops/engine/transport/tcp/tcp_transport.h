@@ -25,8 +25,8 @@ namespace tfdear {
 //
 // [Note: connected when needed]
 // Where a `Connector` makes connections, a collective asks for those to the peers that it names
-// (Channel::Reach) and that none has named before. A ring needs two, halving and doubling need
-// log2 P; a group that nobody uses needs none. Both ends of a connection ask for it, at the same
+// (Channel::Reach) and that none has named before. A ring needs two, a recursive exchange a
+// few; a group that nobody uses needs none. Both ends of a connection ask for it, at the same
 // place of their program, and wait for each other as they would for the collective's messages. The
 // same when there shall be more of them (SetConnections()); those of which there shall be fewer
 // stay idle, as closing them would look like an end of this rank.
