@@ -63,10 +63,10 @@ def reports():
 
 
 def test_tensorflow_waits(reports):
-    # What makes the other tests mean something.
+    # What makes the other tests mean something: twice what they allow, at least.
     (report,) = reports[None]
     for name, seconds in report["extra"].items():
-        assert seconds >= 1, (name, report)
+        assert seconds >= 0.5, (name, report)
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

@@ -210,10 +210,16 @@ def _shape(namespace: str, rate: str, paths: int) -> None:
         shape = ["htb", "rate", f"{share:.0f}bit", "burst", f"{_BURST}"]
         add("class", "parent", "1:", "classid", group, *shape)
         add("qdisc", "parent", group, "bfifo", "limit", f"{queue_bytes:.0f}")
-        # Without the lowest bit, which is not random: Linux connects from even ports and gives odd
-        # ones to listeners that ask for any.
-        port = ["u32", "match", "ip", "dport", f"{path << 1}", f"{(paths - 1) << 1:#x}"]
-        add("filter", "parent", "1:", "protocol", "ip", *port, "flowid", group)
+    # By both ports, as bundles do: one of them is that of a listener, the same for many
+    # connections. Without the lowest bit, which is not random: Linux connects from even ports and
+    # gives odd ones to listeners that ask for any.
+    mask = f"{(paths - 1) << 1:#x}"
+    for source in range(paths):
+        for target in range(paths):
+            ports = ["match", "ip", "sport", f"{source << 1}", mask]
+            ports += ["match", "ip", "dport", f"{target << 1}", mask]
+            flow = f"1:{(source ^ target) + 1:x}"
+            add("filter", "parent", "1:", "protocol", "ip", "u32", *ports, "flowid", flow)
 
 
 def labs() -> list[str]:

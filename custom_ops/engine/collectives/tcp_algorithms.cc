@@ -14,6 +14,7 @@ namespace {
 
 // Up to here latencies count for more than the bytes of a fold, which are sent twice.
 constexpr size_t kMostFoldedBytes = 64 << 10;
+constexpr size_t kLeastSegmentBytes = 16 << 10;
 
 // The messages that travel over one link in one ring pass: in step s the shard
 // (first_shard - s) mod size, cut into segments. Both ends of the link compute the same list.
@@ -67,6 +68,15 @@ Status RunRing(Channel* channel, int left, int right, char* data, uint64_t first
 
 }  // namespace
 
+size_t TcpBackend::SegmentBytes(const Shards& shards) const {
+  const size_t connections = transport_->connections();
+  if (connections == 1) return segment_bytes_;
+  // Rounded up: shards may differ by an element.
+  const size_t parts = connections * size();
+  const size_t part = (TotalOf(shards) / parts / kLeastSegmentBytes + 1) * kLeastSegmentBytes;
+  return std::min(segment_bytes_, part);
+}
+
 bool TcpBackend::IsDirect(size_t bytes) const {
   const int most = DirectExchange::IsSmall(bytes) ? kMostDirectRanks : 1;
   return size() <= std::max(direct_ranks_, most);
@@ -78,13 +88,14 @@ bool TcpBackend::IsRecursive(size_t bytes) const {
 }
 
 Status TcpBackend::ScatterSums(Channel* channel, char* data, const Shards& shards, DataType type) {
+  size_t segment_bytes = SegmentBytes(shards);
   if (IsDirect(TotalOf(shards))) {
-    return direct_.ReduceScatter(channel, data, shards, type, segment_bytes_);
+    return direct_.ReduceScatter(channel, data, shards, type, segment_bytes);
   }
   if (IsRecursive(TotalOf(shards))) {
-    return recursive_.ReduceScatter(channel, data, shards, type, segment_bytes_);
+    return recursive_.ReduceScatter(channel, data, shards, type, segment_bytes);
   }
-  const size_t segment_bytes = segment_bytes_ - segment_bytes_ % SizeOf(type);
+  segment_bytes -= segment_bytes % SizeOf(type);
   // The shard received last, and finished here, is this rank's: rank - 2 - (size - 2) = rank.
   const auto sends = RingMessages(shards, rank() - 1, segment_bytes);
   const auto receives = RingMessages(shards, rank() - 2, segment_bytes);
@@ -93,13 +104,14 @@ Status TcpBackend::ScatterSums(Channel* channel, char* data, const Shards& shard
 }
 
 Status TcpBackend::Gather(Channel* channel, char* data, const Shards& shards) {
-  if (IsDirect(TotalOf(shards))) return direct_.AllGather(channel, data, shards, segment_bytes_);
+  const size_t segment_bytes = SegmentBytes(shards);
+  if (IsDirect(TotalOf(shards))) return direct_.AllGather(channel, data, shards, segment_bytes);
   if (IsRecursive(TotalOf(shards)))
-    return recursive_.AllGather(channel, data, shards, segment_bytes_);
-  const auto sends = RingMessages(shards, rank(), segment_bytes_);
-  const auto receives = RingMessages(shards, rank() - 1, segment_bytes_);
+    return recursive_.AllGather(channel, data, shards, segment_bytes);
+  const auto sends = RingMessages(shards, rank(), segment_bytes);
+  const auto receives = RingMessages(shards, rank() - 1, segment_bytes);
   return RunRing(channel, Peer(-1), Peer(1), data, DirectExchange::kGatherTag, sends,
-                 SegmentsOf(shards[rank()], segment_bytes_), receives, nullptr);
+                 SegmentsOf(shards[rank()], segment_bytes), receives, nullptr);
 }
 
 }  // namespace tfdear

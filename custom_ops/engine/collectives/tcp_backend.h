@@ -97,6 +97,8 @@ class TcpBackend : public CollectiveBackend {
   // A direct exchange has as many senders per receiver: more of them would collide in the switch.
   static constexpr int kMostDirectRanks = 8;
 
+  // So that every connection has something of every shard to carry.
+  size_t SegmentBytes(const Shards& shards) const;
   bool IsDirect(size_t bytes) const;
   bool IsRecursive(size_t bytes) const;
   int Peer(int offset) const { return ((rank() + offset) % size() + size()) % size(); }

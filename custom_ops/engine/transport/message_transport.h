@@ -43,6 +43,8 @@ class MessageTransport {
   virtual uint64_t bytes_sent() const = 0;
   virtual FailureState* failure() = 0;
 
+  // To each peer.
+  virtual size_t connections() const { return 1; }
   // Uses so many connections to each peer from the next collective on, as all ranks do; an error
   // where their number is fixed. By the thread that runs collectives.
   virtual Status SetConnections(size_t number) {

@@ -149,7 +149,8 @@ def test_a_connection_takes_one_path_of_a_bundle(lab_name):
     assert "in 4 paths" in made.stdout, made.stderr
     lab = netlab.find(lab_name)
     assert (lab.bits_per_second, lab.paths) == (100e6, 4)
-    # One after another, to ports whose two bits above the lowest are 00, 00, 01 and 10.
+    # One after another, to ports whose two bits above the lowest are 00, 00, 01 and 10, from ports
+    # where they are 00.
     sizes = {7000: 100_000, 7001: 200_000, 7002: 400_000, 7004: 800_000}
     receive = f"""
         import socket
@@ -161,8 +162,9 @@ def test_a_connection_takes_one_path_of_a_bundle(lab_name):
     """
     send = f"""
         import socket
-        for port, size in {sizes}.items():
-            with socket.create_connection(("{lab.nodes[0].hostname}", port), 20) as connection:
+        for i, (port, size) in enumerate({sizes}.items()):
+            target, source = ("{lab.nodes[0].hostname}", port), ("", 7104 + 8 * i)
+            with socket.create_connection(target, 20, source) as connection:
                 connection.sendall(bytes(size))
     """
     listener = subprocess.Popen(

@@ -365,7 +365,7 @@ def test_who_has_given_up_meanwhile_may_come_again():
         assert told == b"welcome!"
         plain.close()
         with made(1, meeting, None) as guest:
-            threading.Thread(target=guest.connect, args=(0, [0], 1)).start()
+            threading.Thread(target=guest.connect, args=(0, [0], range(1))).start()
             ((descriptor,),) = host.connect(0, [1], range(1))
             with socket.socket(fileno=descriptor) as arrived:
                 assert arrived.getpeername() != plain

@@ -52,7 +52,7 @@ class GlooTransport : public MessageTransport {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  int connections() const { return connections_; }
+  size_t connections() const override { return connections_; }
   int waiting_for() const override { return waiting_for_.load(std::memory_order_relaxed); }
   uint64_t bytes_sent() const override { return bytes_sent_.load(std::memory_order_relaxed); }
   FailureState* failure() override { return &failure_; }
