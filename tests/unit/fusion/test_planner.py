@@ -72,10 +72,10 @@ def test_the_barrier_belongs_to_dear():
 
 
 def test_connections_are_counted():
-    assert options.resolve({}, {}).connections == 1
+    assert options.resolve({}, {}).connections == 0
     assert options.resolve({}, {"TFDEAR_CONNECTIONS": "4"}).connections == 4
     assert options.resolve({"connections": 2}, {"TFDEAR_CONNECTIONS": "4"}).connections == 2
-    for wrong in (0, -1, 17, 1.5, "4"):
+    for wrong in (-1, 17, 1.5, "4"):
         with pytest.raises(ValueError, match="connections"):
             options.resolve({"connections": wrong}, {})
     with pytest.raises(ValueError, match="TFDEAR_CONNECTIONS"):
