@@ -193,13 +193,18 @@ def _back_up(save: seams.Original, callback: keras.callbacks.BackupAndRestore) -
         return save(callback)
     target = pathlib.Path(callback._training_metadata_path)
     own = target.with_name(f".rank{callback.model.distribute_strategy.rank}.{target.name}")
+
+    # Together: between the two another rank may remove the folder, and with it this rank's file.
+    def save_and_replace(callback: keras.callbacks.BackupAndRestore) -> None:
+        save(callback)
+        os.replace(own, target)
+
     backing_up = _backing_up.set(callback)
     callback._training_metadata_path = str(own)
     try:
         with contextlib.suppress(FileNotFoundError):
             shutil.copy(target, own)  # For `double_checkpoint`.
-        _retry_on_removal(save, callback)
-        os.replace(own, target)
+        _retry_on_removal(save_and_replace, callback)
     finally:
         callback._training_metadata_path = str(target)
         _backing_up.reset(backing_up)
