@@ -106,8 +106,9 @@ Status TcpBackend::ScatterSums(Channel* channel, char* data, const Shards& shard
 Status TcpBackend::Gather(Channel* channel, char* data, const Shards& shards) {
   const size_t segment_bytes = SegmentBytes(shards);
   if (IsDirect(TotalOf(shards))) return direct_.AllGather(channel, data, shards, segment_bytes);
-  if (IsRecursive(TotalOf(shards)))
+  if (IsRecursive(TotalOf(shards))) {
     return recursive_.AllGather(channel, data, shards, segment_bytes);
+  }
   const auto sends = RingMessages(shards, rank(), segment_bytes);
   const auto receives = RingMessages(shards, rank() - 1, segment_bytes);
   return RunRing(channel, Peer(-1), Peer(1), data, DirectExchange::kGatherTag, sends,
