@@ -31,8 +31,8 @@ _TIMES = 3
 def choose(engine: Engine, groups: ProcessGroups) -> None:
     """Measures, and uses as many as are fastest; all ranks call it together.
 
-    Takes 1.2 to 1.4 s on lines of 1 Gbit/s and 100 Mbit/s where one connection is enough, and longer
-    on slower ones.
+    Takes 1.2 to 1.4 s on lines of 1 Gbit/s and 100 Mbit/s where one connection is enough, and
+    longer on slower ones.
     """
     data = np.zeros(_LEAST_BYTES // 4, np.float32)
     while data.nbytes < _MOST_BYTES and not _rank_0_says(engine, _seconds(engine, data) > _SECONDS):
