@@ -108,7 +108,7 @@ def test_options_that_must_agree_are_compared():
         assert "weighting: 'examples' on rank 0; 'replica' on rank 1." in output
         assert "fusion: Planned() on rank 0; FixedSize(bytes=4096)" in output
         assert "shared_seeds: False on rank 0; True on rank 1." in output
-        assert "connections: 1 on rank 0; 2 on rank 1." in output
+        assert "connections: 0 on rank 0; 2 on rank 1." in output
         assert "timeout:" not in output and "shared_memory:" not in output
 
 
