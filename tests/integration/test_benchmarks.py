@@ -68,6 +68,18 @@ def test_collectives(tmp_path):
 
 
 @pytest.mark.timeout(240)
+def test_collectives_on_one_node(tmp_path):
+    printed, numbers = benchmark(
+        tmp_path, "collectives", "--one-node", "--sizes", "64K", "--repeats", "1"
+    )
+    frameworks = {row["framework"] for row in numbers["rows"]}
+    assert frameworks == {"tfdear", "tfdear, without shared memory"}
+    # Nothing leaves the node.
+    assert all(row["wire"] == [] and row["median"] > 0 for row in numbers["rows"])
+    assert "times as fast as tfdear, without shared memory" in printed
+
+
+@pytest.mark.timeout(240)
 def test_replay(tmp_path, trace_file):
     printed, numbers = benchmark(
         tmp_path, "replay", "--rate", "none", "--trace", trace_file, "--ratio", "1,2",

@@ -112,7 +112,8 @@ def _measure_size(
             row.seconds.append(max(answers))
             least = repeats[name] * _share(collective, world_size) * nbytes
             least += _share("all_reduce", world_size) * _DRAIN_BYTES
-            row.wire.append(sent / least)
+            if not settings.lab.is_one_node:  # Nothing is sent to other nodes.
+                row.wire.append(sent / least)
             row.processor.append(processor / (world_size * least * 1e-9))
 
 
@@ -145,7 +146,7 @@ def _print(
                 ("time ms", f"{row.median * 1e3:.3f}"),
                 ("algbw MB/s", f"{row.nbytes / row.median / 1e6:.1f}"),
                 ("busbw MB/s", f"{bandwidth / 1e6:.1f}"),
-                ("wire", f"{statistics.median(row.wire):.3f}"),
+                *([("wire", f"{statistics.median(row.wire):.3f}")] if row.wire else []),
                 ("CPU s/GB", f"{statistics.median(row.processor):.2f}"),
                 relative,
             ]

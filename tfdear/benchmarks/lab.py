@@ -93,6 +93,11 @@ class Lab:
         """The rate as a number, None when the links are not shaped."""
         return None if self.rate is None else parse_rate(self.rate)
 
+    @property
+    def is_one_node(self) -> bool:
+        """Whether all its ranks are on the same node."""
+        return len({*self.nodes}) == 1
+
     def with_ranks(self, ranks_per_node: int) -> Lab:
         """Returns this lab with each node named once for each rank that it has."""
         nodes = tuple(node for node in self.nodes for _ in range(ranks_per_node))

@@ -58,7 +58,7 @@ def measure(
     with contextlib.ExitStack() as stack:
         arguments: dict[str, Any] = {"model": model, "batch_size": batch_size}
         for (schedule, planner), tcp in itertools.product(configurations, (False, True)):
-            if tcp and not _on_one_node(lab):
+            if tcp and not lab.is_one_node:
                 continue
             group = peers_module.open_tfdear(stack, settings, shared_memory=not tcp)
             nbytes = group.call(
@@ -103,14 +103,10 @@ def _take_turn(lab: Lab, group: Group, case: Case, steps: int) -> None:
     before = lab.bytes_sent()
     case.together.append(max(group.call("train", _TURN_SECONDS, mode="together", steps=steps)))
     sent = lab.most_sent_since(before)
-    if _on_one_node(lab):
+    if lab.is_one_node:
         return  # Nothing is sent to other nodes.
     least = 2 * (world_size - 1) / world_size * case.gradient_bytes
     case.wire.append(sent / (least * (_FIRST_STEPS + steps)))
-
-
-def _on_one_node(lab: Lab) -> bool:
-    return len({*lab.nodes}) == 1
 
 
 def _print(lab: Lab, cases: Sequence[Case], tell: Callable[[str], None]) -> None:

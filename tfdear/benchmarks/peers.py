@@ -60,6 +60,7 @@ def open_tfdear(
 def tfdear(connections: int = 1, shared_memory: bool = True) -> Peer:
     """tfdear in this interpreter, with a number of connections to each rank of another node."""
     name = "tfdear" if connections == 1 else f"tfdear, {connections} connections"
+    name += "" if shared_memory else ", without shared memory"
     variables = {
         "TFDEAR_CONNECTIONS": str(connections),
         "TFDEAR_SHARED_MEMORY": str(int(shared_memory)),

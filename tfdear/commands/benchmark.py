@@ -77,6 +77,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "--gloo", action="store_true", help="also over Gloo's connections in place of tfdear's own"
     )
     collectives.add_argument("--tls", action="store_true", help="also over encrypted connections")
+    _add_one_node(collectives)
     _add_number(collectives, "--paths", 1, "as of `tfdear netlab up`")
     start = _add_plain(kinds, benchmark_runs.start, "how large jobs start, without TensorFlow")
     start.add_argument(
@@ -130,11 +131,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help='planners of tfdear.fusion, such as "FixedSize(4 << 20)" (default: what DearStrategy '
         "does by default)",
     )
-    overlap.add_argument(
-        "--one-node",
-        action="store_true",
-        help="all ranks on one node, as `tfdear run` starts them; --rate does not matter then",
-    )
+    _add_one_node(overlap)
     sparse = _add(kinds, benchmark_runs.sparse, "sums of gradients, dense and compressed")
     sparse.add_argument("--ranks-per-node", type=_positive(int), default=2, help="default: 2")
     sparse.add_argument("--density", type=float, default=0.01, help="default: 0.01")
@@ -245,6 +242,14 @@ def _worlds(text: str) -> list[int]:
     if worlds[0] < 2:
         raise argparse.ArgumentTypeError(f"a job has at least 2 ranks here. Received: {text}")
     return worlds
+
+
+def _add_one_node(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--one-node",
+        action="store_true",
+        help="all ranks on one node, as `tfdear run` starts them; --rate does not matter then",
+    )
 
 
 def _add_number(parser: argparse.ArgumentParser, option: str, default: int, text: str) -> None:

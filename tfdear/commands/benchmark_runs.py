@@ -164,12 +164,14 @@ def collectives(options: argparse.Namespace) -> dict[str, Any]:
     """Time and bandwidth of the collectives."""
     from tfdear.benchmarks import collectives, peers
 
+    one_node = options.one_node
     frameworks = [
         *(peers.tfdear(count) for count in [1, *options.connections]),
+        *([peers.tfdear(shared_memory=False)] if one_node else []),
         *([peers.over_gloo()] if options.gloo else []),
         *([peers.over_tls()] if options.tls else []),
         peers.torch(options.torch_python),
         peers.horovod(options.horovod_python),
     ]
-    with settings_of(options, options.rate, paths=options.paths) as settings:
+    with settings_of(options, options.rate, paths=options.paths, one_node=one_node) as settings:
         return collectives.measure(settings, peers=frameworks, sizes=options.sizes)
