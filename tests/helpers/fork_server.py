@@ -11,6 +11,7 @@ server; tfdear itself is not imported there.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import json
 import os
@@ -25,6 +26,9 @@ import types
 from collections.abc import Mapping, Sequence
 
 _START_SECONDS = 120.0
+# Makes a process print where each of its threads is, also while the interpreter ends.
+STACKS = signal.SIGUSR2
+_STACKS_SECONDS = 0.5
 
 
 class ForkedProcess:
@@ -54,6 +58,24 @@ class ForkedProcess:
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
+
+    def where_it_stands(self) -> str:
+        """Makes it print the stack of each of its threads; returns in which calls they wait.
+
+        "" where it has ended.
+        """
+        if self.poll() is not None:
+            return ""
+        self.send_signal(STACKS)
+        time.sleep(_STACKS_SECONDS)
+        threads = pathlib.Path(f"/proc/{self.pid}/task").glob("*")
+        lines = []
+        # Of a thread, or of the process, that ends meanwhile there is nothing to say.
+        with contextlib.suppress(OSError):
+            for thread in threads:
+                name, call = ((thread / file).read_text().strip() for file in ("comm", "wchan"))
+                lines.append(f"thread {thread.name} {name}: {call}")
+        return "\n".join(lines)
 
     def kill_session(self) -> None:
         """Ends it together with the processes that it started."""
@@ -170,6 +192,7 @@ def _become(request: dict) -> None:
     os.chdir(request["directory"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    faulthandler.register(STACKS, all_threads=True)
     sys.argv = request["arguments"]
     paths = request["environment"].get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [str(pathlib.Path(sys.argv[0]).parent), *filter(None, paths), *sys.path[1:]]

@@ -106,8 +106,9 @@ class Ranks:
             everything_ended = watch and all(p.poll() is not None for p in self.processes)
             if time.monotonic() > end or (everything_ended and not done()):
                 codes = [process.poll() for process in self.processes]
+                stands = [process.where_it_stands() for process in self.processes]
                 outputs = "\n".join(
-                    f"--- rank {rank}:\n{self.output(rank)[-4000:]}"
+                    f"--- rank {rank}:\n{self.output(rank)[-4000:]}\n{stands[rank]}"
                     for rank in range(len(self.processes))
                 )
                 raise AssertionError(
