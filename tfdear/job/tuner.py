@@ -32,7 +32,7 @@ from tfdear.fusion.planner import (
     seeks_order,
 )
 from tfdear.measure import layer_times
-from tfdear.planning import optimal_buckets, plan_search, schedules
+from tfdear.planning import least_regret, optimal_buckets, plan_search, schedules
 from tfdear.planning.cost_model import CommunicationCosts
 from tfdear.planning.trace import Trace
 
@@ -42,10 +42,6 @@ if TYPE_CHECKING:
 
 # Executions before the first agreement; the first is left out of the measurement.
 FIRST_AGREEMENT = 4
-# By how much slower than measured plans expect computation to be. Times of real steps scatter: a
-# collective that is planned too late loses nothing, as another one has the line meanwhile, but one
-# that waits for a late gradient leaves the line idle.
-_HEADROOM = 1.25
 _POLL_SECONDS = 0.02
 _IDLE_POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 60.0  # The search for a plan takes less.
@@ -82,7 +78,7 @@ class _Layout:
     tensors: list[engine_plan.TensorSpec]
     variables: list[int]
     planner: Planner
-    # What plans are made for: the measured times, with headroom.
+    # The measured times.
     trace: Trace | None = None
     tensor_of_layer: list[int] | None = None
     # What the model says of the plan that was proposed last.
@@ -244,7 +240,7 @@ class Tuner:
         if find is not None:
             blocks = find(layout.names, layout.sizes)
             trace, tensor_of_layer = layer_times.in_blocks(trace, tensor_of_layer, blocks)
-        layout.trace, layout.tensor_of_layer = trace.scaled(_HEADROOM), tensor_of_layer
+        layout.trace, layout.tensor_of_layer = trace, tensor_of_layer
         self._propose(layout)
 
     def _measure(self, layout: _Layout, skip: int = 1) -> tuple[Trace, list[int]] | None:
@@ -259,10 +255,15 @@ class Tuner:
         if compressed and keeps_first_buckets(layout.planner):
             words = self._in_measured_order(layout)
         else:
-            plan = make_plan(layout.planner, self._schedule, layout.trace, self._costs)
+            planner = layout.planner
+            plan, made_for = least_regret.choose(
+                lambda trace: make_plan(planner, self._schedule, trace, self._costs),
+                layout.trace,
+                self._costs,
+            )
             # Near the bound of all plans, of which those with whole blocks are only some.
-            sought = seeks_order(layout.planner) and find_blocks(layout.planner) is None
-            layout.prediction = self._predict(plan, layout.trace, sought)
+            sought = seeks_order(planner) and find_blocks(planner) is None
+            layout.prediction = self._predict(plan, made_for, sought)
             words = engine_plan.encode(
                 plan, layout.tensors, layout.tensor_of_layer, self._plan_format
             )
@@ -300,8 +301,12 @@ class Tuner:
             layout.trace, layout.tensor_of_layer, buckets
         )
         alone = [[layer] for layer in reversed(range(len(buckets)))]
-        plan = schedules.make_plan(self._schedule, alone, trace, self._costs)
-        layout.prediction = self._predict(plan, trace)
+        plan, made_for = least_regret.choose(
+            lambda trace: schedules.make_plan(self._schedule, alone, trace, self._costs),
+            trace,
+            self._costs,
+        )
+        layout.prediction = self._predict(plan, made_for)
         return engine_plan.encode_over_buckets(
             plan, buckets, bucket_of_layer, layout.tensors, self._plan_format
         )
