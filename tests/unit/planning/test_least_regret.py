@@ -7,7 +7,6 @@ from tfdear import fusion, simulator
 from tfdear.planning import least_regret, schedules
 from tfdear.planning.cost_model import CommunicationCosts, LinearCost
 
-
 # At 1 Gbit/s, among four ranks.
 HALF = LinearCost(2e-4, 0.75 * 8e-9)
 COSTS = CommunicationCosts(HALF, HALF, LinearCost(4e-4, 1.5 * 8e-9))
