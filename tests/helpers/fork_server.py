@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 
 _START_SECONDS = 120.0
 # Makes a process print where each of its threads is, also while the interpreter ends.
-STACKS = signal.SIGUSR2
+_STACKS = signal.SIGUSR2
 _STACKS_SECONDS = 0.5
 
 
@@ -66,7 +66,7 @@ class ForkedProcess:
         """
         if self.poll() is not None:
             return ""
-        self.send_signal(STACKS)
+        self.send_signal(_STACKS)
         time.sleep(_STACKS_SECONDS)
         threads = pathlib.Path(f"/proc/{self.pid}/task").glob("*")
         lines = []
@@ -192,7 +192,7 @@ def _become(request: dict) -> None:
     os.chdir(request["directory"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    faulthandler.register(STACKS, all_threads=True)
+    faulthandler.register(_STACKS, all_threads=True)
     sys.argv = request["arguments"]
     paths = request["environment"].get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [str(pathlib.Path(sys.argv[0]).parent), *filter(None, paths), *sys.path[1:]]
