@@ -8,11 +8,13 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "custom_ops/api/c_api.h"
 #include "custom_ops/engine/base/c_text.h"
+#include "custom_ops/engine/base/helper_thread.h"
 #include "custom_ops/engine/collectives/shared_memory_backend.h"
 #include "custom_ops/engine/collectives/tcp_backend.h"
 #include "custom_ops/engine/engine.h"
@@ -27,6 +29,7 @@ using tfdear::ExampleStore;
 using tfdear::kNumLanes;
 using tfdear::LaneKind;
 using tfdear::MessageTransport;
+using tfdear::NoMoreThreads;
 using tfdear::ProcessGroup;
 using tfdear::Range;
 using tfdear::Registry;
@@ -171,8 +174,12 @@ int tfdear_start(int max_delay_ms, int64_t first_agreement, int tables_first, ch
   for (int i = 0; i < kNumLanes; ++i) {
     StartingGroup& starting = StartingGroups()[i];
     if (starting.backend == nullptr) continue;
-    groups[i] =
-        std::make_unique<ProcessGroup>(starting.name, starting.ranks, std::move(starting.backend));
+    try {
+      groups[i] = std::make_unique<ProcessGroup>(starting.name, starting.ranks,
+                                                 std::move(starting.backend));
+    } catch (const std::system_error& thrown) {
+      return Report(NoMoreThreads(thrown), error, error_size);
+    }
   }
   Engine::Options options;
   options.max_delay_ms = max_delay_ms;

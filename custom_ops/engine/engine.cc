@@ -246,13 +246,19 @@ Status Engine::OpenCollective(LaneKind kind, std::shared_ptr<SingleCollective>* 
 }
 
 void Engine::GiveUp(Ticket* ticket, Lane* its_lane) {
+  auto* lookup = dynamic_cast<TableLookup*>(ticket);
+  if (lookup != nullptr && lookup->ahead() != nullptr && lookup->ahead()->number() < 0) {
+    Ticket* const ahead = lookup->ahead().get();
+    ahead->Fail(Status(StatusCode::kCancelled, "the step ended before it looked ahead"));
+  }
   auto* reduction = dynamic_cast<Reduction*>(ticket);
   const auto tables = reduction == nullptr ? nullptr : reduction->tables();
-  const bool rows_withdrawn = tables == nullptr || tables->Withdraw();
+  // Of what has got gradients, the rows of tables are not taken back alone.
+  const bool rows_withdrawn = tables == nullptr || (ticket->Untouched() && tables->Withdraw());
   if (its_lane->Withdraw(ticket) && rows_withdrawn) return;
   // Nobody waits for what belongs to a strategy that was closed.
   if (lane(its_lane->kind()).get() != its_lane) return;
-  if (auto* lookup = dynamic_cast<TableLookup*>(ticket); lookup != nullptr && !lookup->complete()) {
+  if (lookup != nullptr && !lookup->complete()) {
     return Abort(Status(
         StatusCode::kAborted,
         "a step ended on this rank after some of the ids that it looks up in sharded tables were "

@@ -58,6 +58,7 @@ Status Engine::LookUpEarly(int64_t lookup, int table) {
   if (found->pooled_bytes > 0) {
     return Internal("vectors of ", found->name, " may be pooled, and none of them comes early");
   }
+  if (found->early) return Internal(found->name, " is looked up early already");
   found->early = true;
   return Status();
 }

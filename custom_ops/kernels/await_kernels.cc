@@ -33,8 +33,9 @@ class AwaitOp : public tensorflow::AsyncOpKernel {
     };
     auto join = std::make_shared<Join>();
     join->missing = variables_.size();
+    const std::vector<int64_t> variables = variables_;
     auto op = Cancellable::Start(context, std::move(done));
-    for (int64_t variable : variables_) {
+    for (int64_t variable : variables) {
       pending->Await(variable, [op, join](const Status& status) {
         if (!status.ok()) {
           tensorflow::mutex_lock lock(join->mutex);

@@ -230,9 +230,15 @@ class CachedBatchesDatasetOp : public data::DatasetOpKernel {
         const int64_t rows = wanted.examples.size();
         const ExampleFormat& format = dataset()->format_;
         const size_t components = dataset()->types_.size() - (dataset()->positions_ ? 1 : 0);
+        absl::Status status;
         for (size_t i = 0; dataset()->batched_ && i < components; ++i) {
           tensors->emplace_back(context->allocator({}), dataset()->types_[i],
                                 format.BatchShape(i, rows));
+          if (!tensors->back().IsInitialized()) {
+            status = absl::ResourceExhaustedError(
+                absl::StrCat("DataCache: this rank has no memory for a batch of ", rows,
+                             " examples. Use smaller batches, or start fewer ranks per node"));
+          }
         }
         if (!dataset()->batched_ && ahead_.size() >= kRowsAhead) {
           for (int64_t example : ahead_[kRowsAhead - 1].examples) store_->Prefetch(example);
@@ -241,7 +247,6 @@ class CachedBatchesDatasetOp : public data::DatasetOpKernel {
         std::vector<int64_t> places;
         tensorflow::CancellationManager* const manager = context->cancellation_manager();
         std::function<void()> deregister;
-        absl::Status status;
         int64_t begin_us = 0;
         int64_t waited = 0;
         for (int64_t row = 0; row < rows; ++row) {

@@ -18,7 +18,9 @@ namespace tfdear {
 // ended, an index was out of range) would leave the step waiting for gradients that never come.
 class Cancellable : public std::enable_shared_from_this<Cancellable> {
  public:
-  // `looks_ahead`: no layer waits for it.
+  // `looks_ahead`: no layer waits for it. Where the step is cancelled already the op has ended when
+  // this returns, and may end any time after that: then its inputs are gone, and with its function
+  // the kernel may be. So what is needed of both is copied before.
   static std::shared_ptr<Cancellable> Start(tensorflow::OpKernelContext* context,
                                             tensorflow::AsyncOpKernel::DoneCallback done,
                                             bool looks_ahead = false) {

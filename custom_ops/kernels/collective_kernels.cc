@@ -173,16 +173,17 @@ struct AllToAll {
     TF_RETURN_IF_ERROR(CheckRows(call));
     const auto splits = call.splits.flat<int64_t>();
     int64_t total = 0;
-    bool negative = false;
-    for (int64_t i = 0; i < splits.size(); ++i) {
+    const int64_t rows = call.input.dim_size(0);
+    bool valid = splits.size() == call.group_size;
+    for (int64_t i = 0; i < splits.size() && valid; ++i) {
+      valid = splits(i) >= 0 && splits(i) <= rows - total;
       total += splits(i);
-      negative = negative || splits(i) < 0;
     }
-    if (splits.size() != call.group_size || negative || total != call.input.dim_size(0)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "splits must hold one non-negative number of rows per rank (", call.group_size,
-          ") that add up to the rows of the input (", call.input.dim_size(0), "). Received splits ",
-          call.splits.SummarizeValue(16)));
+    if (!valid || total != rows) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("splits must hold one non-negative number of rows per rank (",
+                       call.group_size, ") that add up to the rows of the input (", rows,
+                       "). Received splits ", call.splits.SummarizeValue(16)));
     }
     return absl::OkStatus();
   }

@@ -33,6 +33,12 @@ Status ProgramRun::Run(const Reduced& gradient) const {
                       ". Do not assign other shapes in training");
     }
     targets.push_back(value->RefCountIsOne() ? *value : Tensor(value->dtype(), value->shape()));
+    if (!targets.back().IsInitialized()) {
+      return Status(
+          StatusCode::kResourceExhausted,
+          "this rank has no memory for a copy of a variable that something still reads. Start "
+          "fewer ranks per node, or use a smaller model");
+    }
     arrays.push_back({value->flat<float>().data(), targets.back().flat<float>().data()});
   }
   program->Run(static_cast<const float*>(gradient.data), arrays, scalars, count);

@@ -1,4 +1,6 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "custom_ops/engine/engine.h"
@@ -6,6 +8,7 @@
 #include "custom_ops/kernels/conversions.h"
 #include "custom_ops/kernels/device_threads.h"
 #include "custom_ops/kernels/ticket.h"
+#include "custom_ops/kernels/update_threads.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfdear {
@@ -20,12 +23,19 @@ class OpenReductionOp : public tensorflow::AsyncOpKernel {
  public:
   explicit OpenReductionOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("layout", &layout_));
+    UpdateThreads();
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    const int64_t layout = layout_;
     auto op = Cancellable::Start(context, std::move(done));
     Engine::Get()->Open(
-        layout_, [op](const Status& status, std::shared_ptr<Reduction> reduction, Lane* lane) {
+        layout, [op](const Status& status, std::shared_ptr<Reduction> reduction, Lane* lane) {
+          // One call for the sums of a bucket, which the line does not wait for.
+          if (reduction != nullptr) {
+            reduction->set_hand_over(
+                [](std::function<void()> call) { UpdateThreads()->Schedule(std::move(call)); });
+          }
           // Made here: if the step was cancelled meanwhile, it withdraws the reduction when it
           // goes.
           TicketHandle handle(std::move(reduction), lane);
@@ -109,8 +119,9 @@ class ReducedOp : public OfTensor<tensorflow::AsyncOpKernel> {
     if (reduction == nullptr) return done();
     const auto type = context->expected_output_dtype(0);
     const bool sparse = context->num_outputs() > 1;
+    const int index = index_;
     auto op = Cancellable::Start(context, std::move(done));
-    reduction->WhenReduced(index_, [op, type, sparse](const Status& status, const Reduced& sum) {
+    reduction->WhenReduced(index, [op, type, sparse](const Status& status, const Reduced& sum) {
       op->End([&](OpKernelContext* ended) {
         if (!status.ok()) return ended->SetStatus(ToAbsl(status));
         const std::vector<Tensor> tensors = ToTensors(sum, type, sparse);

@@ -31,10 +31,11 @@ VariablePtr Share(Var* variable) {
 // Writes go where nobody else looks: a variable whose elements somebody still holds gets new ones.
 class Table::Locked {
  public:
-  absl::Status Lock(const VariablePtr& table, const std::vector<VariablePtr>& slots, int64_t rows,
+  absl::Status Lock(VariablePtr table, const std::vector<VariablePtr>& slots, int64_t rows,
                     int64_t width) {
     if (table == nullptr) return absl::FailedPreconditionError("a table was deleted while in use");
-    std::vector<Var*> variables = {table.get()};
+    table_ = std::move(table);
+    std::vector<Var*> variables = {table_.get()};
     for (const VariablePtr& slot : slots) variables.push_back(slot.get());
     std::vector<Var*> in_order = variables;
     // The order in which TensorFlow's kernels lock several: nobody waits in a circle.
@@ -66,6 +67,7 @@ class Table::Locked {
   const RowJournal::Arrays& arrays() const { return arrays_; }
 
  private:
+  VariablePtr table_;  // First: it goes when it is not locked any more.
   std::vector<std::unique_ptr<tensorflow::mutex_lock>> locks_;
   RowJournal::Arrays arrays_;
 };
@@ -186,7 +188,14 @@ absl::Status Table::Complete(int64_t change) {
   return ToAbsl(journal_.Complete(change));
 }
 
-Table::HeldGradient Table::SumOf(const GradientRows& rows, HeldRows held) {
+absl::Status Table::SumOf(const GradientRows& rows, HeldRows held, HeldGradient* result) {
+  // Rows that were exchanged have only the columns that are here.
+  const int64_t first_column = rows.columns == width_ ? 0 : rows.first_column;
+  if (rows.count > 0 && rows.columns < first_column + width_) {
+    return absl::InvalidArgumentError(absl::StrCat("the gradient of a sharded table has rows of ",
+                                                   rows.columns, " elements. Expected at least ",
+                                                   first_column + width_));
+  }
   HeldGradient sum;
   {
     tensorflow::mutex_lock lock(mutex_);
@@ -195,8 +204,6 @@ Table::HeldGradient Table::SumOf(const GradientRows& rows, HeldRows held) {
   sum.rows.clear();
   sum.values.clear();
   sum.values.reserve(rows.count * width_);
-  // Rows that were exchanged have only the columns that are here.
-  const int64_t first_column = rows.columns == width_ ? 0 : rows.first_column;
   IdPlaces places(rows.count);
   for (int64_t i = 0; i < rows.count; ++i) {
     if (rows.indices[i] % held.stride != held.offset) continue;
@@ -210,11 +217,13 @@ Table::HeldGradient Table::SumOf(const GradientRows& rows, HeldRows held) {
       for (int64_t column = 0; column < width_; ++column) values[column] += row[column];
     }
   }
-  return sum;
+  *result = std::move(sum);
+  return absl::OkStatus();
 }
 
 absl::Status Table::Apply(int64_t change, const GradientRows& rows, HeldRows held) {
-  HeldGradient gradient = SumOf(rows, held);
+  HeldGradient gradient;
+  TF_RETURN_IF_ERROR(SumOf(rows, held, &gradient));
   tensorflow::mutex_lock lock(mutex_);
   Locked locked;
   TF_RETURN_IF_ERROR(locked.Lock(variable_.GetNewRef(), slots_, rows_, width_));
@@ -226,7 +235,8 @@ absl::Status Table::Apply(int64_t change, const GradientRows& rows, HeldRows hel
 
 absl::Status Table::Sum(const Change& change, const GradientRows& rows, HeldRows held,
                         std::vector<double>* sums) {
-  HeldGradient gradient = SumOf(rows, held);
+  HeldGradient gradient;
+  TF_RETURN_IF_ERROR(SumOf(rows, held, &gradient));
   tensorflow::mutex_lock lock(mutex_);
   if (journal_.complete() < journal_.size()) {
     return absl::FailedPreconditionError("a table was summed while an update of it was in flight");

@@ -117,7 +117,7 @@ class Table {
   static absl::Status Make(const VariablePtr& variable, std::shared_ptr<Table>* table);
 
   // The sum of the rows of each index, in the order of the ranks.
-  HeldGradient SumOf(const GradientRows& rows, HeldRows held);
+  absl::Status SumOf(const GradientRows& rows, HeldRows held, HeldGradient* sum);
   // The number of a variable among this table's; a new slot gets the next one.
   int ArrayOf(const tensorflow::Var* variable) TF_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

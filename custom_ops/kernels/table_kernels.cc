@@ -101,7 +101,7 @@ class TableLookupOp : public OfTable<tensorflow::AsyncOpKernel> {
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     auto table = TableOf(context);
     if (table == nullptr) return done();
-    const Tensor& ids = context->input(1);
+    const Tensor ids = context->input(1);
     auto op = Cancellable::Start(context, std::move(done), looks_ahead_);
     table->WhenIdle(ids.flat<int32_t>().data(), ids.NumElements(),
                     [this, op, table](const Status& status) {
@@ -254,8 +254,15 @@ absl::Status ReadGradient(OpKernelContext* context, int64_t first_column, bool* 
   *has_gradient = gradients.size() > 0;
   if (!*has_gradient) return absl::OkStatus();
   const Tensor& values = gradients[0];
-  *rows = {values.flat<float>().data(), indices[0].flat<int64_t>().data(), indices[0].NumElements(),
-           values.dims() == 2 ? values.dim_size(1) : 0, first_column};
+  if (values.dims() != 2 || indices[0].dims() != 1 ||
+      values.dim_size(0) != indices[0].dim_size(0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the gradient of a sharded table must be a matrix, with an index for each row. "
+        "Received values of shape ",
+        values.shape().DebugString(), " and indices of shape ", indices[0].shape().DebugString()));
+  }
+  *rows = {values.flat<float>().data(), indices[0].flat<int64_t>().data(), values.dim_size(0),
+           values.dim_size(1), first_column};
   return absl::OkStatus();
 }
 
@@ -279,8 +286,11 @@ class ChangeTableOp : public OfTable<tensorflow::OpKernel> {
     int64_t number = 0;
     OP_REQUIRES_OK(context, table->Append(std::move(change), &number));
     if (!has_gradient) return;
-    OP_REQUIRES_OK(context, table->Apply(number, rows, place_.held));
-    OP_REQUIRES_OK(context, table->Complete(number));
+    absl::Status status = table->Apply(number, rows, place_.held);
+    if (status.ok()) status = table->Complete(number);
+    // Readers wait for what was noted: they go on without it.
+    if (!status.ok()) table->Fail(number, Status(StatusCode::kCancelled, "it was refused"));
+    OP_REQUIRES_OK(context, status);
     table->Finish(number, 0);
   }
 

@@ -1,7 +1,9 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,14 +18,13 @@
 #include "custom_ops/kernels/table.h"
 #include "custom_ops/kernels/ticket.h"
 #include "custom_ops/kernels/update_of_rows.h"
+#include "custom_ops/kernels/update_threads.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/device.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
-#include "tensorflow/core/platform/cpu_info.h"
-#include "tensorflow/core/platform/threadpool.h"
 
 namespace tfdear {
 namespace {
@@ -33,18 +34,11 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-// Threads of their own for updates: not those that move bytes, which must keep the line busy, and
-// not TensorFlow's, which may all be in the next forward pass. The first call must come from a
-// thread of ordinary priority, which they inherit: those that move bytes go before them. An idle
-// one sleeps at once: looking for work for a while would take processors from the next pass. As
-// many as a quarter of the processors: updates pass over memory, which few threads can fill.
-tensorflow::thread::ThreadPool* UpdateThreads() {
-  static const int number = std::clamp(tensorflow::port::MaxParallelism() / 4, 2, 8);
-  // The longest name that a thread can show, after the prefix that TensorFlow adds.
-  static auto* threads = new tensorflow::thread::ThreadPool(
-      tensorflow::Env::Default(), tensorflow::ThreadOptions(), "dear_updates", number,
-      /*low_latency_hint=*/false);
-  return threads;
+// A program passes over so many within some microseconds.
+constexpr int64_t kElementsOfShortProgram = 16 << 10;
+
+int64_t ElementsOf(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<int64_t>());
 }
 
 // The runs of one kernel that are under way.
@@ -134,11 +128,14 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     auto run = std::make_shared<ProgramRun>();
     run->program = program_.program();
     OP_REQUIRES_OK(context, program_.Operands(context, &run->variables, &run->scalars));
-    Defer(reduction, [run](const UpdatePtr& update, const Reduced& sum) {
-      const int64_t begin = EventRecord::NowMicros();
-      RecordEnd(*update, begin, run->Run(sum));
-      update->in_flight->End();
-    });
+    Defer(
+        reduction,
+        [run](const UpdatePtr& update, const Reduced& sum) {
+          const int64_t begin = EventRecord::NowMicros();
+          RecordEnd(*update, begin, run->Run(sum));
+          update->in_flight->End();
+        },
+        kElementsOfShortProgram);
   }
 
   // Defers an update of the rows of a table. It takes its place among the table's changes now, in
@@ -210,18 +207,26 @@ class DeferUpdateOp : public tensorflow::OpKernel {
     return UpdatePtr(new Update{in_flight_, writes_, reduction->number()});
   }
 
-  // `run` is called with the update and the sum, on a thread for updates.
+  // `run` is called with the update and the sum, on a thread for updates. `most_elements`: up to so
+  // many, the updates of a bucket run one after another: another thread would take longer to wake.
   template <typename RunUpdate>
-  void Defer(Reduction* reduction, RunUpdate run) {
+  void Defer(Reduction* reduction, RunUpdate run, int64_t most_elements = 0) {
     // The receiver owns all it needs: the step that called this op may long be over.
     const UpdatePtr update = Begin(reduction);
-    reduction->WhenReduced(index_, [update, run](const Status& status, const Reduced& sum) {
-      if (!status.ok()) return GiveUp(*update, status);
-      UpdateThreads()->Schedule([update, run, sum] {
-        InjectDelay(Engine::Get()->max_delay_ms());
-        run(update, sum);
-      });
-    });
+    reduction->WhenReduced(
+        index_, [update, run, most_elements](const Status& status, const Reduced& sum) {
+          if (!status.ok()) return GiveUp(*update, status);
+          auto call = [update, run, sum] {
+            InjectDelay(Engine::Get()->max_delay_ms());
+            run(update, sum);
+          };
+          const bool is_on_update_thread = UpdateThreads()->CurrentThreadId() >= 0;
+          if (is_on_update_thread && ElementsOf(sum.shape) <= most_elements) {
+            call();
+          } else {
+            UpdateThreads()->Schedule(std::move(call));
+          }
+        });
   }
 
   // There is no sum. An update of a step that was given up is not made, and nobody waits for it.

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace tfdear {
 
 absl::Status UpdateOfRows::Begin(std::shared_ptr<Table> table, Table::Change change,
@@ -18,6 +20,10 @@ void UpdateOfRows::Declare(const std::vector<std::vector<int32_t>>& parts) {
 
 absl::Status UpdateOfRows::Apply(int part, int parts, const Reduced& rows, bool* last) {
   if (!declaration_.ok()) return declaration_;
+  if (rows.shape.size() != 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rows of a table have two dimensions, not ", rows.shape.size()));
+  }
   const GradientRows gradient{static_cast<const float*>(rows.data), rows.indices, rows.shape[0],
                               rows.shape[1], place_.first_column};
   TF_RETURN_IF_ERROR(table_->Apply(change_, gradient, place_.held));

@@ -124,9 +124,10 @@ class GatheredIdsOp : public OfLookup<tensorflow::AsyncOpKernel> {
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     auto lookup = GetTicket<TableLookup>(context);
     if (lookup == nullptr) return done();
+    const int index = index_;
     auto op = Cancellable::Start(context, std::move(done), lookup->is_ahead());
     lookup->WhenIdsThere(
-        index_, [op](const Status& status, const GatheredIds& ids, const GatheredIds& needed) {
+        index, [op](const Status& status, const GatheredIds& ids, const GatheredIds& needed) {
           op->End([&](OpKernelContext* ended) {
             if (!status.ok()) return ended->SetStatus(ToAbsl(status));
             ended->set_output(0, VectorOf(ids.ids));
@@ -204,8 +205,9 @@ class ExchangedVectorsOp : public OfLookup<tensorflow::AsyncOpKernel> {
     auto lookup = GetTicket<TableLookup>(context);
     if (lookup == nullptr) return done();
     const auto type = context->expected_output_dtype(0);
+    const int index = index_;
     auto op = Cancellable::Start(context, std::move(done));
-    lookup->WhenVectorsThere(index_, [op, type](const Status& status, const Reduced& vectors) {
+    lookup->WhenVectorsThere(index, [op, type](const Status& status, const Reduced& vectors) {
       op->End([&](OpKernelContext* ended) {
         if (!status.ok()) return ended->SetStatus(ToAbsl(status));
         ended->set_output(0, ToTensors(vectors, type, /*sparse=*/false)[0]);

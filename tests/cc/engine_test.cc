@@ -23,7 +23,7 @@ const Status kLost(StatusCode::kUnavailable, "rank 1 was lost");
 
 std::array<std::unique_ptr<ProcessGroup>, kNumLanes> LonelyGroups() {
   std::array<std::unique_ptr<ProcessGroup>, kNumLanes> groups;
-  for (LaneKind kind : {LaneKind::kGradients, LaneKind::kControl}) {
+  for (LaneKind kind : {LaneKind::kGradients, LaneKind::kControl, LaneKind::kEmbeddings}) {
     std::unique_ptr<TcpBackend> backend;
     TFDEAR_EXPECT_OK(TcpBackend::Create(0, 1, kTestTimeout, Sockets(1), &backend));
     groups[static_cast<int>(kind)] =
@@ -228,6 +228,35 @@ TEST(Engine, AReductionThatIsClosedEarlyHoldsUpNothing) {
     EXPECT_EQ(contribute(half, 1), 0) << error;
     tfdear_reduction_close(half);
     EXPECT_EQ(Engine::Get()->failure().code(), StatusCode::kAborted);
+  });
+}
+
+TEST(Engine, AStepThatEndsBeforeItLooksAheadKeepsNobodyWaiting) {
+  InItsOwnProcess([] {
+    StartAlone();
+    Engine* const engine = Engine::Get();
+    const int64_t number = engine->CreateLookup();
+    LookupLayout::Table table;
+    table.columns = 2;
+    TFDEAR_EXPECT_OK(engine->AddLookupTable(number, table));
+    TFDEAR_EXPECT_OK(engine->LookAhead(number));
+    std::shared_ptr<TableLookup> lookup;
+    Lane* lane = nullptr;
+    TFDEAR_EXPECT_OK(engine->OpenLookup(number, &lookup, &lane));
+    const auto vectors = std::make_shared<std::vector<float>>(2, 3.0f);
+    lookup->WhenIdsThere(0, [&](const Status& status, const auto&, const auto&) {
+      TFDEAR_EXPECT_OK(status);
+      lookup->ContributeVectors(0, vectors->data(), sizeof(float), vectors);
+    });
+    lookup->ContributeIds(0, {1});
+    EXPECT_TRUE(Eventually([&] { return lookup->complete(); }));
+    Status told;
+    lookup->ahead()->WhenIdsThere(
+        0, [&](const Status& status, const auto&, const auto&) { told = status; });
+    TFDEAR_EXPECT_OK(told);
+    engine->GiveUp(lookup.get(), lane);
+    EXPECT_EQ(told.code(), StatusCode::kCancelled);
+    TFDEAR_EXPECT_OK(engine->failure());
   });
 }
 

@@ -197,6 +197,12 @@ Status MoveValues(CollectiveBackend* backend, const Signature& signature, uint64
 
 }  // namespace
 
+GatheredIds CopyOf(const IdsOfRanks& ids) {
+  int64_t count = 0;
+  for (int64_t of_rank : ids.counts) count += of_rank;
+  return {std::vector<int32_t>(ids.ids, ids.ids + count), ids.counts};
+}
+
 const int32_t* GatheredIds::Of(int rank) const {
   const int32_t* begin = ids.data();
   for (int before = 0; before < rank; ++before) begin += counts[before];

@@ -42,6 +42,8 @@ struct GatheredIds {
   std::pair<GatheredIds, GatheredIds> Split(const IdPlaces& set) const;
 };
 
+GatheredIds CopyOf(const IdsOfRanks& ids);
+
 // This rank's rows of the gradient of one table.
 struct PartitionedRows {
   const TablePartition* partition;

@@ -20,6 +20,9 @@ const std::string kArenaMark = " arena ";
 // Summed at once from all ranks: stays in the fastest cache.
 constexpr size_t kBlockBytes = 8 * 1024;
 
+// Of every rank's shard, summed and gathered before the next ones.
+constexpr size_t kSegmentsOfPart = 2;
+
 // The messages of a collective through the rings of a transport: all to one peer each, or all to
 // all peers. Sending copies; what is received is read where its sender put it.
 class RingChannel : public Channel {
@@ -162,8 +165,17 @@ Status SharedMemoryBackend::AllReduce(void* data, const Shards& shards, DataType
     RingChannel channel(transport_.get(), /*to_all=*/true);
     return direct_.AllReduce(&channel, bytes, ranges, type);
   }
-  TFDEAR_RETURN_IF_ERROR(ScatterSums(bytes, ranges, type));
-  return Gather(bytes, ranges);
+  // Part by part: the second half finds in a cache what the first one left there.
+  const size_t part_bytes = kSegmentsOfPart * segment_bytes_;
+  size_t parts = 0;
+  for (const Range& range : ranges) parts = std::max(parts, SegmentsOf(range, part_bytes));
+  for (size_t i = 0; i < parts; ++i) {
+    Shards part;
+    for (const Range& range : ranges) part.push_back(SegmentOf(range, i, part_bytes));
+    TFDEAR_RETURN_IF_ERROR(ScatterSums(bytes, part, type));
+    TFDEAR_RETURN_IF_ERROR(Gather(bytes, part));
+  }
+  return Status();
 }
 
 Status SharedMemoryBackend::Reduce(void* data, size_t count, DataType type, int root,

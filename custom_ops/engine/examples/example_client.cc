@@ -6,11 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "custom_ops/engine/base/communication_threads.h"
 #include "custom_ops/engine/base/errors.h"
-#include "custom_ops/engine/base/signal_mask.h"
+#include "custom_ops/engine/base/helper_thread.h"
 #include "custom_ops/engine/examples/crc32c.h"
 
 namespace tfdear {
@@ -47,14 +48,14 @@ ExampleClient::~ExampleClient() {
   }
 }
 
-void ExampleClient::Ask(int64_t example) {
+Status ExampleClient::Ask(int64_t example) {
   MutexLock lock(mutex_);
+  if (!thread_.joinable()) {
+    TFDEAR_RETURN_IF_ERROR(StartHelperThread([this] { Run(); }, &thread_));
+  }
   wanted_.push_back(static_cast<uint64_t>(example));
   eventfd_write(wake_, 1);
-  if (!thread_.joinable()) {
-    const ScopedHelperThreadSignals signals;
-    thread_ = std::thread([this] { Run(); });
-  }
+  return Status();
 }
 
 void ExampleClient::Run() {
@@ -119,7 +120,11 @@ Status ExampleClient::Exchange() {
                     TextOf("it has sent nothing for ", options_.timeout.count() / 1000, " s"));
     }
     if (has_more || (ready > 0 && events[1].revents != 0)) {
-      TFDEAR_RETURN_IF_ERROR(ReceiveAnswer());
+      try {
+        TFDEAR_RETURN_IF_ERROR(ReceiveAnswer());
+      } catch (const std::bad_alloc&) {
+        return Status(StatusCode::kResourceExhausted, "this rank has no memory left for it");
+      }
     }
   }
 }

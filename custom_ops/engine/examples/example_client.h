@@ -50,7 +50,8 @@ class ExampleClient {
   // Answers that have not come do not come any more.
   ~ExampleClient();
 
-  void Ask(int64_t example) TFDEAR_EXCLUDES(mutex_);
+  // An error: it is not asked for.
+  Status Ask(int64_t example) TFDEAR_EXCLUDES(mutex_);
   int64_t received_bytes() const { return received_bytes_; }
 
  private:

@@ -9,7 +9,7 @@
 
 #include "custom_ops/engine/base/communication_threads.h"
 #include "custom_ops/engine/base/errors.h"
-#include "custom_ops/engine/base/signal_mask.h"
+#include "custom_ops/engine/base/helper_thread.h"
 #include "custom_ops/engine/examples/crc32c.h"
 
 namespace tfdear {
@@ -26,16 +26,18 @@ Status ExampleServer::Start(const Options& options, Source source,
   std::unique_ptr<ExampleServer> server(new ExampleServer(options, std::move(source)));
   server->stop_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (server->stop_ < 0) return Unavailable("there are no more file descriptors");
-  const ScopedHelperThreadSignals signals;
   for (ExampleSocket& socket : sockets) {
-    server->threads_.emplace_back([started = server.get(), own = std::move(socket)]() mutable {
+    auto serve = [started = server.get(), own = std::move(socket)]() mutable {
       RegisterCommunicationThread();
       const StatusCode end = started->Serve(&own).code();
       if (end == StatusCode::kInvalidArgument || end == StatusCode::kInternal) {
         ++started->counts_.refused;
       }
       own = ExampleSocket();  // Closed now.
-    });
+    };
+    std::thread thread;
+    TFDEAR_RETURN_IF_ERROR(StartHelperThread(std::move(serve), &thread));
+    server->threads_.push_back(std::move(thread));
   }
   *result = std::move(server);
   return Status();

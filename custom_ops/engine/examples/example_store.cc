@@ -158,8 +158,10 @@ std::vector<int64_t> ExampleStore::Next(size_t most, size_t most_in_order) {
         example = urgent_.front();
         urgent_.pop_front();
         // It may have come, or not be wanted any more.
+        if (wanted_.count(example) == 0 || InHandLocked(example)) continue;
         Record record;
-        if (wanted_.count(example) == 0 || InHandLocked(example) || Find(example, &record)) {
+        if (Find(example, &record)) {
+          there_.notify_all();  // Another rank of the node brought it, who told nobody here.
           continue;
         }
       } else {
@@ -192,6 +194,7 @@ void ExampleStore::Put(int64_t example, size_t bytes, const std::function<void(c
     active_ = Clock::now();
     ++progress_.prepared;
     progress_.prepared_bytes += bytes;
+    failed_.erase(example);
     Record record;
     if (own_->Has(example) && !Find(example, &record)) {
       place = own_->Allocate(bytes);
@@ -211,7 +214,6 @@ void ExampleStore::Put(int64_t example, size_t bytes, const std::function<void(c
     --writing_;
     preparing_.erase(example);
     wanted_.erase(example);  // Whoever wants it finds it.
-    failed_.erase(example);
     progress_.held_bytes += bytes;
     there_.notify_all();
   }
@@ -224,8 +226,7 @@ void ExampleStore::Fail(int64_t example, const Status& status) {
     active_ = Clock::now();
     if (own_->Has(example)) {
       own_->Fail(example);
-      failed_.insert(example);
-      if (first_failure_.ok()) first_failure_ = status;
+      failed_[example] = status;
       there_.notify_all();
     }
     HandOutLocked(example, {status, nullptr});
@@ -249,8 +250,9 @@ void ExampleStore::FetchLocked(int64_t example) {
   ExampleClient* const client = ClientOf(example);
   if (client == nullptr) return DemandLocked(example);
   if (InHandLocked(example)) return;
+  const Status status = client->Ask(example);
+  if (!status.ok()) return HandOutLocked(example, {status, nullptr});
   asked_.insert(example);
-  client->Ask(example);
 }
 
 void ExampleStore::Receive(const ExampleClient::Answer& answer) {
@@ -265,6 +267,7 @@ void ExampleStore::Receive(const ExampleClient::Answer& answer) {
     HandOutLocked(answer.example, {answer.status, answer.bytes});
   } else if (wanted_.count(answer.example) > 0) {
     DemandLocked(answer.example);
+    there_.notify_all();  // Now it is this rank's to prepare: whoever waits has a deadline again.
   }
 }
 
@@ -322,14 +325,13 @@ Status ExampleStore::Take(int64_t example, const std::function<bool()>& cancelle
   const auto begin = Clock::now();
   Status status;
   bool comes = false;
-  if (const Peer* const peer = PeerOf(example)) {
-    status = AwaitPeer(*peer, example, cancelled, &comes);
-  }
+  const Peer* const peer = PeerOf(example);
+  if (peer != nullptr) status = AwaitPeer(*peer, example, cancelled, &comes);
   {
     MutexLock lock(mutex_);
     ++progress_.misses;
-    // What no other rank of the node brings is prepared here, or asked for.
-    if (status.ok() && !comes) FetchLocked(example);
+    // What another rank of the node does not bring is prepared here; all else Want() saw to.
+    if (status.ok() && !comes && peer != nullptr) DemandLocked(example);
     while (status.ok() && !Find(example, record)) {
       const auto found = made_.find(example);
       if (found != made_.end()) {
@@ -365,7 +367,7 @@ Status ExampleStore::AwaitFilled(std::chrono::milliseconds time, bool* filled) {
   while (true) {
     const int64_t done = own_->held() + static_cast<int64_t>(failed_.size());
     *filled = (own_->full() && writing_ == 0) || done == own_->end() - own_->begin();
-    if (*filled) return failed_.empty() ? Status() : first_failure_;
+    if (*filled) return failed_.empty() ? Status() : failed_.begin()->second;
     if (!closed_.ok()) return closed_;
     if (Clock::now() > active_ + options_.timeout) return StandsStill("an example", active_);
     if (Clock::now() >= deadline) return Status();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -135,7 +136,7 @@ class ExampleStore {
   }
 
   // Waits for so long until all examples that this rank owns are there, do not fit, or failed.
-  // `filled`: whether that is so. An error: that of the first which failed, or of Close(), or that
+  // `filled`: whether that is so. An error: that of one which failed, or of Close(), or that
   // none has come for the timeout.
   Status AwaitFilled(std::chrono::milliseconds time, bool* filled) TFDEAR_EXCLUDES(mutex_);
 
@@ -228,9 +229,8 @@ class ExampleStore {
   std::deque<int64_t> urgent_ TFDEAR_GUARDED_BY(mutex_);
   std::unordered_map<int64_t, Made> made_ TFDEAR_GUARDED_BY(mutex_);
   ExampleCourse course_ TFDEAR_GUARDED_BY(mutex_);  // What is prepared next.
-  // Own examples that failed so far and have not come since, and why the first one did.
-  std::unordered_set<int64_t> failed_ TFDEAR_GUARDED_BY(mutex_);
-  Status first_failure_ TFDEAR_GUARDED_BY(mutex_);
+  // Own examples that failed so far and have not come since, and why.
+  std::map<int64_t, Status> failed_ TFDEAR_GUARDED_BY(mutex_);
   std::unordered_set<int64_t> skipped_ TFDEAR_GUARDED_BY(mutex_);
   Progress progress_ TFDEAR_GUARDED_BY(mutex_);
 

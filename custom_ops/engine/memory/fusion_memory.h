@@ -49,6 +49,10 @@ class FusionMemory {
   }
   // This rank no longer reads what another one lent it; once per loan.
   virtual void GiveBack(char* data) { (void)data; }
+
+ protected:
+  // The values of Write(), of which there are some, with a weight that is not 0.
+  virtual void Copy(DataType type, char* target, const void* values, double weight, size_t count);
 };
 
 }  // namespace tfdear

@@ -1,9 +1,16 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/memory/shared_memory_arena.h"
 
+#include <algorithm>
 #include <atomic>
 
+#include "custom_ops/engine/base/sum.h"
+#include "custom_ops/engine/memory/streaming_copy.h"
+
 namespace tfdear {
+
+// Of values that are scaled on their way: stays in the fastest cache.
+constexpr size_t kBlockBytes = 8 * 1024;
 
 // Before the bytes of a block; fresh memory is zeros.
 struct alignas(kSlotAlignment) SharedMemoryArena::Head {
@@ -67,6 +74,19 @@ void SharedMemoryArena::Free(char* data, size_t bytes) {
   segments_[rank_]->Release(offset, block);
   MutexLock lock(mutex_);
   free_.emplace(block, offset);
+}
+
+void SharedMemoryArena::Copy(DataType type, char* target, const void* values, double weight,
+                             size_t count) {
+  const char* const source = static_cast<const char*>(values);
+  const size_t bytes = count * SizeOf(type);
+  if (weight == 1) return StreamingCopy(target, source, bytes);
+  alignas(kSlotAlignment) char block[kBlockBytes];
+  for (size_t begin = 0; begin < bytes; begin += kBlockBytes) {
+    const size_t scaled = std::min(kBlockBytes, bytes - begin);
+    CopyScaled(type, block, source + begin, weight, scaled / SizeOf(type));
+    StreamingCopy(target + begin, block, scaled);
+  }
 }
 
 bool SharedMemoryArena::Lent(const char* data) const {

@@ -47,6 +47,10 @@ class SharedMemoryArena : public FusionMemory {
   // The block of a rank, as mapped here; null where no block of so many bytes can be.
   char* At(int rank, uint64_t offset, size_t bytes) const;
 
+ protected:
+  // Others read it next.
+  void Copy(DataType type, char* target, const void* values, double weight, size_t count) override;
+
  private:
   struct Head;
   // Blocks are whole pages, of which no system has larger ones.

@@ -4,10 +4,10 @@
 
 #include <exception>
 #include <new>
-#include <system_error>
 #include <utility>
 
 #include "custom_ops/engine/base/communication_threads.h"
+#include "custom_ops/engine/base/helper_thread.h"
 #include "custom_ops/engine/base/keep_denormals.h"
 #include "custom_ops/engine/base/signal_mask.h"
 
@@ -141,13 +141,15 @@ void ProcessGroup::Loop() {
       status = RunEntry(*entry);
       auto completion = status.ok() ? backend_->Completion() : nullptr;
       lock.Lock();
-      if (completion != nullptr) {
+      if (completion != nullptr && HasCompletionThread()) {
         entry->completion = std::move(completion);
-        if (!completion_thread_.joinable()) {
-          completion_thread_ = std::thread(&ProcessGroup::CompletionLoop, this);
-        }
         changed_.notify_all();
         continue;
+      }
+      if (completion != nullptr) {
+        lock.Unlock();
+        status = CauseOf(completion->Wait());
+        lock.Lock();
       }
       started_.pop_back();
       if (status.ok()) ++finished_;
@@ -158,6 +160,11 @@ void ProcessGroup::Loop() {
     entry.reset();
     lock.Lock();
   }
+}
+
+bool ProcessGroup::HasCompletionThread() {
+  if (completion_thread_.joinable()) return true;
+  return StartHelperThread([this] { CompletionLoop(); }, &completion_thread_).ok();
 }
 
 // Apart from the thread that starts collectives: that one may wait for work of another group, which
@@ -186,13 +193,7 @@ void ProcessGroup::CompletionLoop() {
 
 bool ProcessGroup::HasPreparationThread() {
   if (preparation_thread_.joinable()) return true;
-  const ScopedHelperThreadSignals signals;
-  try {
-    preparation_thread_ = std::thread(&ProcessGroup::PreparationLoop, this);
-  } catch (const std::system_error&) {
-    return false;
-  }
-  return true;
+  return StartHelperThread([this] { PreparationLoop(); }, &preparation_thread_).ok();
 }
 
 // In the order of the queue: a preparation waits only for others before it, and for what its

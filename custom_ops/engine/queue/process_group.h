@@ -126,8 +126,9 @@ class ProcessGroup {
   void Loop();
   void CompletionLoop();
   void PreparationLoop();
-  // Starts it, if there is none yet. False: the system has no thread left.
+  // Start one, if there is none yet. False: the system has no thread left.
   bool HasPreparationThread() TFDEAR_REQUIRES(mutex_);
+  bool HasCompletionThread() TFDEAR_REQUIRES(mutex_);
   Status RunEntry(const Entry& entry);
   // Calls something of the entry; exceptions become errors.
   Status Guarded(const Entry& entry, const std::function<Status()>& call);

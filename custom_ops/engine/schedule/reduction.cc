@@ -179,7 +179,14 @@ void Reduction::Finish(int bucket_index, const Status& status) {
       slices.push_back(status.ok() ? SliceOf(tensor, bucket) : Reduced());
     }
   }
-  for (size_t i = 0; i < receivers.size(); ++i) receivers[i].second(status, slices[i]);
+  auto call = [status, receivers = std::move(receivers), slices = std::move(slices)] {
+    for (size_t i = 0; i < receivers.size(); ++i) receivers[i].second(status, slices[i]);
+  };
+  if (status.ok() && hand_over_ != nullptr) {
+    hand_over_(std::move(call));
+  } else {
+    call();  // After a failure there may be nobody left who takes it.
+  }
 }
 
 void Reduction::Fail(const Status& cause) {

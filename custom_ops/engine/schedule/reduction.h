@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "custom_ops/engine/base/signature.h"
@@ -67,6 +68,11 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   // What the norms of a tensor are taken of, which wants them by its TensorSpec. Its bucket is not
   // spread before. Elements and type must be those of the tensor.
   Status AddLayer(int tensor, LayerOperands operands);
+  // Who calls the receivers of a bucket, with one call for all of them; without it the thread that
+  // brought the sums does, which has more to bring. Set before there is a receiver.
+  void set_hand_over(std::function<void(std::function<void()>)> hand_over) {
+    hand_over_ = std::move(hand_over);
+  }
   // Calls the receiver once the sum is there (at once if it is).
   void WhenReduced(int tensor, Receiver receiver);
 
@@ -136,6 +142,7 @@ class Reduction : public Ticket, public std::enable_shared_from_this<Reduction> 
   // Of the memory that the group wants; or null.
   const std::shared_ptr<FusionBufferPool> group_pool_;
   const std::shared_ptr<TableRows> tables_;
+  std::function<void(std::function<void()>)> hand_over_;
   RightOfWay* const right_of_way_;  // Hears when steps are under way; or null.
   std::atomic<size_t> steps_ended_{0};
 

@@ -2,6 +2,7 @@
 #include "custom_ops/engine/schedule/table_lookup.h"
 
 #include <algorithm>
+#include <numeric>
 #include <tuple>
 
 #include "custom_ops/engine/base/injected_delay.h"
@@ -20,6 +21,7 @@ TableLookup::TableLookup(std::shared_ptr<const LookupLayout> layout,
       vectors_(static_cast<int>(layout_->tables.size())),
       missing_ids_(vectors_),
       missing_vectors_(vectors_),
+      runs_(layout_->tables.size(), TableRuns::Order::kForward),
       tables_(layout_->tables.size()) {
   for (const LookupLayout::Table& table : layout_->tables) missing_ids_ += table.pooled_bytes > 0;
 }
@@ -63,23 +65,6 @@ void TableLookup::ContributeNoIds(int table) {
   ContributeIds(table, {});
 }
 
-void TableLookup::ContributeVectors(int table, const void* held, size_t element_bytes,
-                                    std::shared_ptr<const void> owner, int64_t version) {
-  {
-    MutexLock lock(mutex_);
-    OfTable& of_table = tables_[table];
-    of_table.looked_up.partition = layout_->tables[table].partition;
-    of_table.looked_up.columns = layout_->tables[table].columns;
-    of_table.looked_up.ids = of_table.needed.View();
-    if (of_table.all_bags != nullptr) of_table.looked_up.bags = of_table.all_bags->counts;
-    of_table.looked_up.held = held;
-    of_table.looked_up.element_bytes = element_bytes;
-    of_table.owner = std::move(owner);
-    of_table.version = version;
-  }
-  if (missing_vectors_.fetch_sub(1) == 1) lane_->Advance();
-}
-
 IdsOfRanks TableLookup::IdsThere(int table) {
   MutexLock lock(mutex_);
   return tables_[table].all.View();
@@ -96,12 +81,19 @@ int64_t TableLookup::ExpectedVersion(int table) {
   return expected_->tables_[table].version;
 }
 
-std::string TableLookup::Describe(const char* phase) const {
+TableLookup::Tables TableLookup::AllTables() const {
+  Tables all(layout_->tables.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  return all;
+}
+
+std::string TableLookup::Describe(const char* phase, const Tables& tables) const {
   std::string text = phase;
   if (is_ahead_) text += " ahead";
   const char* before = " of ";
-  for (const LookupLayout::Table& table : layout_->tables) {
-    text += before + table.name + " " + table.partition.Describe();
+  for (size_t table : tables) {
+    const LookupLayout::Table& described = layout_->tables[table];
+    text += before + described.name + " " + described.partition.Describe();
     before = ", ";
   }
   return WithTicket(text, number());
@@ -116,34 +108,29 @@ bool TableLookup::Issue(ProcessGroup* group, Reactions* reactions) {
       ids_phase_.issued = gather = true;
     }
   }
-  const auto self = shared_from_this();
-  if (gather) {
-    const auto signature = std::make_shared<const Signature>(Describe("embedding_ids"));
-    auto work =
-        group->Run(signature, [self, signature](CollectiveBackend* backend, uint64_t sequence) {
-          InjectDelay(self->max_delay_ms_);
-          return self->Gather(backend, *signature, sequence);
-        });
-    reactions->push_back(
-        [self, work] { work->OnDone([self](const Status& status) { self->FinishIds(status); }); });
-  }
+  if (gather) IssueIds(group, reactions);
   if (vectors_ == 0) return true;
-  if (missing_vectors_.load() > 0) return false;
-  {
-    // All ranks have agreed on that.
-    MutexLock lock(mutex_);
-    if (agreed_ == kNoIds) return true;
+  while (true) {
+    Tables next;
+    {
+      MutexLock lock(mutex_);
+      next = NextRun();
+      if (next.empty()) return runs_.done();
+    }
+    IssueVectors(group, std::move(next), reactions);
   }
-  const auto signature = std::make_shared<const Signature>(Describe("embedding_vectors"));
+}
+
+void TableLookup::IssueIds(ProcessGroup* group, Reactions* reactions) {
+  const auto self = shared_from_this();
+  const auto signature = std::make_shared<const Signature>(Describe("embedding_ids", AllTables()));
   auto work =
       group->Run(signature, [self, signature](CollectiveBackend* backend, uint64_t sequence) {
         InjectDelay(self->max_delay_ms_);
-        return self->Exchange(backend, *signature, sequence);
+        return self->Gather(backend, *signature, sequence);
       });
-  reactions->push_back([self, work] {
-    work->OnDone([self](const Status& status) { self->FinishVectors(status); });
-  });
-  return true;
+  reactions->push_back(
+      [self, work] { work->OnDone([self](const Status& status) { self->FinishIds(status); }); });
 }
 
 TableLookup::Known TableLookup::KnownBefore() {
@@ -242,65 +229,8 @@ Status TableLookup::Gather(CollectiveBackend* backend, const Signature& signatur
                 EventRecord::NowMicros()});
   MutexLock lock(mutex_);
   SetNeeded();
+  SetRuns();
   return Status();
-}
-
-Status TableLookup::Exchange(CollectiveBackend* backend, const Signature& signature,
-                             uint64_t sequence) {
-  if (is_ahead_ && right_of_way_ != nullptr) right_of_way_->WaitForDense();
-  const int64_t begin = EventRecord::NowMicros();
-  std::vector<LookedUp> exchanged;
-  std::vector<std::shared_ptr<FusionBuffer>> vectors;
-  int64_t bytes = 0;
-  {
-    MutexLock lock(mutex_);
-    for (size_t t = 0; t < tables_.size(); ++t) {
-      if (is_ahead_ && !layout_->tables[t].early) continue;
-      exchanged.push_back(tables_[t].looked_up);
-      LookedUp& table = exchanged.back();
-      const size_t size = static_cast<size_t>(table.counts()[backend->rank()]) * table.columns *
-                          table.element_bytes;
-      vectors.emplace_back();
-      TFDEAR_RETURN_IF_ERROR(pool_->Take(size, &vectors.back()));
-      table.result = vectors.back()->data();
-      bytes += static_cast<int64_t>(size);
-    }
-  }
-  TFDEAR_RETURN_IF_ERROR(ExchangeVectors(
-      backend, signature, sequence, exchanged, pool_.get(),
-      RightOfWay::Around(is_ahead_ ? nullptr : right_of_way_, backend, signature, sequence)));
-  events_->Add(
-      {EventKind::kEmbeddingVectors, number(), is_ahead_, bytes, begin, EventRecord::NowMicros()});
-  MutexLock lock(mutex_);
-  size_t next = 0;
-  for (size_t t = 0; t < tables_.size(); ++t) {
-    const LookupLayout::Table& table = layout_->tables[t];
-    if (is_ahead_ && !table.early) continue;
-    tables_[t].vectors = std::move(vectors[next++]);
-    if (table.counts != nullptr) {
-      auto& count = is_ahead_ ? table.counts->early_vectors : table.counts->late_vectors;
-      count += tables_[t].looked_up.counts()[rank_];
-      auto& sent = is_ahead_ ? table.counts->early_vector_bytes : table.counts->late_vector_bytes;
-      sent += static_cast<int64_t>(SentBytes(tables_[t].looked_up, rank_));
-      if (agreed_ > kNothing) ++table.counts->foreseen_steps;
-    }
-    tables_[t].owner = nullptr;
-    if (!is_ahead_ && agreed_ == kIdsAndVectors && layout_->tables[t].early) {
-      TFDEAR_RETURN_IF_ERROR(AddEarlyVectors(static_cast<int>(t)));
-    }
-  }
-  expected_ = nullptr;
-  return Status();
-}
-
-Reduced TableLookup::Slice(int table) const {
-  Reduced reduced;
-  reduced.owner = tables_[table].vectors;
-  reduced.data = tables_[table].vectors->data();
-  const GatheredBags* const bags = tables_[table].all_bags.get();
-  reduced.shape = {(bags == nullptr ? tables_[table].all.counts : bags->counts)[rank_],
-                   layout_->tables[table].columns};
-  return reduced;
 }
 
 void TableLookup::WhenIdsThere(int table, IdsReceiver receiver) {
@@ -319,21 +249,6 @@ void TableLookup::WhenIdsThere(int table, IdsReceiver receiver) {
     }
   }
   receiver(status, all, needed);
-}
-
-void TableLookup::WhenVectorsThere(int table, Receiver receiver) {
-  Status status;
-  Reduced vectors;
-  {
-    MutexLock lock(mutex_);
-    if (!vectors_phase_.done) {
-      vectors_phase_.receivers.emplace_back(table, std::move(receiver));
-      return;
-    }
-    status = vectors_phase_.status;
-    if (status.ok()) vectors = Slice(table);
-  }
-  receiver(status, vectors);
 }
 
 void TableLookup::FinishIds(const Status& status) {
@@ -356,25 +271,12 @@ void TableLookup::FinishIds(const Status& status) {
   }
   for (const auto& [variable, ids] : wanted) right_of_way_->RowsWanted(variable, ids);
   for (auto& [table, receiver] : receivers) WhenIdsThere(table, std::move(receiver));
-  if (!status.ok()) FinishVectors(status);
-}
-
-void TableLookup::FinishVectors(const Status& status) {
-  std::vector<std::pair<int, Receiver>> receivers;
-  {
-    MutexLock lock(mutex_);
-    if (vectors_phase_.done) return;
-    vectors_phase_.done = true;
-    vectors_phase_.status = status;
-    receivers.swap(vectors_phase_.receivers);
-  }
-  if (status.ok() && !is_ahead_ && right_of_way_ != nullptr) right_of_way_->LookupArrived(number());
-  for (auto& [table, receiver] : receivers) WhenVectorsThere(table, std::move(receiver));
+  if (!status.ok()) FinishVectors(AllTables(), status);
 }
 
 void TableLookup::Fail(const Status& cause) {
   FinishIds(cause);
-  FinishVectors(cause);
+  FinishVectors(AllTables(), cause);
   if (ahead_ != nullptr) ahead_->Fail(cause);
 }
 

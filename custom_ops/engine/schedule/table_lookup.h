@@ -17,6 +17,7 @@
 #include "custom_ops/engine/record/table_counts.h"
 #include "custom_ops/engine/schedule/reduced.h"
 #include "custom_ops/engine/schedule/right_of_way.h"
+#include "custom_ops/engine/schedule/table_runs.h"
 
 namespace tfdear {
 
@@ -38,8 +39,8 @@ struct LookupLayout {
 };
 
 // One execution of it. First the ids of all ranks are gathered, of all tables at once; then every
-// rank gives what it holds of their vectors, and gets whole ones of its own ids, again of all
-// tables at once. Thread safe.
+// rank gives what it holds of their vectors, and gets whole ones of its own ids, of small tables
+// at once and of large ones in turn (`table_runs.h`). Thread safe.
 //
 // [Note: looking ahead]
 // A step that knows the next one's batch has a second ticket, of the same kind, which comes behind
@@ -103,7 +104,7 @@ class TableLookup : public Ticket, public std::enable_shared_from_this<TableLook
   void WhenVectorsThere(int table, Receiver receiver);
 
   bool Issue(ProcessGroup* group, Reactions* reactions) override;
-  // Also between its two collectives: where ids are refused, as all ranks see the same ids, all
+  // Also between ids and vectors: where ids are refused, as all ranks see the same ids, all
   // give up. If only this one does, the others find it in another collective.
   bool Untouched() const override {
     return !touched_.load() || (ids_there_.load() && missing_vectors_.load() == vectors_);
@@ -116,13 +117,12 @@ class TableLookup : public Ticket, public std::enable_shared_from_this<TableLook
   // How much of what was expected holds; the ranks agree on the least.
   enum Known : int64_t { kNoIds = -1, kNothing = 0, kIds = 1, kIdsAndVectors = 2 };
 
-  // A collective for all tables: what it waits for, and who waits for it.
-  template <typename Waiting>
-  struct Phase {
+  // The collective that gathers the ids of all tables, and who waits for it.
+  struct IdsPhase {
     bool issued = false;  // Guarded by the lane's mutex.
     bool done = false;
     Status status;
-    std::vector<std::pair<int, Waiting>> receivers;
+    std::vector<std::pair<int, IdsReceiver>> receivers;
   };
 
   // What there is of one table.
@@ -139,7 +139,12 @@ class TableLookup : public Ticket, public std::enable_shared_from_this<TableLook
     std::shared_ptr<const void> owner;
     std::shared_ptr<FusionBuffer> vectors;
     int64_t version = -1;
+    // Whether the vectors are there, or will not come, and who waits for that.
+    bool done = false;
+    Status status;
+    std::vector<Receiver> receivers;
   };
+  using Tables = std::vector<size_t>;
 
   Known KnownBefore() TFDEAR_REQUIRES(mutex_);
   Status Gather(CollectiveBackend* backend, const Signature& signature, uint64_t sequence);
@@ -150,12 +155,22 @@ class TableLookup : public Ticket, public std::enable_shared_from_this<TableLook
   Status GatherAllBags(CollectiveBackend* backend, const Signature& signature, uint64_t sequence,
                        const std::vector<int64_t>& announced, int64_t* sent);
   void SetNeeded() TFDEAR_REQUIRES(mutex_);
-  Status Exchange(CollectiveBackend* backend, const Signature& signature, uint64_t sequence);
+  // Whether vectors of a table are exchanged: of one that looks ahead, early ones.
+  bool Exchanges(size_t table) const { return !is_ahead_ || layout_->tables[table].early; }
+  // Says what there is to exchange, once ids are there.
+  void SetRuns() TFDEAR_REQUIRES(mutex_);
+  // The tables of the next exchange; none: it cannot begin yet, or all have begun.
+  Tables NextRun() TFDEAR_REQUIRES(mutex_);
+  void IssueIds(ProcessGroup* group, Reactions* reactions);
+  void IssueVectors(ProcessGroup* group, Tables tables, Reactions* reactions);
+  Status Exchange(const Tables& tables, CollectiveBackend* backend, const Signature& signature,
+                  uint64_t sequence);
   // Puts the vectors of a table that came early among those that came now.
   Status AddEarlyVectors(int table) TFDEAR_REQUIRES(mutex_);
   void FinishIds(const Status& status);
-  void FinishVectors(const Status& status);
-  std::string Describe(const char* phase) const;
+  void FinishVectors(const Tables& tables, const Status& status);
+  Tables AllTables() const;
+  std::string Describe(const char* phase, const Tables& tables) const;
   Reduced Slice(int table) const TFDEAR_REQUIRES(mutex_);
 
   const std::shared_ptr<const LookupLayout> layout_;
@@ -176,8 +191,8 @@ class TableLookup : public Ticket, public std::enable_shared_from_this<TableLook
   std::atomic<int> missing_vectors_;
 
   Mutex mutex_;
-  Phase<IdsReceiver> ids_phase_ TFDEAR_GUARDED_BY(mutex_);
-  Phase<Receiver> vectors_phase_ TFDEAR_GUARDED_BY(mutex_);
+  IdsPhase ids_phase_ TFDEAR_GUARDED_BY(mutex_);
+  TableRuns runs_ TFDEAR_GUARDED_BY(mutex_);
   std::vector<OfTable> tables_ TFDEAR_GUARDED_BY(mutex_);
   Known agreed_ TFDEAR_GUARDED_BY(mutex_) = kNothing;
   int rank_ TFDEAR_GUARDED_BY(mutex_) = 0;

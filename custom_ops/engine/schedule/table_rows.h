@@ -17,11 +17,13 @@
 #include "custom_ops/engine/schedule/reduced.h"
 #include "custom_ops/engine/schedule/right_of_way.h"
 #include "custom_ops/engine/schedule/table_lookup.h"
+#include "custom_ops/engine/schedule/table_runs.h"
 
 namespace tfdear {
 
 // The rows of one step's gradients of partitioned tables, on their way to the ranks that hold them.
-// All tables travel together. Thread safe.
+// Small tables travel together, large ones in turn, those of the last layers first
+// (`table_runs.h`). Thread safe.
 //
 // [Note: prior and delayed rows]
 // Where the step looks ahead (`table_lookup.h`) rows travel in two parts: prior rows are those of
@@ -47,6 +49,8 @@ class TableRows : public std::enable_shared_from_this<TableRows> {
     // If they are those of the ids of one table in a lookup, in their order, on all ranks: which.
     std::shared_ptr<TableLookup> lookup;
     int table_of_lookup = 0;
+
+    size_t RowBytes(DataType type) const;
   };
   // Who gets what this rank holds of a table's rows. After an error nothing else comes.
   struct PartReceiver {
@@ -106,17 +110,26 @@ class TableRows : public std::enable_shared_from_this<TableRows> {
   }
   bool Untouched() const { return !touched_.load(); }
   bool Issue(Part part, int64_t number, ProcessGroup* group, Ticket::Reactions* reactions);
-  void Arrived();
+  // A table's rows are there, and the ids that say which of them are in which part.
+  void Arrived(int table);
   // Splits a table's rows, the ids of this step and the next being there.
   void Split(int table, TableLookup* lookup, int table_of_lookup);
-  std::string Describe(Part part, int64_t number) TFDEAR_REQUIRES(mutex_);
+  using Tables = std::vector<size_t>;
+  // Those that have delayed rows.
+  Tables SplitTables() const TFDEAR_REQUIRES(mutex_);
+  bool IssuePrior(int64_t number, ProcessGroup* group, Ticket::Reactions* reactions);
+  bool IssueDelayed(int64_t number, ProcessGroup* group, Ticket::Reactions* reactions);
+  void Run(Part part, Tables tables, int64_t number, RightOfWay::Held held, ProcessGroup* group,
+           Ticket::Reactions* reactions);
+  std::string Describe(Part part, const Tables& tables, int64_t number) TFDEAR_REQUIRES(mutex_);
   RightOfWay::Held ToHoldBack() TFDEAR_REQUIRES(mutex_);
-  bool AnySplit() const TFDEAR_REQUIRES(mutex_);
+  // The ids of all ranks in one part, where they are known.
+  IdsOfRanks KnownIds(size_t table, Part part) TFDEAR_REQUIRES(mutex_);
   // This rank's rows of one part, and those ids of all ranks.
-  Status TakePart(int table, Part part, Rows* rows, GatheredIds* known) TFDEAR_REQUIRES(mutex_);
-  Status Exchange(Part part, int64_t number, CollectiveBackend* backend, const Signature& signature,
-                  uint64_t sequence);
-  void Finish(Part part, const Status& status);
+  Status TakePart(size_t table, Part part, Rows* rows, GatheredIds* known) TFDEAR_REQUIRES(mutex_);
+  Status Exchange(Part part, const Tables& tables, int64_t number, CollectiveBackend* backend,
+                  const Signature& signature, uint64_t sequence);
+  void Finish(Part part, const Tables& tables, const Status& status);
   // What hands a part of a table out.
   using Call = std::function<void()>;
   std::vector<Call> CallsOf(int table, Part part, std::vector<PartReceiver> receivers) const
@@ -136,6 +149,7 @@ class TableRows : public std::enable_shared_from_this<TableRows> {
 
   Mutex mutex_;
   std::vector<State> states_ TFDEAR_GUARDED_BY(mutex_);
+  TableRuns prior_runs_ TFDEAR_GUARDED_BY(mutex_);
   std::vector<int64_t> writes_ TFDEAR_GUARDED_BY(mutex_);
   Status failure_ TFDEAR_GUARDED_BY(mutex_);
 };

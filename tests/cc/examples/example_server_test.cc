@@ -66,6 +66,11 @@ class Served {
   }
 
   void Release() { released_ = true; }
+  // How often it has looked for an example.
+  int looks(int64_t example) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return looks_[example];
+  }
   // How many threads have answered: one for each connection that was asked.
   int threads() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -87,6 +92,7 @@ class Served {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       threads_.insert(std::this_thread::get_id());
+      ++looks_[example];
     }
     if (example % 10 == 9) return {};
     if (example % 10 == 8 && !released_) return {ExampleServer::Look::kComing, nullptr, 0};
@@ -98,6 +104,7 @@ class Served {
   std::atomic<bool> released_{false};
   std::mutex mutex_;
   std::set<std::thread::id> threads_;
+  std::map<int64_t, int> looks_;
 
  public:
   std::vector<ExampleSocket> sockets;     // Of those who ask.
@@ -159,7 +166,7 @@ TEST_P(Connections, AnswersWhatItHasAndWhatComes) {
   Served served(key());
   Received received;
   const auto client = StartClient(std::move(served.sockets[0]), &received);
-  for (int64_t example = 0; example < kExamples; ++example) client->Ask(example);
+  for (int64_t example = 0; example < kExamples; ++example) TFDEAR_EXPECT_OK(client->Ask(example));
   served.Release();
   int64_t bytes = 0;
   for (const auto& [example, answer] : received.Await(kExamples)) {
@@ -182,11 +189,11 @@ TEST_P(Connections, WhatIsThereDoesNotWaitForWhatComes) {
   Served served(key());
   Received received;
   const auto client = StartClient(std::move(served.sockets[0]), &received);
-  for (int64_t example : {8, 1, 18, 2}) client->Ask(example);
+  for (int64_t example : {8, 1, 18, 2}) TFDEAR_EXPECT_OK(client->Ask(example));
   auto answers = received.Await(2);
   EXPECT_EQ(answers.count(1) + answers.count(2), 2u);
   // Nor does what is asked for later.
-  client->Ask(3);
+  TFDEAR_EXPECT_OK(client->Ask(3));
   EXPECT_EQ(received.Await(3).count(3), 1u);
   served.Release();
   received.Await(5);
@@ -199,7 +206,7 @@ TEST(ExampleClient, KeepsToItsRate) {
   const auto client = StartClient(std::move(served.sockets[0]), &received, kTime, 100e3);
   size_t bytes = 0;
   for (int64_t example : {1, 2, 3, 4, 5, 6, 7, 30, 31, 32, 33, 34}) {
-    client->Ask(example);
+    TFDEAR_EXPECT_OK(client->Ask(example));
     bytes += ContentOf(example).size();
   }
   received.Await(12);
@@ -213,7 +220,7 @@ TEST_P(Connections, ASilentServerIsAnErrorThatNamesIt) {
   Received received;
   const auto client =
       StartClient(std::move(served.sockets[0]), &received, std::chrono::milliseconds(200));
-  client->Ask(8);
+  TFDEAR_EXPECT_OK(client->Ask(8));
   const ExampleClient::Answer answer = received.Await(1)[8];
   EXPECT_EQ(answer.status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_NE(answer.status.message().find("rank 3, which was"), std::string::npos);
@@ -224,15 +231,15 @@ TEST_P(Connections, AServerThatHasEndedHoldsNothing) {
   Received received;
   auto served = std::make_unique<Served>(key());
   const auto client = StartClient(std::move(served->sockets[0]), &received);
-  client->Ask(1);
+  TFDEAR_EXPECT_OK(client->Ask(1));
   received.Await(1);
-  client->Ask(8);
+  TFDEAR_EXPECT_OK(client->Ask(8));
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   served = nullptr;
   auto answers = received.Await(2);
   TFDEAR_EXPECT_OK(answers[8].status);
   EXPECT_EQ(answers[8].bytes, nullptr);
-  client->Ask(2);
+  TFDEAR_EXPECT_OK(client->Ask(2));
   answers = received.Await(3);
   TFDEAR_EXPECT_OK(answers[2].status);
   EXPECT_EQ(answers[2].bytes, nullptr);
@@ -297,7 +304,7 @@ TEST_P(Connections, WhatBreaksTheRulesIsClosedAndTheOthersGoOn) {
     if (round % 5 != 0) {
       EXPECT_TRUE(peer.IsClosed()) << round;
     }
-    client->Ask(asked++);
+    TFDEAR_EXPECT_OK(client->Ask(asked++));
   }
   for (const auto& [example, answer] : received.Await(asked)) {
     TFDEAR_EXPECT_OK(answer.status);
@@ -312,7 +319,7 @@ TEST_P(Connections, AnswersThatBreakTheRulesAreErrors) {
     Received received;
     const auto client =
         StartClient(SocketOf(asking, true, key()), &received, std::chrono::milliseconds(500));
-    client->Ask(5);
+    TFDEAR_EXPECT_OK(client->Ask(5));
     const int stop = eventfd(0, 0);
     ExampleSocket socket = SocketOf(answering, false, key());
     ExampleAnswer answer;
@@ -325,7 +332,7 @@ TEST_P(Connections, AnswersThatBreakTheRulesAreErrors) {
     const Status status = received.Await(1)[5].status;
     EXPECT_EQ(status.code(), StatusCode::kInternal) << kind << ": " << status.message();
     // And of whom one broke them nothing is asked any more.
-    client->Ask(6);
+    TFDEAR_EXPECT_OK(client->Ask(6));
     EXPECT_EQ(received.Await(2)[6].bytes, nullptr);
     close(stop);
   }
@@ -352,7 +359,7 @@ TEST_P(Connections, WhatComesTogetherIsTaken) {
   const auto client = StartClient(SocketOf(asking, true, key()), &received);
   std::string answers;
   for (uint64_t example : {1, 2}) {
-    client->Ask(example);
+    TFDEAR_EXPECT_OK(client->Ask(example));
     answers += BytesOf(ExampleAnswer{example, 4, ExampleState::kHere, Crc32c("abcd", 4)}) + "abcd";
   }
   Peer server(SocketOf(answering, false, key()));
@@ -376,7 +383,7 @@ TEST(EncryptedExamples, NobodyOnTheWayReadsThem) {
       Served served(SocketOf(tap.first, false, key));
       Received received;
       const auto client = StartClient(SocketOf(tap.second, true, key), &received);
-      client->Ask(134);
+      TFDEAR_EXPECT_OK(client->Ask(134));
       EXPECT_NE(received.Await(1)[134].bytes, nullptr);
       seen = tap.seen();
     }
@@ -396,7 +403,7 @@ TEST(EncryptedExamples, ABitThatIsChangedOnTheWayIsFound) {
     Received received;
     const auto client = StartClient(SocketOf(tap.second, true, kKey), &received);
     for (int64_t example : {130, 131, 132}) {  // Each of nearly 5000 bytes.
-      client->Ask(example);
+      TFDEAR_EXPECT_OK(client->Ask(example));
       const ExampleClient::Answer answer = received.Await(example - 129)[example];
       EXPECT_EQ(answer.bytes != nullptr, example < broken) << example;
       if (example != broken) {  // Of whom one came changed nothing is asked any more.
@@ -419,7 +426,7 @@ TEST(EncryptedExamples, AServerAnswersNobodyWhoseBitsWereChanged) {
   Served served(SocketOf(tap.second, false, kKey));
   Received received;
   const auto client = StartClient(SocketOf(tap.first, true, kKey), &received);
-  client->Ask(5);
+  TFDEAR_EXPECT_OK(client->Ask(5));
   const ExampleClient::Answer answer = received.Await(1)[5];
   TFDEAR_EXPECT_OK(answer.status);
   EXPECT_EQ(answer.bytes, nullptr);
@@ -437,7 +444,7 @@ TEST(EncryptedExamples, SidesThatDoNotBelongTogetherDoNotMeet) {
     Served served(SocketOf(answering, false, kKey, name));
     Received received;
     const auto client = StartClient(SocketOf(asking, true, key, other), &received);
-    client->Ask(5);
+    TFDEAR_EXPECT_OK(client->Ask(5));
     EXPECT_EQ(received.Await(1)[5].bytes, nullptr);
     EXPECT_EQ(served.server->counts().refused, 1);
     EXPECT_EQ(served.server->counts().served, 0);
@@ -450,7 +457,7 @@ TEST(EncryptedExamples, AHandshakeEndsAtItsDeadlineAndWithWhoWantedIt) {
     Received received;
     auto client = StartClient(SocketOf(asking, true, kKey), &received,
                               std::chrono::milliseconds(waits ? 200 : 600'000));
-    client->Ask(5);
+    TFDEAR_EXPECT_OK(client->Ask(5));
     if (waits) {
       const Status status = received.Await(1)[5].status;
       EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
@@ -537,21 +544,67 @@ TEST_P(Connections, NodesGiveEachOtherTheirExamples) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// A store that asks a server for all examples.
+std::shared_ptr<ExampleStore> StoreOf(Served* served, std::chrono::milliseconds timeout = kTime) {
+  ExampleStore::Options options;
+  options.examples = kExamples;
+  options.timeout = timeout;
+  std::shared_ptr<ExampleStore> store;
+  TFDEAR_EXPECT_OK(ExampleStore::Create(options, &store));
+  TFDEAR_EXPECT_OK(store->AddNode(0, {{0, kExamples}}, std::move(served->sockets)));
+  return store;
+}
+
+Status Take(ExampleStore* store, int64_t example, std::string* content) {
+  ExampleStore::Record record;
+  const Status status = store->Take(
+      example, [] { return false; }, &record);
+  if (status.ok()) *content = std::string(record.data, record.bytes);
+  return status;
+}
+
+TEST_P(Connections, WhoWaitsForWhatIsRefusedHasADeadlineAgain) {
+  Served served(key());
+  const auto store = StoreOf(&served, std::chrono::milliseconds(1000));
+  store->Want(8);
+  Status status;
+  std::string content;
+  std::thread reader([&] { status = Take(store.get(), 8, &content); });
+  while (served.looks(8) == 0) std::this_thread::yield();
+  served.server = nullptr;
+  EXPECT_EQ(store->Next(1), (std::vector<int64_t>{8}));
+  reader.join();  // Nobody prepares it.
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+}
+
+TEST_P(Connections, WhatIsRefusedIsAskedForOnce) {
+  Served served(key());
+  const auto store = StoreOf(&served);
+  std::string content;
+  for (int64_t example : {9, 2}) store->Want(example);
+  TFDEAR_EXPECT_OK(Take(store.get(), 2, &content));  // Its answer comes after the refusal.
+  std::thread reader([&] {
+    TFDEAR_EXPECT_OK(Take(store.get(), 9, &content));
+    EXPECT_EQ(content, ContentOf(9));
+  });
+  while (store->progress().misses < 2) std::this_thread::yield();
+  EXPECT_EQ(store->Next(1), (std::vector<int64_t>{9}));
+  const std::string prepared = ContentOf(9);
+  store->Put(9, prepared.size(),
+             [&](char* to) { std::memcpy(to, prepared.data(), prepared.size()); });
+  reader.join();
+  EXPECT_EQ(served.looks(9), 1);
+}
+
 TEST_P(Connections, TakeTurns) {
   constexpr int kConnections = 3;
   Served served(key(), kConnections);
-  ExampleStore::Options options;
-  options.examples = kExamples;
-  options.timeout = kTime;
-  std::shared_ptr<ExampleStore> store;
-  TFDEAR_EXPECT_OK(ExampleStore::Create(options, &store));
-  TFDEAR_EXPECT_OK(store->AddNode(0, {{0, kExamples}}, std::move(served.sockets)));
+  const auto store = StoreOf(&served);
   for (int64_t example = 0; example < 5; ++example) {
-    ExampleStore::Record record;
+    std::string content;
     store->Want(example);
-    TFDEAR_EXPECT_OK(store->Take(
-        example, [] { return false; }, &record));
-    EXPECT_EQ(std::string(record.data, record.bytes), ContentOf(example));
+    TFDEAR_EXPECT_OK(Take(store.get(), example, &content));
+    EXPECT_EQ(content, ContentOf(example));
   }
   EXPECT_EQ(served.threads(), kConnections);
 }

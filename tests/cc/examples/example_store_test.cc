@@ -1,7 +1,9 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/examples/example_store.h"
 
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,14 +17,15 @@ namespace {
 constexpr size_t kRecordBytes = 5000;
 const auto kNever = [] { return false; };
 
-std::shared_ptr<ExampleStore> MakeStore(int64_t examples, size_t memory, int64_t begin = 0,
-                                        int64_t end = -1) {
+std::shared_ptr<ExampleStore> MakeStore(
+    int64_t examples, size_t memory, int64_t begin = 0, int64_t end = -1,
+    std::chrono::milliseconds timeout = std::chrono::seconds(2)) {
   ExampleStore::Options options;
   options.examples = examples;
   options.own_begin = begin;
   options.own_end = end < 0 ? examples : end;
   options.memory_bytes = memory;
-  options.timeout = std::chrono::seconds(2);
+  options.timeout = timeout;
   std::shared_ptr<ExampleStore> store;
   TFDEAR_EXPECT_OK(ExampleStore::Create(options, &store));
   return store;
@@ -180,6 +183,21 @@ TEST(ExampleStore, IsFilledWhenAllIsThereOrFailedOrDoesNotFit) {
   Prepare(store.get(), 4);
   TFDEAR_EXPECT_OK(store->AwaitFilled(soon, &filled));
   EXPECT_TRUE(filled);
+  const auto mended = MakeStore(4, size_t{1} << 20);
+  mended->ReadFrom({false, 0, nullptr}, 0, 0);
+  EXPECT_EQ(mended->Next(4).size(), 4u);
+  for (int64_t example : {0, 1}) Prepare(mended.get(), example);
+  mended->Fail(2, InvalidArgument("broken"));
+  Prepare(mended.get(), 2);
+  mended->Fail(3, InvalidArgument("torn"));
+  EXPECT_EQ(mended->AwaitFilled(soon, &filled).message(), "torn");
+  const auto late = MakeStore(2, 0);
+  for (int64_t example : {0, 1}) late->Want(example);
+  EXPECT_EQ(late->Next(2).size(), 2u);
+  late->Fail(0, InvalidArgument("broken"));
+  for (int64_t example : {0, 1}) Prepare(late.get(), example);
+  TFDEAR_EXPECT_OK(late->AwaitFilled(soon, &filled));
+  EXPECT_TRUE(filled);
   const auto small = MakeStore(10, 100);
   small->ReadFrom({true, 0, nullptr}, 0, 0);
   const std::vector<int64_t> examples = small->Next(2, 8);
@@ -205,8 +223,8 @@ TEST(ExampleStore, AFillingThatStandsStillIsAnError) {
 // Two stores of one process stand for two ranks: each maps the other's segment, as processes do.
 class TwoRanks {
  public:
-  explicit TwoRanks(size_t memory) {
-    stores = {MakeStore(100, memory, 0, 50), MakeStore(100, memory, 50, 100)};
+  explicit TwoRanks(size_t memory, std::chrono::seconds timeout = std::chrono::seconds(2)) {
+    stores = {MakeStore(100, memory, 0, 50, timeout), MakeStore(100, memory, 50, 100, timeout)};
     TFDEAR_EXPECT_OK(stores[0]->Map(1, stores[1]->address()));
     TFDEAR_EXPECT_OK(stores[1]->Map(0, stores[0]->address()));
     for (const auto& store : stores) store->Unpublish();
@@ -250,6 +268,31 @@ TEST(ExampleStore, ARankPreparesWhatAnotherFailsAt) {
   ranks.stores[1]->Fail(50, InvalidArgument("broken"));
   Preparer first(ranks.stores[0]);
   ExpectTaken(ranks.stores[0].get(), 50);
+}
+
+TEST(ExampleStore, WhatAnotherRankBringsAtLastIsTaken) {
+  TwoRanks ranks(size_t{1} << 20, std::chrono::seconds(60));
+  ExampleStore* const reading = ranks.stores[0].get();
+  ranks.stores[1]->ReadFrom({false, 0, nullptr}, 0, 0);
+  EXPECT_EQ(ranks.stores[1]->Next(1), (std::vector<int64_t>{50}));
+  const std::string content = ContentOf(50);
+  std::promise<void> taken;
+  std::thread reader, preparer;
+  ranks.stores[1]->Put(50, content.size(), [&](char* to) {
+    // While it is written, the other rank learns that no more fits, and is to prepare it.
+    ranks.stores[1]->StopGrowing();
+    reader = std::thread([&] {
+      ExpectTaken(reading, 50);
+      taken.set_value();
+    });
+    while (reading->progress().misses == 0) std::this_thread::yield();
+    std::memcpy(to, content.data(), content.size());
+  });
+  preparer = std::thread([&] { EXPECT_TRUE(reading->Next(1).empty()); });
+  EXPECT_EQ(taken.get_future().wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  reading->Close(Status(StatusCode::kAborted, "the end"));
+  reader.join();
+  preparer.join();
 }
 
 TEST(ExampleStore, ASilentRankIsNamed) {

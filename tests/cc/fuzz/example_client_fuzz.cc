@@ -40,7 +40,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   };
   ExampleSocket asking(std::make_unique<PlainStream>(ends[0]));
   TFDEAR_FUZZ_CHECK(ExampleClient::Start(options, receive, std::move(asking), &client).ok());
-  for (int64_t example = 0; example < kAsked; ++example) client->Ask(example);
+  for (int64_t example = 0; example < kAsked; ++example) {
+    TFDEAR_FUZZ_CHECK(client->Ask(example).ok());
+  }
   {
     ExampleSocket socket(std::make_unique<PlainStream>(ends[1]));
     (void)socket.Send(data, size, kTime, -1);

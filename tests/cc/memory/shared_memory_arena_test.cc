@@ -62,6 +62,30 @@ TEST(SharedMemoryArena, BlocksAreAlignedAndDoNotOverlap) {
   EXPECT_EQ(arena->OffsetOf(&arena), 0u);
 }
 
+TEST(SharedMemoryArena, WritesTheBitsThatOtherMemoryHas) {
+  const auto arena = MakeArena(0);
+  const auto pool = std::make_shared<FusionBufferPool>();
+  for (DataType type : {DataType::kFloat32, DataType::kFloat64, DataType::kFloat16,
+                        DataType::kBFloat16, DataType::kInt32}) {
+    const bool is_integer = type == DataType::kInt32;
+    for (size_t count : kCounts) {
+      const std::vector<char> values = InputOf(type, count, 0);
+      for (double weight : {0.0, 1.0, 0.3}) {
+        if (is_integer && weight == 0.3) continue;
+        const size_t bytes = AlignUp(count * SizeOf(type)) + kSlotAlignment;
+        std::shared_ptr<FusionBuffer> wanted;
+        TFDEAR_EXPECT_OK(pool->Take(bytes, &wanted));
+        wanted->Write(0, type, values.data(), weight, count, bytes);
+        char* const written = arena->Allocate(bytes);
+        std::memset(written, 1, bytes);
+        EXPECT_EQ(arena->Write(type, written, values.data(), weight, count, bytes), nullptr);
+        EXPECT_EQ(std::memcmp(written, wanted->data(), bytes), 0) << count << " * " << weight;
+        arena->Free(written, bytes);
+      }
+    }
+  }
+}
+
 TEST(SharedMemoryArena, IsExhaustedAtItsSizeAndTakesBackWhatIsFreed) {
   const auto arena = MakeArena(0, size_t{1} << 20);
   std::vector<char*> blocks;

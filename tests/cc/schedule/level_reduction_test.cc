@@ -26,11 +26,11 @@ struct GridRank {
   int column = 0;
   int rows = 1;
   int columns = 1;
-  std::unique_ptr<ProcessGroup> intra;
-  std::unique_ptr<ProcessGroup> inter;
   EventRecord events;
   std::shared_ptr<FusionBufferPool> pool = std::make_shared<FusionBufferPool>();
-  // Last: its group's thread uses what is above.
+  // Last: their threads use what is above.
+  std::unique_ptr<ProcessGroup> intra;
+  std::unique_ptr<ProcessGroup> inter;
   std::optional<Lane> lane;
 
   int rank() const { return row * columns + column; }

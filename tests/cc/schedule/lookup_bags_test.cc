@@ -153,7 +153,9 @@ TEST(LookupBags, AreGatheredAlsoWhereIdsWereForeseen) {
       ASSERT_EQ(result.sum.shape[0], own > 0 ? 2 : 0);
       float sum = 0;
       for (int32_t id : IdsOf(own)) sum += ValueOf(0, id, 0);
-      if (own > 0) EXPECT_EQ(static_cast<const float*>(result.sum.data)[0], sum);
+      if (own > 0) {
+        EXPECT_EQ(static_cast<const float*>(result.sum.data)[0], sum);
+      }
     }
     EXPECT_EQ(layout->tables[0].counts->foreseen_steps, 1);
   });

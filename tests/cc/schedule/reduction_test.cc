@@ -710,6 +710,51 @@ TEST(Reduction, ReceiverMayComeBackToTheLane) {
   });
 }
 
+TEST(Reduction, HandsOverTheSumsOfABucketAtOnce) {
+  const auto layout = Make({Dense(8), Dense(8), Dense(8)}, 128, Schedule::kDear);
+  RunEngines(2, [&](EngineRank* rank) {
+    auto reduction = rank->Open(layout);
+    std::mutex mutex;
+    std::vector<std::function<void()>> calls;
+    reduction->set_hand_over([&](std::function<void()> call) {
+      std::lock_guard<std::mutex> lock(mutex);
+      calls.push_back(std::move(call));
+    });
+    Received received;
+    received.ListenTo(reduction.get());
+    const std::vector<float> data(8, 1.0f);
+    for (int tensor = 0; tensor < 3; ++tensor) {
+      TFDEAR_EXPECT_OK(reduction->Contribute(tensor, data.data(), {8}));
+    }
+    // Two tensors in the first bucket, one in the other: the line has gone on meanwhile.
+    ASSERT_TRUE(Eventually([&] {
+      std::lock_guard<std::mutex> lock(mutex);
+      return calls.size() == 2;
+    }));
+    EXPECT_EQ(received.calls(), 0);
+    reduction.reset();  // What was handed over needs nothing of it.
+    for (const auto& call : calls) call();
+    EXPECT_EQ(received.calls(), 3);
+    for (int tensor = 0; tensor < 3; ++tensor) {
+      TFDEAR_EXPECT_OK(received.Get(tensor).status);
+      EXPECT_EQ(static_cast<float*>(received.Get(tensor).sum.data)[7], 2.0f);
+    }
+  });
+}
+
+TEST(Reduction, TellsOfFailuresWithoutHandingThemOver) {
+  const auto layout = Make({Dense(8), Dense(8)}, kHuge, Schedule::kDear);
+  RunEngines(1, [&](EngineRank* rank) {
+    auto reduction = rank->Open(layout);
+    reduction->set_hand_over([](const std::function<void()>&) { ADD_FAILURE(); });
+    Received received;
+    received.ListenTo(reduction.get());
+    reduction->Fail(Status(StatusCode::kAborted, "the step was given up"));
+    EXPECT_EQ(received.calls(), 2);
+    EXPECT_EQ(received.Get(1).status.message(), "the step was given up");
+  });
+}
+
 TEST(ReductionLayout, SignaturesTellBucketsApart) {
   // Two ranks that fill buckets of one size with different tensors must not add them up.
   auto texts = [](const Layout& layout) {

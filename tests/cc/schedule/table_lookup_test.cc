@@ -1,50 +1,13 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 
-// Tables travel together: ids, then vectors, then the rows of their gradients.
+// Lookups in tables travel together: ids, then vectors.
 
 #include "custom_ops/engine/schedule/table_lookup.h"
 
-#include "custom_ops/engine/schedule/table_rows.h"
-#include "tests/cc/engine_testing.h"
+#include "tests/cc/schedule/table_testing.h"
 
 namespace tfdear {
 namespace {
-
-constexpr int kTables = 3;
-
-std::shared_ptr<const LookupLayout> LayoutFor(int size) {
-  auto layout = std::make_shared<LookupLayout>();
-  for (int t = 0; t < kTables; ++t) {
-    TablePartition partition;
-    for (int rank = 0; t != 1 && rank <= size; ++rank) partition.column_begins.push_back(2 * rank);
-    layout->tables.push_back({partition, 2 * size, "table " + std::to_string(t), t});
-  }
-  return layout;
-}
-
-// Rank r looks up r + 1 ids.
-std::vector<int32_t> IdsOf(int rank) {
-  std::vector<int32_t> ids(rank + 1);
-  std::iota(ids.begin(), ids.end(), 3 * rank);
-  return ids;
-}
-
-float ValueOf(int table, int32_t id, int64_t column, int change = 0) {
-  return static_cast<float>(1000 * change + 100 * table + 10 * id + column);
-}
-
-// Looks up what this rank holds, after so many changes of the table.
-void Contribute(TableLookup* lookup, int table, const GatheredIds& ids, int rank, int size,
-                int change = 0) {
-  const auto& partition = lookup->layout().tables[table].partition;
-  auto held = std::make_shared<std::vector<float>>();
-  for (int32_t id : HeldIds(ids.View(), partition, rank)) {
-    const int64_t begin = partition.by_row() ? 0 : 2 * rank;
-    const int64_t end = partition.by_row() ? 2 * size : begin + 2;
-    for (int64_t c = begin; c < end; ++c) held->push_back(ValueOf(table, id, c, change));
-  }
-  lookup->ContributeVectors(table, held->data(), sizeof(float), held, change);
-}
 
 TEST(TableLookup, ExchangesAllTablesAtOnceWhateverOrderTheyComeIn) {
   for (int size : {2, 3, 4}) {
@@ -95,6 +58,47 @@ TEST(TableLookup, ExchangesAllTablesAtOnceWhateverOrderTheyComeIn) {
       EXPECT_EQ(vectors, 5);
     });
   }
+}
+
+TEST(TableLookup, ExchangesLargeTablesOneAfterAnother) {
+  const int size = 2;
+  RunEngines(size, [](EngineRank* rank) {
+    auto lookup = std::make_shared<TableLookup>(
+        LayoutFor(size), std::make_shared<FusionBufferPool>(), rank->events(), rank->lane(), 0);
+    rank->lane()->Open(lookup);
+    Received ids_there, received;
+    std::vector<GatheredIds> needed(kTables);
+    for (int t = 0; t < kTables; ++t) {
+      lookup->WhenVectorsThere(t, received.For(t));
+      lookup->WhenIdsThere(t, [&, receive = ids_there.For(t), t](const Status& status, const auto&,
+                                                                 const GatheredIds& ids) {
+        needed[t] = ids;
+        receive(status, Reduced());
+      });
+      lookup->ContributeIds(t, t == 0 ? IdsOf(rank->rank()) : ManyIdsOf(rank->rank()));
+    }
+    ASSERT_TRUE(ids_there.WaitFor(kTables));
+    // The last one's vectors are missing, and the others travel.
+    for (int t : {1, 0}) Contribute(lookup.get(), t, needed[t], rank->rank(), size);
+    ASSERT_TRUE(received.WaitFor(2));
+    EXPECT_EQ(received.calls(), 2);
+    Contribute(lookup.get(), 2, needed[2], rank->rank(), size);
+    ASSERT_TRUE(received.WaitFor(kTables));
+    for (int t = 0; t < kTables; ++t) {
+      const auto result = received.Get(t);
+      TFDEAR_EXPECT_OK(result.status);
+      const auto ids = t == 0 ? IdsOf(rank->rank()) : ManyIdsOf(rank->rank());
+      const std::vector<int64_t> shape = {static_cast<int64_t>(ids.size()), 2 * size};
+      ASSERT_EQ(result.sum.shape, shape);
+      for (size_t i = 0; i < ids.size(); ++i) {
+        const auto* const vector = static_cast<const float*>(result.sum.data) + i * 2 * size;
+        for (int c = 0; c < 2 * size; ++c) ASSERT_EQ(vector[c], ValueOf(t, ids[i], c));
+      }
+    }
+    EXPECT_TRUE(lookup->complete());
+    const auto events = rank->NewEvents();
+    EXPECT_EQ(std::count_if(events.begin(), events.end(), IsOf(EventKind::kEmbeddingVectors)), 3);
+  });
 }
 
 TEST(TableLookup, TellsAllThatWaitWhenTheJobFails) {
@@ -219,171 +223,6 @@ TEST(TableLookup, LooksUpEarlyWhatTheStepLeaves) { CheckAhead({}); }
 TEST(TableLookup, ForgetsWhatWasNotExpected) { CheckAhead({.expected = false}); }
 TEST(TableLookup, ForgetsVectorsThatAreNotValid) { CheckAhead({.valid = false}); }
 TEST(TableLookup, GoesOnWhereARankKnowsOfNoNextStep) { CheckAhead({.has_next = false}); }
-
-TEST(TableRows, BringTheRowsOfAllTablesAtOnce) {
-  for (int size : {2, 3}) {
-    RunEngines(size, [size](EngineRank* rank) {
-      auto pool = std::make_shared<FusionBufferPool>();
-      const auto layout = LayoutFor(size);
-      std::vector<TableRows::Table> tables;
-      for (const auto& table : layout->tables) {
-        tables.push_back({std::make_shared<const TablePartition>(table.partition)});
-      }
-      auto rows =
-          std::make_shared<TableRows>("gradients", tables, pool, rank->events(), rank->lane(),
-                                      rank->lane(), 0, nullptr, /*beside_dense=*/true);
-      rows->Open();
-      Received received;
-      const std::vector<int32_t> ids = IdsOf(rank->rank());
-      for (int t = kTables - 1; t >= 0; --t) {
-        rows->WhenThere(
-            t, nullptr, 0, {},
-            {[](const auto&) { ADD_FAILURE() << "rows in parts"; },
-             [receive = received.For(t)](const Status& status, int, int parts, const Reduced& sum) {
-               EXPECT_EQ(parts, 1);
-               receive(status, sum);
-             }});
-        TableRows::Rows given;
-        TFDEAR_EXPECT_OK(pool->Take(ids.size() * 2 * size * sizeof(float), &given.values));
-        TFDEAR_EXPECT_OK(pool->Take(ids.size() * sizeof(int64_t), &given.numbers));
-        for (size_t i = 0; i < ids.size(); ++i) {
-          reinterpret_cast<int64_t*>(given.numbers->data())[i] = ids[i];
-          for (int c = 0; c < 2 * size; ++c) {
-            reinterpret_cast<float*>(given.values->data())[i * 2 * size + c] =
-                static_cast<float>(100 * t + 10 * ids[i] + c);
-          }
-        }
-        given.shape = {static_cast<int64_t>(ids.size()), 2 * size};
-        rows->Contribute(t, std::move(given));
-      }
-      ASSERT_TRUE(received.WaitFor(kTables));
-      for (int t = 0; t < kTables; ++t) {
-        const auto result = received.Get(t);
-        TFDEAR_EXPECT_OK(result.status);
-        const bool by_row = tables[t].partition->by_row();
-        const int width = by_row ? 2 * size : 2;
-        const int first = by_row ? 0 : 2 * rank->rank();
-        ASSERT_EQ(result.sum.shape[1], width);
-        int64_t row = 0;
-        for (int peer = 0; peer < size; ++peer) {
-          for (int32_t id : IdsOf(peer)) {
-            if (by_row && id % size != rank->rank()) continue;
-            EXPECT_EQ(result.sum.indices[row], id);
-            EXPECT_EQ(static_cast<const float*>(result.sum.data)[row * width],
-                      static_cast<float>(100 * t + 10 * id + first));
-            ++row;
-          }
-        }
-        EXPECT_EQ(result.sum.shape[0], row);
-      }
-    });
-  }
-}
-
-TEST(TableRows, TravelInTwoPartsWhereTheNextIdsAreKnown) {
-  for (int size : {2, 3}) {
-    RunEngines(size, [size](EngineRank* rank) {
-      auto pool = std::make_shared<FusionBufferPool>();
-      auto layout = std::make_shared<LookupLayout>(*LayoutFor(size));
-      layout->looks_ahead = true;
-      RightOfWay held_back;
-      auto lookup =
-          std::make_shared<TableLookup>(layout, pool, rank->events(), rank->lane(), 0, &held_back);
-      lookup->LookAhead(0);
-      rank->lane()->Open(lookup);
-      // Every rank looks up 5, its own number and 10 more than that; in the next step 5 and 10.
-      const std::vector<int32_t> ids = {5, rank->rank(), 10 + rank->rank()}, next = {10, 5};
-      Received vectors;
-      for (int t = 0; t < kTables; ++t) {
-        lookup->WhenIdsThere(
-            t, [&, t, lookup](const Status& status, const auto&, const GatheredIds& needed) {
-              TFDEAR_EXPECT_OK(status);
-              Contribute(lookup.get(), t, needed, rank->rank(), size);
-            });
-        lookup->WhenVectorsThere(t, vectors.For(t));
-        lookup->ContributeIds(t, ids);
-      }
-      rank->lane()->Open(lookup->TakeAhead());
-      for (int t = 0; t < kTables; ++t) lookup->ahead()->ContributeIds(t, next);
-      ASSERT_TRUE(vectors.WaitFor(kTables));
-
-      std::vector<TableRows::Table> tables;
-      for (const auto& table : layout->tables) {
-        tables.push_back({std::make_shared<const TablePartition>(table.partition)});
-      }
-      auto rows =
-          std::make_shared<TableRows>("gradients", tables, pool, rank->events(), rank->lane(),
-                                      rank->lane(), 0, &held_back, /*beside_dense=*/true);
-      rows->Open();
-      Received prior, delayed;
-      std::mutex mutex;
-      std::vector<std::vector<std::vector<int32_t>>> declared(kTables);
-      for (int t = 0; t < kTables; ++t) {
-        auto declare = [&, t](const std::vector<std::vector<int32_t>>& parts) {
-          std::lock_guard<std::mutex> lock(mutex);
-          declared[t] = parts;
-        };
-        auto part = [first = prior.For(t), second = delayed.For(t)](
-                        const Status& status, int number, int parts, const Reduced& sum) {
-          EXPECT_EQ(parts, 2);
-          (number == TableRows::kPrior ? first : second)(status, sum);
-        };
-        rows->WhenThere(t, lookup, t, {t}, {declare, part});
-        TableRows::Rows given;
-        TFDEAR_EXPECT_OK(pool->Take(ids.size() * 2 * size * sizeof(float), &given.values));
-        TFDEAR_EXPECT_OK(pool->Take(ids.size() * sizeof(int64_t), &given.numbers));
-        for (size_t i = 0; i < ids.size(); ++i) {
-          reinterpret_cast<int64_t*>(given.numbers->data())[i] = ids[i];
-          for (int c = 0; c < 2 * size; ++c) {
-            reinterpret_cast<float*>(given.values->data())[i * 2 * size + c] =
-                ValueOf(t, ids[i], c);
-          }
-        }
-        given.shape = {static_cast<int64_t>(ids.size()), 2 * size};
-        given.lookup = lookup;
-        given.table_of_lookup = t;
-        rows->Contribute(t, std::move(given));
-      }
-      ASSERT_TRUE(prior.WaitFor(kTables));
-      if (rank->rank() == 0) EXPECT_EQ(delayed.calls(), 0);
-      held_back.VariableWanted(kTables);  // Of no table.
-      held_back.VariableWanted(1);
-      ASSERT_TRUE(delayed.WaitFor(kTables));
-      int64_t split = 0;
-      for (const Event& event : rank->NewEvents()) {
-        if (event.kind == EventKind::kEmbeddingSplit) split += event.detail;
-      }
-      EXPECT_EQ(split, kTables * size * static_cast<int64_t>(ids.size())) << "each once, of all";
-      auto of = [&](Received* received, int t) {
-        const auto result = received->Get(t);
-        TFDEAR_EXPECT_OK(result.status);
-        const bool by_row = tables[t].partition->by_row();
-        const int first = by_row ? 0 : 2 * rank->rank();
-        const auto* const values = static_cast<const float*>(result.sum.data);
-        std::vector<int32_t> numbers;
-        for (int64_t row = 0; row < result.sum.shape[0]; ++row) {
-          numbers.push_back(static_cast<int32_t>(result.sum.indices[row]));
-          EXPECT_EQ(values[row * result.sum.shape[1]], ValueOf(t, numbers.back(), first));
-        }
-        return numbers;
-      };
-      for (int t = 0; t < kTables; ++t) {
-        std::vector<int32_t> first, second;
-        for (int peer = 0; peer < size; ++peer) {
-          for (int32_t id : {5, peer, 10 + peer}) {
-            if (tables[t].partition->by_row() && id % size != rank->rank()) continue;
-            (id == 5 || id == 10 ? first : second).push_back(id);
-          }
-        }
-        EXPECT_EQ(of(&prior, t), first);
-        EXPECT_EQ(of(&delayed, t), second);
-        std::lock_guard<std::mutex> lock(mutex);
-        ASSERT_EQ(declared[t].size(), 2u);
-        EXPECT_EQ(declared[t][0], (std::vector<int32_t>{5, 10}));
-      }
-    });
-  }
-}
 
 }  // namespace
 }  // namespace tfdear

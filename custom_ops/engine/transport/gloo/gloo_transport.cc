@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "custom_ops/engine/base/helper_thread.h"
 #include "custom_ops/engine/base/signal_mask.h"
 #include "custom_ops/engine/transport/gloo/gloo_address.h"
 #include "custom_ops/engine/transport/gloo/gloo_exchange.h"
@@ -32,6 +33,7 @@ Status GlooTransport::Create(int rank, int size, const std::string& bind_address
   if (size > 1) {
     std::string numeric;
     TFDEAR_RETURN_IF_ERROR(ResolveBindAddress(bind_address, &numeric));
+    GlooTransport* const self = transport.get();
     try {
       auto device = std::dynamic_pointer_cast<gloo::transport::tcp::Device>(
           gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(numeric.c_str())));
@@ -45,7 +47,6 @@ Status GlooTransport::Create(int rank, int size, const std::string& bind_address
         }
         transport->contexts_.push_back(std::move(context));
       }
-      GlooTransport* const self = transport.get();
       transport->poster_ = std::make_unique<GlooPoster>(
           std::move(device),
           [self](int peer, const std::string& what) { self->PeerFailed(peer, what); });
@@ -53,7 +54,7 @@ Status GlooTransport::Create(int rank, int size, const std::string& bind_address
       return Unavailable("cannot listen on ", bind_address, " (", numeric,
                          "); is it an address of this machine? (gloo: ", error.what(), ")");
     }
-    transport->watchdog_ = std::thread(&GlooTransport::Watch, transport.get());
+    TFDEAR_RETURN_IF_ERROR(StartHelperThread([self] { self->Watch(); }, &transport->watchdog_));
   }
   *result = std::move(transport);
   return Status();

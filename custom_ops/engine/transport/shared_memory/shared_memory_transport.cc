@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "custom_ops/engine/memory/streaming_copy.h"
 #include "custom_ops/engine/transport/membership.h"
 
 namespace tfdear {
@@ -53,10 +54,13 @@ static_assert(sizeof(std::atomic<uint32_t>) == 4, "a futex is a 32-bit word");
 constexpr const char* kBlobName = "shared_memory";
 constexpr size_t kPageBytes = 4096;
 
-// Rings are small on purpose: what is published is read soon, mostly while it is in a cache.
+// Rings are small on purpose: what is published is read soon.
 constexpr size_t kRingBytes = size_t{4} << 20;
 constexpr size_t kLargestSlotBytes = 256 * 1024;
 constexpr size_t kFewestSlots = 16;
+
+// Messages from this size on do not go through the caches (streaming_copy.h).
+constexpr size_t kStreamedBytes = 1024;
 
 // Less than a sleep and its end cost. A rank may have one core, which computation wants.
 constexpr std::chrono::microseconds kSpin{20};
@@ -215,7 +219,12 @@ Status SharedMemoryTransport::Publish(int reader, const void* data, size_t bytes
   } else if (failure_.failed()) {
     return failure_.status();
   }
-  if (bytes > 0) std::memcpy(DataOf(rank_, index), data, bytes);
+  char* const target = DataOf(rank_, index);
+  if (bytes >= kStreamedBytes) {
+    StreamingCopy(target, static_cast<const char*>(data), bytes);
+  } else if (bytes > 0) {
+    std::memcpy(target, data, bytes);
+  }
   Slot* const slot = SlotOf(rank_, index);
   slot->key = key_;
   slot->bytes = bytes;

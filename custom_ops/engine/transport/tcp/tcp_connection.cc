@@ -1,8 +1,10 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/transport/tcp/tcp_connection.h"
 
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -242,6 +244,11 @@ bool TcpConnection::PutAside() {
   aside_[header_.name()].clear();
   is_matched_ = true;
   return true;
+}
+
+size_t TcpConnection::Unsent() const {
+  int bytes = 0;
+  return ioctl(socket(), SIOCOUTQNSD, &bytes) == 0 ? static_cast<size_t>(bytes) : 0;
 }
 
 std::string TcpConnection::Unexpected() const {

@@ -59,8 +59,10 @@ class TcpConnection {
   int peer() const { return peer_; }
   int socket() const { return stream_->socket(); }
 
-  // Whether the transport has it among those with messages under way.
+  // Whether the transport has it among those with messages under way, and among those that have
+  // sent some.
   bool is_listed = false;
+  bool has_sent = false;
 
   // Messages stay where they are until they are done, or until Forget().
   void Send(Message* message) { sends_.push_back(message); }
@@ -80,6 +82,9 @@ class TcpConnection {
   bool IsBusy() const { return !sends_.empty() || !receives_.empty() || target_ != nullptr; }
   // Puts the frame aside that stands in the way of another one, if one does.
   bool PutAside();
+
+  // Bytes that the kernel has taken and not handed on to the link; 0 where it does not say.
+  size_t Unsent() const;
 
   // Why nothing more will come, or go; empty while it may.
   const std::string& failure() const { return failure_; }

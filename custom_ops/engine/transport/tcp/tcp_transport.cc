@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "custom_ops/engine/transport/membership.h"
@@ -20,6 +21,9 @@ namespace tfdear {
 namespace {
 
 constexpr int kMostEvents = 64;
+// For last bytes: a little more than a message of 128 KiB to each of 8 peers takes at 1 Gbit/s.
+constexpr std::chrono::milliseconds kLongestLeaving(10);
+constexpr std::chrono::microseconds kBetweenLooks(50);
 
 // Those that nobody has taken over, which are not -1.
 void CloseAll(const std::vector<int>& sockets) {
@@ -152,6 +156,7 @@ Status TcpTransport::SetConnections(size_t number) {
 
 // Peers of which there are fewer connections come first, on both ends: nobody waits in a circle.
 Status TcpTransport::Reach(const std::vector<int>& peers) {
+  AwaitLastBytes();
   for (size_t there_are = 0; there_are < number_; ++there_are) {
     std::vector<int> missing;
     for (int peer : peers) {
@@ -162,6 +167,17 @@ Status TcpTransport::Reach(const std::vector<int>& peers) {
     if (!missing.empty()) TFDEAR_RETURN_IF_ERROR(ConnectTo(missing, {there_are, number_}));
   }
   return failure_.status();
+}
+
+void TcpTransport::AwaitLastBytes() {
+  const Clock::time_point deadline = Clock::now() + kLongestLeaving;
+  for (TcpConnection* connection : senders_) {
+    while (connection->Unsent() > 0 && Clock::now() < deadline) {
+      std::this_thread::sleep_for(kBetweenLooks);
+    }
+    connection->has_sent = false;
+  }
+  senders_.clear();
 }
 
 Status TcpTransport::ConnectTo(const std::vector<int>& peers, Range numbers) {
@@ -271,6 +287,7 @@ void TcpTransport::Start(TcpConnection::Message* message, bool is_send) {
   if (is_send) {
     bytes_sent_.fetch_add(message->bytes, std::memory_order_relaxed);
     connection->Send(message);
+    if (!std::exchange(connection->has_sent, true)) senders_.push_back(connection);
   } else {
     connection->Receive(message);
   }
