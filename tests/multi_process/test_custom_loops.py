@@ -11,6 +11,8 @@ CASES = (
     "epoch_in_a_function",
     "compiled_step",
     "traces_differ",
+    "functions_of_functions",
+    "gradients_of_functions",
     "aggregations",
     "eager_step",
     "unknown_length",

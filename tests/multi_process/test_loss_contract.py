@@ -36,6 +36,7 @@ CASES = (
     "loop",
     "loop_in_scope",
     "eager_loop",
+    "loop_of_parts",
 )
 SEVERAL = (TWO, THREE)
 WORLD_SIZES = (pytest.param(1, marks=pytest.mark.long), *SEVERAL)

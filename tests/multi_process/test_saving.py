@@ -40,7 +40,7 @@ def saved(tmp_path_factory):
 
 def test_ranks_load_what_they_saved(saved):
     _, reports = saved
-    for case in ("saving", "custom_loop"):
+    for case in ("saving", "custom_loop", "tables"):
         case_reports.check_ranks_equal(reports, case)
 
 
@@ -64,6 +64,10 @@ def test_files_load_without_tfdear(saved):
         module = tf.saved_model.load(directory + "/module")
         inferred = module.infer(tf.constant(x))
         np.testing.assert_allclose(inferred, ranks["custom_loop|expected"], rtol=1e-5, atol=1e-6)
+        for name in ("tables_all", "tables_chief"):
+            module = tf.saved_model.load(f"{directory}/{name}")
+            served = module.serve(ranks["tables|ids"])
+            np.testing.assert_allclose(served, ranks["tables|expected"], rtol=1e-5, atol=1e-6)
         left = [name for name in __import__("os").listdir(directory) if "tmp" in name.lower()]
         assert not left, left
         """,

@@ -20,7 +20,15 @@ def outputs_of(world_size, *arguments):
 
 
 # One of each method and each id.
-_USUAL = (("fit", "20"), ("fit", "nan"), ("evaluate", "-1"), ("predict", "20"), ("pooled", "20"))
+_USUAL = (
+    ("fit", "20"),
+    ("fit", "nan"),
+    ("reversible", "-1"),
+    ("evaluate", "-1"),
+    ("predict", "20"),
+    ("pooled", "20"),
+)
+_METHODS = ("fit", "evaluate", "predict", "pooled", "reversible")
 
 
 def marks_of(case):
@@ -33,7 +41,7 @@ def marks_of(case):
     ("method", "given"),
     [
         pytest.param(*case, marks=marks_of(case))
-        for case in itertools.product(("fit", "evaluate", "predict", "pooled"), ("20", "-1", "nan"))
+        for case in itertools.product(_METHODS, ("20", "-1", "nan"))
     ],
 )
 def test_an_id_that_is_no_row_of_one_rank(method, given):

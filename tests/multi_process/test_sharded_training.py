@@ -51,7 +51,18 @@ def train(tmp_path_factory):
     ],
 )
 def test_as_whole_tables(train, reference, world_size, case, names):
-    reports = train(world_size, names)
+    check(train(world_size, names), reference, case)
+
+
+@pytest.mark.newest_only
+def test_reads_wait_for_the_last_sums_of_gradients(reference, tmp_path):
+    # After the last step a change is in flight that writes the sums and not the table.
+    case, delay = "accumulation_unfinished", {"TFDEAR_MAX_DELAY_MS": "300"}
+    reports = case_reports.run_job("sharded_edges_job.py", 2, tmp_path, cases=case, env=delay)
+    check(reports, reference, case)
+
+
+def check(reports, reference, case):
     expected = reference[case]
     if case in job.OF_EACH_RANK:
         expected = reports[0][f"{case}_whole"]

@@ -81,6 +81,23 @@ def test_hints_schedules_and_delays_change_no_bit(tmp_path, world_size):
         _check_same(reports, expected)
 
 
+def test_large_tables_travel_by_themselves_and_no_bit_changes(tmp_path):
+    # A rank has some thirty different words in a step, and most of them in the next one.
+    env = {"CASE_ROWS": "60", "CASE_ZIPF": "1.05", "CASE_WIDTHS": "8192 8191"}
+    env["CASE_OPTIMIZER"] = "sgd"
+    ((expected, _), *others) = _train(tmp_path / "none", TFDEAR_EMBEDDING_SCHEDULE="none", **env)
+    _check_same(others, expected)
+    reports = _train(tmp_path / "2d", TFDEAR_MAX_DELAY_MS="3", **env)
+    _check_same(reports, expected)
+    for _, events in reports:
+        exchanges = collections.Counter(
+            kind for kind, _, subject, *_ in events if not (subject and kind.endswith("vectors"))
+        )
+        assert exchanges["embedding_ids"] == _STEPS + _STEPS  # One, and one that looks ahead.
+        assert exchanges["embedding_vectors"] == exchanges["embedding_prior"] == _STEPS + _STEPS
+        assert exchanges["embedding_delayed"] == _STEPS - 1
+
+
 def _check_waited(events):
     """Of one rank: what travels last waited for dense sums on the way; counts what did, by kind."""
     checked = collections.Counter()

@@ -38,6 +38,13 @@ SCRIPT = """
             np.testing.assert_array_equal(found, whole[begin:end])
             np.testing.assert_array_equal(whole_table.read_block(table, begin, end), found)
 
+        # Where TensorFlow takes a variable for a tensor, too.
+        with tf.GradientTape() as tape:
+            squares = tf.square(table)
+        np.testing.assert_array_equal(squares, whole**2)
+        np.testing.assert_array_equal(tape.gradient(squares, table), 2 * whole)
+        strategy.barrier()
+
         @tf.function
         def twice():
             return table.read_whole(), table.read_whole()

@@ -86,6 +86,7 @@ REGISTRY.name(_CONTEXT, "context", "()")
 _ITERATORS = _DATASETS + ".iterator_ops"
 REGISTRY.name(_ITERATORS, "OwnedIterator._next_internal", "(self)")
 REGISTRY.name(_ITERATORS, "OwnedIterator.get_next_as_optional", "(self)")
+REGISTRY.name(_ITERATORS, "OwnedIterator._restore_from_tensors", "(self, restored_tensors)")
 REGISTRY.name(_ITERATORS, "IteratorSpec._from_components", "(self, components)")
 REGISTRY.name(_ITERATORS, "IteratorSpec.__init__", "(self, element_spec)", sets="_element_spec")
 for _class in ("_OptionalImpl", "OptionalSpec"):
@@ -109,6 +110,11 @@ REGISTRY.name(
 )
 REGISTRY.name(
     "tensorflow.core.function.capture.capture_container", "FunctionCaptures.by_ref_internal"
+)
+
+# With which the names of functions begin that yield another one's gradients.
+GRADIENTS_PREFIX = REGISTRY.name(
+    "tensorflow.python.eager.polymorphic_function.concrete_function", "_BACKWARD_PREFIX"
 )
 
 # The seed of the whole program, to give all ranks the same one.
@@ -137,10 +143,13 @@ REGISTRY.name(
 # The variable that a handle belongs to.
 REGISTRY.name(_VARIABLES, "ResourceVariable._init_from_args", sets="_parent_trackable")
 
-# Inputs of a dataset, the seeds of a shuffle, and what reads ahead.
+# Inputs of a dataset, the seeds of a shuffle, the parts of a shard, and what reads ahead.
 REGISTRY.name(_DATASETS + ".dataset_ops", "DatasetV2._inputs", "(self)")
 REGISTRY.name(_DATASETS + ".shuffle_op", "_ShuffleDataset.__init__", sets="_seed")
 REGISTRY.name(_DATASETS + ".shuffle_op", "_ShuffleDataset.__init__", sets="_seed2")
+REGISTRY.name(_DATASETS + ".shard_op", "_ShardDataset.__init__", sets="_num_shards")
+REGISTRY.name(_DATASETS + ".shard_op", "_ShardDataset.__init__", sets="_index")
+REGISTRY.name(_DATASETS + ".repeat_op", "_RepeatDataset.__init__", sets="_count")
 PREFETCH_DATASET = REGISTRY.name(_DATASETS + ".prefetch_op", "_PrefetchDataset")
 
 # What a dataset is to the C++ runtime, and what its functions were made of.
@@ -162,6 +171,9 @@ AUTO_SHARD_DATASET = REGISTRY.name(
     "_AutoShardDataset",
     "(input_dataset, num_workers, index, num_replicas=None)",
 )
+
+# The graph that the gradient of a loop's body is made in.
+WHILE_GRADIENT = REGISTRY.name("tensorflow.python.ops.while_v2", "_WhileBodyGradFuncGraph")
 
 # Functions of the modules above.
 REGISTRY.name("tensorflow.python.ops.control_flow_util", "GraphOrParentsInXlaContext", "(graph)")

@@ -11,19 +11,20 @@ import dataclasses
 import tensorflow as tf
 
 from tfdear.engine import library
-from tfdear.gradients import order
+from tfdear.gradients import differentiated_loop, order
 
 tf.no_gradient("DearGatheredBags")
 
 
 @tf.RegisterGradient("DearPooledOutput")
 def _gradient_of_output(op: tf.Operation, upstream: tf.Tensor) -> list[tf.IndexedSlices | None]:
+    differentiated_loop.check_not_within()
     shape = tf.TensorShape(op.get_attr("shape"))
     _, _, bags, ids, _ = op.inputs
     # What is in no bag takes the row of zeros in front.
     of_bags = tf.pad(tf.cast(tf.convert_to_tensor(upstream), tf.float32), [[1, 0], [0, 0]])
     rows = tf.gather(of_bags, tf.maximum(bags, -1) + 1)
-    slices = tf.IndexedSlices(rows, tf.cast(ids, tf.int64), tf.constant(shape.as_list(), tf.int64))
+    slices = tf.IndexedSlices(rows, tf.cast(ids, tf.int64), tf.constant(shape.as_list()))
     return [slices, None, None, None, None]
 
 

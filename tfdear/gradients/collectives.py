@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfdear.base import names
 from tfdear.data import step_data
 from tfdear.engine import library
+from tfdear.gradients import order
 from tfdear.gradients import reducer as reducer_module
 
 # The lanes of the collectives that scripts call, by the name of the process group. Not that of a
@@ -46,7 +47,7 @@ class Collectives:
     def open(self, lane: names.Lane) -> tf.Tensor:
         """Takes the next place in a lane for a collective, in program order."""
         reducer_module.check_not_xla()
-        with tf.device(self._reducer.device), step_data.read():
+        with tf.device(self._reducer.device), step_data.read(), order.in_program_order():
             return library.load().dear_open_collective(self._reducer.order, lane=int(lane))
 
     def _call(

@@ -103,7 +103,8 @@ def trace_update(
 ) -> DeferredUpdate | None:
     """Traces `update(variable, gradient)` for a later run; of the gradient, type and shape matter.
 
-    None if it uses something that is not safe to use later, so that it must run in program order.
+    None if it uses something that is not safe to use later, or writes nothing that is awaited, so
+    that it must run in program order.
     """
     sparse = isinstance(gradient, tf.IndexedSlices)
     values = gradient.values if sparse else gradient
@@ -113,9 +114,10 @@ def trace_update(
 
     def body(trace: UpdateTrace, values: tf.Tensor, indices: tf.Tensor | None = None) -> None:
         if indices is not None:
+            # The gradient may have its shape only when the step runs: one through a branch.
             shape = gradient.dense_shape
             if shape is not None:
-                shape = tf.constant(tf.get_static_value(shape), shape.dtype)
+                shape = tf.constant(variable.shape.as_list(), shape.dtype)
             indices = tf.cast(indices, gradient.indices.dtype)
             values = sparse_rows.sum_duplicates(tf.IndexedSlices(values, indices, shape))
         else:
@@ -124,14 +126,14 @@ def trace_update(
             update(variable, values)
 
     traced = _retrace(variable, body, signature)
-    return None if traced is None or traced.foreign else traced
+    return None if not traced.written or traced.foreign else traced
 
 
 def trace_table_update(
     variable: ShardedVariable,
     update: Callable[[ShardedVariable, tf.Tensor | None], None],
     spec: tf.TensorSpec | None,
-) -> DeferredUpdate | None:
+) -> DeferredUpdate:
     """Traces `update(variable, gradient)` for what a rank holds of a table.
 
     Args:
@@ -141,7 +143,8 @@ def trace_table_update(
         spec: Of the gradient of the part.
 
     Returns:
-        As `trace_update`; it may have foreign resources, for the caller to read in program order.
+        The update. It may write nothing, and have foreign resources, for the caller to read in
+        program order.
     """
 
     def body(trace: UpdateTrace, gradient: tf.Tensor | None = None) -> None:
@@ -155,7 +158,7 @@ def trace_table_update(
 
 def _retrace(
     variable: DearVariable, body: Callable[..., None], signature: Sequence[tf.TensorSpec]
-) -> DeferredUpdate | None:
+) -> DeferredUpdate:
     """Traces until it is known what the update owns."""
     outer = _tf_private.ops.get_default_graph()
 
@@ -177,7 +180,7 @@ def _retrace(
             if used is None or not trace.owns(used):
                 foreign.append(index)
     written = list(trace.written.values())
-    return DeferredUpdate(function, written, trace.request, foreign) if written else None
+    return DeferredUpdate(function, written, trace.request, foreign)
 
 
 @contextlib.contextmanager

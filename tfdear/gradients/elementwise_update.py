@@ -278,8 +278,8 @@ class _Translation:
 
     def _variable(self, handle: tf.Tensor) -> int:
         index = self._captured.get(id(handle))
-        if index is None:
-            raise _Untranslatable
+        if index not in self._variables:
+            raise _Untranslatable  # Computed in the update, or of somebody else.
         return self._variables[index]
 
     def _operand(self, value: tf.Tensor) -> int:

@@ -6,6 +6,11 @@ A group's ids are gathered when all of its tables have theirs, and so are its ve
 that a table's ids depend on may depend on the group: neither its vectors, nor an update that comes
 after them, nor anything with an effect whose order TensorFlow keeps. What might is in a group of
 its own.
+
+[Note: Early vectors and writes]
+A lookup gives its ids as soon as it has them, and says with them whether the vectors that were
+looked up early still hold: whether the table is as it was then. That may be before a write of the
+same graph which the lookup comes after. So the vectors of such a lookup never come early.
 """
 
 import dataclasses
@@ -15,7 +20,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdear.data import step_data
+from tfdear.data import call_time, step_data
 from tfdear.engine import engine as engine_module
 from tfdear.engine import library
 from tfdear.gradients import next_ids, order
@@ -27,12 +32,19 @@ _MOST_ANCESTORS = 500
 
 
 class LookupGroup:
-    """The lookups of one ticket; a resource keeps tickets in program order."""
+    """The lookups of one ticket; a resource keeps tickets in program order.
 
-    def __init__(self, engine: engine_module.Engine, order_resource: tf.Tensor):
+    `follows_write`: whether its graph may write a table before them.
+    """
+
+    def __init__(
+        self, engine: engine_module.Engine, order_resource: tf.Tensor, follows_write: bool = False
+    ):
         self._engine = engine
         self._order = order_resource
+        self._follows_write = follows_write
         self._lookup = engine.create_lookup()
+        self._early: set[int] = set()
         # What the next batch has in place of each table's ids, and how many rows the table has.
         self._next: list[tuple[next_ids.NextIds | None, int]] = []
 
@@ -76,9 +88,16 @@ class LookupGroup:
             )
         return ahead
 
-    def look_up_early(self, index: int) -> None:
-        """Says that a table's vectors are looked up early; once."""
+    def begin_early(self, index: int) -> bool:
+        """Whether a table's vectors are to be looked up early now; once at the most.
+
+        A table may be updated several times by gradients of one lookup.
+        """
+        if self._follows_write or index in self._early:
+            return False  # [Note: Early vectors and writes]
+        self._early.add(index)
         self._engine.look_up_early(self._lookup, index)
+        return True
 
     def may_pool(self, index: int, dtype: tf.DType) -> None:
         """Says that the holders of a table's columns may pool its vectors; once."""
@@ -108,6 +127,8 @@ class LookupGroups:
         self._engine = engine
         # The group of each graph that still takes tables.
         self._open: weakref.WeakKeyDictionary[tf.Graph, LookupGroup] = weakref.WeakKeyDictionary()
+        # Graphs that may have written a table before what they look up from now on.
+        self._writing: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
         # The lookup of each tensor of ids, in each graph, by id: tensors compare by elements.
         self._lookups: weakref.WeakKeyDictionary[tf.Graph, dict[int, tuple[tf.Tensor, Lookup]]] = (
             weakref.WeakKeyDictionary()
@@ -122,7 +143,9 @@ class LookupGroups:
             return LookupGroup(self._engine, order_resource)
         group = self._open.get(graph)
         if group is None or not _come_from_data([ids, *beside]):
-            group = self._open[graph] = LookupGroup(self._engine, order_resource)
+            group = self._open[graph] = LookupGroup(
+                self._engine, order_resource, follows_write=graph in self._writing
+            )
         return group
 
     def remember(self, ids: tf.Tensor, lookup: Lookup) -> None:
@@ -145,9 +168,23 @@ class LookupGroups:
     def close(self) -> None:
         """Ends the open groups: what is looked up later may see a write to a table.
 
-        Also those of the graphs around, whose later lookups follow the call of this one.
+        Also those of the graphs around, whose later lookups follow the call of this one, and those
+        of whatever calls it later: see [Note: Values at the call], `call_time.py`.
         """
         self._open.clear()
+        graph = step_data.current_graph()
+        function = call_time.function_of(graph)
+        while graph is not None:
+            self._writing.add(graph)
+            graph = getattr(graph, "outer_graph", None)
+        if function is not None:
+            call_time.value(
+                function, "tfdear_writes_tables", tf.TensorSpec((), tf.bool), self._close_at_call
+            )
+
+    def _close_at_call(self) -> tf.Tensor:
+        self.close()
+        return tf.constant(True)
 
 
 def _come_from_data(tensors: Sequence[tf.Tensor]) -> bool:

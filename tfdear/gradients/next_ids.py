@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
+from tfdear.data import call_time
 from tfdear.data import look_ahead as look_ahead_module
 from tfdear.data.look_ahead import Kind, LookAhead, Read
 
@@ -210,7 +211,7 @@ def _are_equal(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
 
 def _arguments_like(graph: tf.Graph, kind: Kind) -> list[tf.Tensor] | None:
     """The arguments of a function that are a batch of a kind; None: there is not just one."""
-    if type(graph) is not _tf_private.func_graph.FuncGraph:
+    if not call_time.is_function(graph):
         return None  # A branch, or the body of a loop.
     captured = [*graph.internal_captures, *tf.nest.flatten(graph.deferred_internal_captures)]
     names = {tensor.name for tensor in captured}
@@ -226,38 +227,29 @@ def _arguments_like(graph: tf.Graph, kind: Kind) -> list[tf.Tensor] | None:
 
 def _at_call(graph: tf.Graph, look_ahead: LookAhead, kind: Kind, part: int) -> tf.Tensor:
     """Part of what was read when a function is called; parts as tf.data yields them."""
-    captures = graph.function_captures
-    key = f"tfdear_next_batch_{part}_{kind}"
-    if key not in captures.by_ref_internal:
-        dtype, rank = _type_of(kind, part)
-        specification = tf.TensorSpec([None] * rank, dtype)
-        with graph.as_default(), tf.control_dependencies(None):
-            placeholder = tf.compat.v1.placeholder(dtype, specification.shape)
-        # As `capture_call_time_value`, which leaves it to the outermost function alone to ask.
-        captures.add_or_replace(
-            key=key,
-            external=functools.partial(_value_at_call, look_ahead, kind, part),
-            internal=placeholder,
-            tracetype=specification,
-            is_by_ref=True,
-        )
-    return captures.by_ref_internal[key]
+    dtype, rank = _type_of(kind, part)
+    return call_time.value(
+        graph,
+        f"tfdear_next_batch_{part}_{kind}",
+        tf.TensorSpec([None] * rank, dtype),
+        functools.partial(_value_at_call, look_ahead, kind, part),
+    )
 
 
 def _type_of(kind: Kind, part: int) -> tuple[tf.DType, int]:
     return (*kind, *kind, (tf.bool, 0))[part]
 
 
-def _value_at_call(look_ahead: LookAhead, kind: Kind, part: int) -> list[tf.Tensor]:
+def _value_at_call(look_ahead: LookAhead, kind: Kind, part: int) -> tf.Tensor:
     """As `_at_call`, where a function is called."""
     graph = None if tf.executing_eagerly() else _tf_private.ops.get_default_graph()
     where = _where_read(graph, look_ahead, kind)
     if isinstance(where, Read):
-        return [(*where.batch, *where.following, where.has_next)[part]]
+        return (*where.batch, *where.following, where.has_next)[part]
     if where is not None:
-        return [_at_call(where, look_ahead, kind, part)]
+        return _at_call(where, look_ahead, kind, part)
     dtype, rank = _type_of(kind, part)
-    return [tf.zeros([0] * rank, dtype)]
+    return tf.zeros([0] * rank, dtype)
 
 
 def _around(graph: tf.Graph) -> tf.Graph | None:
@@ -287,7 +279,7 @@ def _where_read(
             return reads[-1]
         if _arguments_like(graph, kind) is not None:
             return graph
-        if type(graph) is _tf_private.func_graph.FuncGraph:
+        if call_time.is_function(graph):
             return None  # Not a branch, or the body of a loop.
         graph = _around(graph)
     read = look_ahead.last

@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Lets the backward pass compute a layer's gradient before it goes on to the layer below.
+"""The order of a step's collectives, and of the backward pass between them.
 
 [Note: Gradients first]
 When the gradient of a layer's output is there, two things can be computed from it: the gradients of
@@ -13,11 +13,22 @@ A contribution waits for its reduction to be opened, which waits for every opera
 that precedes it in the program, such as a collective of the backward pass itself (synchronized
 batch normalization). TensorFlow adds those edges when the function is complete. So what such an
 operation waits for must not wait for a contribution, or there would be a deadlock.
+
+[Note: Functions of gradients]
+Collectives have the same order on all ranks because TensorFlow keeps operations with effects in
+program order, and runs them whether or not their results are used. It does neither in the function
+that it makes of another one's gradients for a gradient tape.
 """
 
+import contextlib
 from collections.abc import Iterable
 
 import tensorflow as tf
+
+from tfdear.data import step_data
+
+# Operations that take a place in the order of collectives.
+_OPENING = frozenset({"DearOpenCollective", "DearOpenReduction"})
 
 # Operations that compute the gradient of a layer's weights from that of its output.
 _WEIGHT_GRADIENTS = frozenset(
@@ -34,6 +45,28 @@ _WEIGHT_GRADIENTS = frozenset(
 # Operations between them and the reduction that do not change which layer they belong to.
 _PASS_THROUGH = frozenset({"Cast", "Identity", "Reshape", "Transpose"})
 _MAX_PASSED = 8
+
+
+def in_program_order() -> contextlib.AbstractContextManager[None]:
+    """Within it, a collective comes after those that its graph has; see the second note."""
+    graph = step_data.current_graph()
+    if graph is None or _has_manager(graph):
+        return contextlib.nullcontext()
+    opened = (op for op in reversed(graph.get_operations()) if op.type in _OPENING)
+    return tf.control_dependencies([op] if (op := next(opened, None)) is not None else [])
+
+
+def after(contributions: Iterable[tf.Operation]) -> contextlib.AbstractContextManager[None]:
+    """Within it, sums come after contributions, which else might not run; see the second note."""
+    contributions = [op for op in contributions if op is not None]
+    if not contributions or _has_manager(contributions[0].graph):
+        return contextlib.nullcontext()
+    return tf.control_dependencies(contributions)
+
+
+def _has_manager(graph: tf.Graph) -> bool:
+    """Whether TensorFlow runs all operations with effects of a graph, in program order."""
+    return getattr(graph, "experimental_acd_manager", None) is not None
 
 
 def contribute_gradients_first(contributions: Iterable[tf.Operation]) -> int:

@@ -144,12 +144,15 @@ class Reducer:
                 everything = tf.constant(1.0, tf.float64)
                 weight = everything if active is None else tf.cast(active, tf.float64)
             layout = self._layout(values, name, lane)
-            with step_data.required(), step_data.read():
+            with step_data.required(), step_data.read(), order.in_program_order():
                 ticket = ops.dear_open_reduction(self.order, layout=layout)
             # The last one first: the order in which the backward pass yields gradients.
-            for index in reversed(range(len(values))):
+            contributions = [
                 self._contribute(ops, ticket, index, values[index], weight)
-            return [_reduced(ops, ticket, index, value) for index, value in enumerate(values)]
+                for index in reversed(range(len(values)))
+            ]
+            with order.after(contributions):
+                return [_reduced(ops, ticket, index, value) for index, value in enumerate(values)]
 
     def _layout(self, values: Sequence[Gradient], name: str, lane: engine_module.Lane) -> int:
         specs = tuple(_spec(value) for value in values)
@@ -179,7 +182,7 @@ class Reducer:
         index: int,
         value: Gradient,
         weight: tf.Tensor,
-    ) -> None:
+    ) -> tf.Operation | None:
         if isinstance(value, tf.IndexedSlices):
             lookup = self.lookups.lookup_of(value.indices)
             if lookup is None:
@@ -197,6 +200,7 @@ class Reducer:
         else:
             op = ops.dear_contribute(ticket, value, weight, index=index)
         order.run_when_ready(op)  # When the backward pass has the gradient.
+        return op
 
     def defer(
         self,
@@ -294,7 +298,7 @@ class Reducer:
                 T=gradient.values.dtype,
                 index=index,
                 sparse=True,
-                writes=[written.number for written in traced.written],
+                writes=row_update.writes(),
                 rows=row_update.rows,
                 **row_update.attributes(),
             )

@@ -5,6 +5,11 @@
 The variable's resource has the rows and columns of this rank. `shape`, reads, writes, checkpoints
 and gradients are those of the whole table. An optimizer's update runs on the part, by rows
 (`table_update`), and lookups get vectors from all ranks (`table_lookup`).
+
+[Note: Tables that a branch does not use]
+Where a branch of a step uses a table and another one does not, TensorFlow makes the gradient of the
+other one: zeros of the shape that the variable's resource has. So tapes know a table by a resource
+of another shape, which has all columns and no rows. A gradient without rows is that of no word.
 """
 
 import dataclasses
@@ -16,7 +21,6 @@ import numpy as np
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
-from tfdear.data import step_data
 from tfdear.engine import library
 from tfdear.gradients import deferred_update, table_lookup, whole_table
 from tfdear.gradients import placement as placement_module
@@ -59,10 +63,11 @@ class ShardedVariable(variable_module.DearVariable):
         self.updated_by: weakref.ref[Any] | None = None
         # How a step knows what the next one looks up: "next batch" or "none".
         self.hint = "none"
-        self.slot_numbers: list[int] = []  # If it is a table: of its slots, by all optimizers.
         super().__init__(*args, **kwargs)
-        if self.table is not self:
-            self.table.slot_numbers.append(self.number)
+        with tf.init_scope():
+            self._known_by = _tf_private.resource_variable_ops.ResourceVariable(
+                tf.zeros([0, placement.partition.columns]), trainable=False
+            )
 
     @property
     def table(self) -> "ShardedVariable":
@@ -75,13 +80,33 @@ class ShardedVariable(variable_module.DearVariable):
             return tf.TensorShape(self.placement.shard_shape)
         return tf.TensorShape(self.placement.shape)
 
+    # By it TensorFlow's C++ would read what this rank holds, without what rows missed. Without it
+    # the variable is converted in Python, as any other argument of an eager op.
+    @property
+    def _handle(self) -> tf.Tensor | None:
+        if self._is_created and tf.executing_eagerly() and not self._is_seen_in_part():
+            return None
+        return super()._handle
+
+    @_handle.setter
+    def _handle(self, handle: tf.Tensor) -> None:
+        self._bare_handle = handle
+
+    def __tf_tracing_type__(self, context: Any) -> Any:
+        with variable_module.raw_handles():
+            return super().__tf_tracing_type__(context)
+
     @property
     def handle(self) -> tf.Tensor:
         # Tapes ask for it, and what they do with it is no read: to wait here would be to wait for
         # rows that the step does not need.
-        if self._is_created and deferred_update.current_trace() is None:
-            return self.raw_handle
+        if self._is_created and not self._is_seen_in_part():
+            return self.tape_handle
         return super().handle
+
+    @property
+    def tape_handle(self) -> tf.Tensor:
+        return self._known_by.handle  # [Note: Tables that a branch does not use]
 
     def _is_seen_in_part(self) -> bool:
         return deferred_update.current_trace() is not None or variable_module.are_handles_raw()
@@ -108,21 +133,6 @@ class ShardedVariable(variable_module.DearVariable):
         """Tells the tapes that record that the table is used."""
         _tf_private.resource_variable_ops.variable_accessed(self)
 
-    def await_with_table(self) -> None:
-        """Waits, in program order, for updates in flight on it and on its table."""
-        # Sums of gradients are updated by themselves.
-        self.table.await_updates()
-        if self.table is not self:
-            self.await_updates()
-
-    def await_all_slots(self) -> None:
-        """Waits, in program order, for updates in flight on the table and on any slot of it."""
-        table = self.table
-        with step_data.required():
-            library.load().dear_await(
-                handles=[table.raw_handle], variables=[table.number, *table.slot_numbers]
-            )
-
     def read_shard(
         self,
         begin: int | tf.Tensor = 0,
@@ -135,7 +145,7 @@ class ShardedVariable(variable_module.DearVariable):
         """
         rows, columns = self.placement.shard_shape
         if changes is None:
-            self.await_with_table()
+            self.table.await_updates()
         wanted = (begin, rows if end is None else end, -1 if changes is None else changes)
         wanted = tf.stack([tf.cast(number, tf.int64) for number in wanted])
         with tf.device(self.device):
@@ -203,7 +213,7 @@ class ShardedVariable(variable_module.DearVariable):
             self.strategy.extended.collectives.barrier()
             self.strategy.extended.lookup_groups.close()
         # What rows missed concerns the old values of this variable, and the others stay.
-        self.await_with_table()
+        self.table.await_updates()
         with tf.device(self.device):
             library.load().dear_settle_table(
                 self.table.raw_handle,

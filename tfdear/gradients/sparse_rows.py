@@ -11,12 +11,17 @@ from tfdear.gradients import lookup_group
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
 
 
-def all_rows(gradient: tf.Tensor) -> tf.IndexedSlices:
-    """A dense gradient as its rows."""
-    shape = gradient.shape.as_list()
-    return tf.IndexedSlices(
-        gradient, tf.range(shape[0], dtype=tf.int64), tf.constant(shape, tf.int64)
-    )
+def all_rows(gradient: tf.Tensor, shape: tuple[int, int]) -> tf.IndexedSlices:
+    """A dense gradient of a table of this shape as its rows: all of them, or none.
+
+    See [Note: Tables that a branch does not use], `sharded_variable.py`.
+    """
+    rows = gradient.shape[0]
+    if rows is None:
+        rows = tf.shape(gradient, tf.int64)[0]
+    elif rows:
+        gradient = tf.ensure_shape(gradient, shape)
+    return tf.IndexedSlices(gradient, tf.range(rows, dtype=tf.int64), tf.constant(shape, tf.int64))
 
 
 def unique(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

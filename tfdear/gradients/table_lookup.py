@@ -16,7 +16,14 @@ from tfdear.data import examples as examples_module
 from tfdear.data import step_data
 from tfdear.engine import library
 from tfdear.gradients import bags as bags_module
-from tfdear.gradients import common_ids, lookup_group, next_ids, order, variable_names
+from tfdear.gradients import (
+    common_ids,
+    differentiated_loop,
+    lookup_group,
+    next_ids,
+    order,
+    variable_names,
+)
 
 if TYPE_CHECKING:
     from tfdear.gradients.sharded_variable import ShardedVariable
@@ -34,10 +41,11 @@ for _name in (
 
 @tf.RegisterGradient("DearTableOutput")
 def _gradient_of_output(op: tf.Operation, upstream: tf.Tensor) -> list[tf.IndexedSlices | None]:
+    differentiated_loop.check_not_within()
     shape = tf.TensorShape(op.get_attr("shape"))
     rows = tf.cast(tf.convert_to_tensor(upstream), tf.float32)
     ids = tf.cast(op.inputs[3], tf.int64)
-    slices = tf.IndexedSlices(rows, ids, tf.constant(shape.as_list(), tf.int64))
+    slices = tf.IndexedSlices(rows, ids, tf.constant(shape.as_list()))
     return [slices, None, None, None]
 
 
@@ -57,7 +65,7 @@ def look_up(table: ShardedVariable, ids: tf.Tensor, dtype: tf.DType, common: int
             cut = unique[: tf.where(present, tf.shape(unique)[0], 0)]
         vectors = _vectors_of(table, flat, cut, positions, dtype, common)
         output = library.load().dear_table_output(
-            table.raw_handle, vectors, positions, flat, shape=table.placement.shape
+            table.tape_handle, vectors, positions, flat, shape=table.placement.shape
         )
         _use_for_gradient_alone(output)
     columns = table.placement.partition.columns
@@ -85,10 +93,17 @@ def sums_of_bags(
             pooling = pooling.cut(present)
         sums = _vectors_of(table, flat, cut, positions, dtype, pooling=pooling)
         output = library.load().dear_pooled_output(
-            table.raw_handle, sums, bags.bag_of, flat, bags.count, shape=table.placement.shape
+            table.tape_handle, sums, bags.bag_of, flat, bags.count, shape=table.placement.shape
         )
         _use_for_gradient_alone(output)
     return output
+
+
+def checked(table: ShardedVariable, ids: tf.Tensor) -> tf.Tensor:
+    """Ids of any shape, as whole numbers; one that is no row of the table is an error."""
+    ids = _whole(ids)
+    unique, positions, _ = _unique_of(table, tf.reshape(ids, [-1]))
+    return tf.reshape(tf.gather(unique, positions), tf.shape(ids))
 
 
 def _unique_of(
@@ -178,9 +193,9 @@ def look_up_early(table: ShardedVariable, lookup: lookup_group.Lookup) -> None:
     """
     group, index, ops = lookup.group, lookup.index, library.load()
     ahead = group.ahead
-    if lookup.may_be_pooled:
-        return  # Its ids alone are gathered.
-    group.look_up_early(index)
+    # What may be pooled is not looked up early: its ids alone are gathered.
+    if lookup.may_be_pooled or not group.begin_early(index):
+        return
     _, _, needed = ops.dear_gathered_ids(ahead, index=index)
     held, version = _held_of(table, needed, looks_ahead=True)
     held = tf.cast(held, lookup.dtype)

@@ -68,6 +68,15 @@ class RowUpdate:
         """Whether it writes the table and its slots only."""
         return all(getattr(written, "table", None) is self.table for written in self.traced.written)
 
+    def writes(self) -> list[int]:
+        """The numbers of the variables whose reads wait for it.
+
+        The table is one of them also where a slot alone changes, such as the sums of gradients:
+        their changes come one after another, and a read of either has all that are before it.
+        """
+        written = [variable.number for variable in self.traced.written]
+        return [*dict.fromkeys([*written, self.table.number])]
+
     def attributes(self) -> dict[str, Any]:
         """What an op that runs it has to know."""
         placement = self.table.placement
@@ -87,8 +96,8 @@ def translate(
     update: Update,
     gradient: Gradient | None,
     may_take_sums: bool = True,
-) -> RowUpdate:
-    """Translates an update of a table or one of its slots.
+) -> RowUpdate | None:
+    """Translates an update of a table or one of its slots; None if it changes nothing.
 
     `may_take_sums`: whether it may be element-wise but for sums of the whole table. Raises a
     NotByRowsError if rows cannot be updated one by one.
@@ -99,28 +108,27 @@ def translate(
         traced = deferred_update.trace_table_update(variable, update, spec)
     except (ValueError, TypeError) as error:  # As where a slot has another shape than the table.
         raise NotByRowsError(_refusal(table.placement)) from error
-    program = None
     needs_sums = False
 
     def take_sums(summed: elementwise_program.Program, count: int) -> list[tf.Tensor]:
         nonlocal needs_sums
         needs_sums = True
-        assert traced is not None  # It is being translated.
         if table.placement.touched_only:
             raise NotByRowsError(_refusal_of_touched(table.placement))
         return _sums_over_ranks(RowUpdate(table, traced, summed), gradient, count)
 
-    if traced is not None:
-        program = elementwise_update.translate(
-            traced.function,
-            shape,
-            exact_bits=False,
-            may_only_read=True,
-            foreign=traced.foreign,
-            take_sums=take_sums if may_take_sums else None,
-        )
-    if traced is None or program is None:
+    program = elementwise_update.translate(
+        traced.function,
+        shape,
+        exact_bits=False,
+        may_only_read=True,
+        foreign=traced.foreign,
+        take_sums=take_sums if may_take_sums else None,
+    )
+    if program is None:
         raise NotByRowsError(_refusal(table.placement))
+    if not traced.written:  # As a weight decay from which the table is excluded.
+        return None
     return RowUpdate(table, traced, program, _rows_of(table, variable, gradient), needs_sums)
 
 
@@ -170,7 +178,6 @@ def sum_of_squares(table: ShardedVariable, gradient: Gradient) -> tf.Tensor:
         accumulated.slot.assign(tf.fill(shape, total))  # The program that asks for the sum.
 
     traced = deferred_update.trace_table_update(table, square, tf.TensorSpec(shape, table.dtype))
-    assert traced is not None  # It writes the slot.
 
     def take_sums(summed: elementwise_program.Program, count: int) -> list[tf.Tensor]:
         sums.extend(_sums_over_ranks(RowUpdate(table, traced, summed), gradient, count))
@@ -211,10 +218,7 @@ def _sums_over_ranks(
     """The sums of what a program yields for all elements of a table, as scalars of float32."""
     table = row_update.table
     values, indices = _rows(table.placement, gradient)
-    table.await_all_slots()
-    for variable in row_update.traced.written:
-        if not isinstance(variable, ShardedVariable):
-            variable.await_updates()
+    _await_written(row_update)
     with tf.device(table.device):
         sums = library.load().dear_table_sums(
             table.raw_handle,
@@ -234,13 +238,20 @@ def _sums_over_ranks(
         return tf.unstack(tf.cast(sums, tf.float32), count)
 
 
+def _await_written(row_update: RowUpdate) -> None:
+    """Waits, in program order, for updates in flight on what an update writes, and on its table."""
+    row_update.table.await_updates()
+    for written in row_update.traced.written:
+        if written is not row_update.table:
+            written.await_updates()
+
+
 def run_now(row_update: RowUpdate, gradient: Gradient | None) -> tf.Operation | None:
     """Runs an update in program order, on a gradient of the whole table that all ranks have."""
     table = row_update.table
     values, indices = _rows(table.placement, gradient)
     if gradient is not None:  # Its rows must not be behind an update that is in flight.
-        for written in row_update.traced.written:
-            written.await_updates()
+        _await_written(row_update)
     with tf.device(table.device):
         return library.load().dear_change_table(
             table.raw_handle,

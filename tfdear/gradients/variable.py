@@ -142,6 +142,11 @@ class DearVariable(_Base):
     def raw_handle(self) -> tf.Tensor:
         return self._bare_handle
 
+    @property
+    def tape_handle(self) -> tf.Tensor:
+        """What tapes know the variable by."""
+        return self._bare_handle
+
     # TensorFlow's C++ takes this attribute of a variable that is an argument of an eager op, as in
     # `tf.maximum(variable, 0)`, and reads the value without anything else here.
     @property

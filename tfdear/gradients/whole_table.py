@@ -25,11 +25,8 @@ if TYPE_CHECKING:
 _READERS = frozenset(
     {
         "DearAwait",
-        "DearPooledOutput",
         "DearReadShard",
         "DearTableLookup",
-        "DearTableOutput",
-        "DearTableValue",
     }
 )
 
@@ -39,7 +36,7 @@ def _gradient_of_value(
     op: tf.Operation, upstream: tf.Tensor | tf.IndexedSlices
 ) -> list[tf.Tensor | tf.IndexedSlices | None]:
     if isinstance(upstream, tf.IndexedSlices):
-        shape = tf.constant(op.outputs[0].shape.as_list(), tf.int64)
+        shape = tf.constant(op.outputs[0].shape.as_list())
         upstream = tf.IndexedSlices(upstream.values, tf.cast(upstream.indices, tf.int64), shape)
     return [upstream, None]
 
@@ -56,7 +53,7 @@ def read_whole(variable: ShardedVariable) -> tf.Tensor:
         value = _read_once(variable, graph)
     with tf.device(variable.device):
         value = tf.ensure_shape(value, placement.shape)
-        return library.load().dear_table_value(variable.raw_handle, value)
+        return library.load().dear_table_value(variable.tape_handle, value)
 
 
 def _read_once(variable: ShardedVariable, graph: tf.Graph) -> tf.Tensor:

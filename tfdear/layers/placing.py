@@ -36,16 +36,23 @@ def is_in_scope() -> bool:
     return getattr(tf.distribute.get_strategy().extended, "is_dear", False)
 
 
-def place(label: str, shape: tuple[int, int], choices: Choices) -> Placement | None:
+def place(
+    label: str, shape: tuple[int, int], choices: Choices, dtype: str = "float32"
+) -> Placement | None:
     """How a table is divided; None: the current strategy is no DearStrategy.
 
     Args:
         label: What has the table, for messages.
         shape: Rows and columns of the whole.
         choices: See there.
+        dtype: Type of its values.
+
+    Raises:
+        ValueError: Tables have no values of that type.
     """
     if not is_in_scope():
         return None
+    check_type(label, dtype)
     extended = tf.distribute.get_strategy().extended
     rows, columns = shape
     exchange = extended.embeddings if choices.exchange == "auto" else choices.exchange
@@ -57,3 +64,13 @@ def place(label: str, shape: tuple[int, int], choices: Choices) -> Placement | N
     partition = partition_module.choose(choices.partition, rows, columns, ranks)
     label = f"{label} (table of {rows} x {columns})"
     return Placement(partition, rank, label, choices.updates == "touched", exchange)
+
+
+def check_type(label: str, dtype: str) -> None:
+    """Raises a ValueError if a table with values of a type cannot be divided in this scope."""
+    if is_in_scope() and dtype != "float32":
+        raise ValueError(
+            f"The table of {label} has values of type {dtype}, and sharded tables are float32. Use "
+            'dtype="float32", a policy such as "mixed_bfloat16" for vectors of fewer bits, or '
+            "keras.layers.Embedding."
+        )

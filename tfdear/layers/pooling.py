@@ -84,13 +84,26 @@ def _flatten(ids: _Ids) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def _values_like(weights: Any, ids: _Ids) -> tf.Tensor:
-    if isinstance(weights, tf.RaggedTensor):
-        return weights.flat_values
-    if isinstance(weights, tf.SparseTensor):
-        return weights.values
-    if not isinstance(ids, tf.Tensor):
+    """The weight of each id; an error if the two have different structures."""
+    kinds = (tf.RaggedTensor, tf.SparseTensor)
+    kind = next((kind for kind in kinds if isinstance(ids, kind)), tf.Tensor)
+    if not isinstance(weights, kinds):
+        weights = tf.convert_to_tensor(weights)
+    if not isinstance(weights, kind) or not weights.shape.is_compatible_with(ids.shape):
         raise ValueError(
-            "`weights` must have the structure of the ids. Received: a tensor for ids of type "
-            f"{type(ids).__name__}"
+            "`weights` must have the structure of the ids. Received: a "
+            f"{type(weights).__name__} of shape {weights.shape} for ids in a {kind.__name__} of "
+            f"shape {ids.shape}"
         )
-    return tf.reshape(tf.convert_to_tensor(weights), [-1])
+    if kind is tf.RaggedTensor:
+        values, structures = weights.flat_values, (weights.row_splits, ids.row_splits)
+    elif kind is tf.SparseTensor:
+        values, structures = weights.values, (weights.indices, ids.indices)
+    else:
+        values, structures = tf.reshape(weights, [-1]), (tf.shape(weights), tf.shape(ids))
+    same = tf.debugging.assert_equal(
+        *(tf.cast(structure, tf.int64) for structure in structures),
+        message="`weights` must have the structure of the ids, a weight for each; received others",
+    )
+    with tf.control_dependencies([] if same is None else [same]):
+        return tf.identity(values)

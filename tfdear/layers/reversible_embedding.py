@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfdear._private import keras as _keras_private
+from tfdear.gradients import table_lookup
 from tfdear.layers import files, placing
 from tfdear.layers.sharded_embedding import ShardedEmbedding
 
@@ -136,9 +137,8 @@ class ShardedReversibleEmbedding(ShardedEmbedding):
         if table is None or not self.tie_weights or tf.executing_eagerly():
             return super().vectors_of(ids)
         # The step needs all rows for the scores, and gathers them once.
-        ids = tf.convert_to_tensor(ids)
-        ids = ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int32)
-        return tf.cast(tf.gather(table.read_whole(), ids), self.compute_dtype)
+        rows = table_lookup.checked(table, tf.convert_to_tensor(ids))
+        return tf.cast(tf.gather(table.read_whole(), rows), self.compute_dtype)
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> None:
         # Vectors have none of their own; `call` sets that of ids.

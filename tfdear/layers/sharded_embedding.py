@@ -106,10 +106,7 @@ class ShardedEmbedding(keras.layers.Embedding):
         placing.check_choice("combiner", combiner, (None, *pooling.COMBINERS))
         choices = placing.Choices(partition, exchange, updates)
         if lora_rank is not None:
-            raise ValueError(
-                "ShardedEmbedding has no low-rank adaptation. Use keras.layers.Embedding, or "
-                f"`lora_rank=None`. Received: lora_rank={lora_rank}"
-            )
+            self.enable_lora(lora_rank)
         self.combiner = combiner
         self.partition = choices.partition
         self.exchange = choices.exchange
@@ -151,11 +148,24 @@ class ShardedEmbedding(keras.layers.Embedding):
         else:
             super().build(input_shape)
 
+    def enable_lora(self, rank: int, *args: Any, **kwargs: Any) -> None:
+        del args, kwargs
+        raise ValueError(
+            "ShardedEmbedding has no low-rank adaptation. Use keras.layers.Embedding, or "
+            f"`lora_rank=None`. Received: a rank of {rank}"
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not args and "inputs" in kwargs:
+            args = (kwargs.pop("inputs"),)  # The name of `keras.layers.Embedding`.
+        return super().__call__(*args, **kwargs)
+
     def add_table(
         self, shape: tuple[int, int], name: str, initializer: Any, **kwargs: Any
     ) -> keras.Variable:
         """A weight of which every rank holds a part, if there is a DearStrategy."""
-        placement = placing.place(f"layer '{self.name}'", shape, self.choices())
+        label = f"layer '{self.name}'"
+        placement = placing.place(label, shape, self.choices(), self.variable_dtype)
         if placement is not None:
             broadcast = tf.distribute.get_strategy().extended.broadcast_value
             initializer = initial_part.PartInitializer(initializer, placement, broadcast)
@@ -182,7 +192,9 @@ class ShardedEmbedding(keras.layers.Embedding):
     def call(self, ids: _Ids, weights: Any = None) -> tf.Tensor | tf.RaggedTensor:
         if weights is not None and self.combiner is None:
             raise ValueError("ShardedEmbedding takes `weights` only with a `combiner`.")
-        if isinstance(ids, keras.KerasTensor) or self._is_whole and self.combiner is None:
+        if isinstance(ids, keras.KerasTensor):
+            return self.compute_output_spec(ids, weights)
+        if self._is_whole and self.combiner is None:
             return super().call(ids)
         if self.combiner is not None:
             return pooling.pool(
@@ -254,6 +266,11 @@ class ShardedEmbedding(keras.layers.Embedding):
         if self.combiner is not None:
             return (*input_shape[:-1], self.output_dim)
         return super().compute_output_shape(input_shape)
+
+    def compute_output_spec(self, ids: Any, weights: Any = None) -> keras.KerasTensor:
+        if self.combiner is None:
+            return super().compute_output_spec(ids)
+        return keras.KerasTensor(self.compute_output_shape(ids.shape), dtype=self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()

@@ -133,6 +133,8 @@ def _check(model: keras.Model, layers: list[Any]) -> None:
                 f"Layer '{layer.name}' is quantized or has a low-rank adaptation, which a sharded "
                 "table has not."
             )
+        with model.distribute_strategy.scope():
+            placing.check_type(f"layer '{layer.name}'", layer.variable_dtype)
     # `distribute_strategy` is the current one for a model that has none.
     if layers and placing.is_in_scope() and getattr(model, "_distribute_strategy", None) is None:
         raise ValueError(
@@ -142,7 +144,9 @@ def _check(model: keras.Model, layers: list[Any]) -> None:
 
 
 def _divide(layer: ShardedEmbedding, variable: keras.Variable) -> None:
-    placement = placing.place(f"layer '{layer.name}'", tuple(variable.shape), layer.choices())
+    placement = placing.place(
+        f"layer '{layer.name}'", tuple(variable.shape), layer.choices(), variable.dtype
+    )
     if placement is not None:
         broadcast = tf.distribute.get_strategy().extended.broadcast_value
         value = broadcast(tf.convert_to_tensor(variable.value))

@@ -18,6 +18,7 @@ while it is traced; if a loss was already left unscaled, the step is traced agai
 
 import contextlib
 import enum
+import functools
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -279,21 +280,28 @@ class Losses:
     # Called where a step ends.
 
     def make_global(self, outputs: _Structure) -> _Structure:
-        """Replaces scalars that a step computed from its rows by their means over the ranks."""
+        """Replaces scalars that a step computed from its rows by those of all ranks.
+
+        That is the mean, and of whole numbers the sum.
+        """
         if self.are_means and self.row_sums.are_applied:
             self._extended.warn_once(row_sums.WARNING)
         if not self.called_by_keras:
             return outputs
         flat = tf.nest.flatten(outputs)
         own = self._context.own_reads
-        indices = [index for index, value in enumerate(flat) if _is_local_scalar(value, own)]
-        if not indices:
-            return outputs
-        means = self._extended.reducer.all_reduce(
-            [flat[index] for index in indices], name="logs", weight=self.weight()
-        )
-        for index, mean in zip(indices, means, strict=True):
-            flat[index] = mean
+        local = [index for index, value in enumerate(flat) if _is_local_scalar(value, own)]
+        means = [index for index in local if flat[index].dtype.is_floating]
+        sums = [index for index in local if not flat[index].dtype.is_floating]
+        reduce = functools.partial(self._extended.reducer.all_reduce, name="logs")
+        for indices, how in (
+            (means, {"weight": self.weight()}),
+            (sums, {"active": self._context.examples.present}),
+        ):
+            if indices:
+                values = reduce([flat[index] for index in indices], **how)
+                for index, value in zip(indices, values, strict=True):
+                    flat[index] = value
         return tf.nest.pack_sequence_as(outputs, flat)
 
 
@@ -312,11 +320,14 @@ _SAME_ON_ALL_RANKS = ("DearReduced", "ReadVariableOp", "Const")
 
 
 def _is_local_scalar(value: object, own_reads: set[tf.Operation]) -> bool:
-    """Whether a value is a floating scalar that may differ between ranks."""
-    if not isinstance(value, tf.Tensor) or value.shape.rank != 0 or not value.dtype.is_floating:
+    """Whether a value is a scalar number that may differ between ranks."""
+    if not isinstance(value, tf.Tensor) or value.shape.rank != 0:
         return False
     if tf.executing_eagerly():
-        return True
+        # Where whole numbers are from is not known: they may be the same everywhere.
+        return value.dtype.is_floating
+    if not value.dtype.is_floating and value.dtype not in (tf.int32, tf.int64):
+        return False
     waiting, seen = [value.op], set()
     while waiting:
         op = waiting.pop()

@@ -114,7 +114,7 @@ class SampledSoftmax(keras.losses.Loss):
             extended.broadcast_value(seed) if getattr(extended, "is_dear", False) else seed
         )
         with variable_module.identical_writes():
-            # Of calls outside of Keras's steps.
+            # What is drawn next.
             self.sampled_step = tf.Variable(
                 0,
                 dtype=tf.int64,
@@ -124,16 +124,17 @@ class SampledSoftmax(keras.losses.Loss):
             )
 
     def follow(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """Makes `call` draw by an optimizer's steps, which are in checkpoints; `fit` calls it."""
-        self._optimizer = optimizer
+        """Makes it draw what belongs to an optimizer's steps, or later; `fit` calls it.
+
+        These are in checkpoints, so that a training which goes on draws what it would have drawn.
+        """
+        # Of two in one another the inner one counts.
+        self._optimizer = getattr(optimizer, "inner_optimizer", optimizer)
 
     def call(self, y_true: Any, y_pred: Any) -> tf.Tensor:
         if not _tf_private.record.could_possibly_record():
             return self.full(y_true, y_pred)
-        if self._optimizer is None:
-            return self.sampled(y_true, y_pred)
-        step = tf.cast(tf.convert_to_tensor(self._optimizer.iterations), tf.int64)
-        return self._against_drawn(y_true, y_pred, step)
+        return self.sampled(y_true, y_pred)
 
     def sampled(self, labels: Any, features: Any) -> tf.Tensor:
         """The losses of examples against new candidates, in the shape of the labels.
@@ -143,7 +144,12 @@ class SampledSoftmax(keras.losses.Loss):
         """
         with step_data.required():
             step = self.sampled_step.read_value()
-            self.sampled_step.assign_add(1)
+            if self._optimizer is not None:
+                # What counts its steps: `iterations` are fewer where gradients are accumulated.
+                steps = tf.convert_to_tensor(self._optimizer.variables[0])
+                # Not these alone: a step of one's own may apply another optimizer.
+                step = tf.maximum(step, tf.cast(steps, tf.int64))
+            self.sampled_step.assign(step + 1)
         return self._against_drawn(labels, features, step)
 
     def _against_drawn(self, labels: Any, features: Any, step: tf.Tensor) -> tf.Tensor:

@@ -15,6 +15,7 @@ from tfdear.base.checks import is_whole
 KINDS = ("column", "row")
 # Widths in multiples of this keep the rows that a rank holds at whole cache lines.
 _UNIT = 16
+_MOST_ROWS = 2**31 - 1
 _CACHE_LINE_BYTES = 64
 GRADIENT_BYTES = 4
 ID_BYTES = 4
@@ -31,7 +32,8 @@ class Partition:
         ranks: Number of ranks.
 
     Raises:
-        ValueError: The kind is unknown, or a number is not a positive whole one.
+        ValueError: The kind is unknown, a number is not a positive whole one, or there are more
+            rows than int32 counts.
 
     Example:
 
@@ -51,6 +53,11 @@ class Partition:
                 f"`kind` of a partition must be one of {', '.join(KINDS)}. Received: {self.kind!r}"
             )
         _check_positive(rows=self.rows, columns=self.columns, ranks=self.ranks)
+        if self.rows > _MOST_ROWS:
+            raise ValueError(
+                f"A table has at most {_MOST_ROWS:,} rows, whose numbers travel as int32. Map ids "
+                f"to fewer. Received: {self.rows:,}"
+            )
 
     @functools.cached_property
     def _bounds(self) -> list[int]:

@@ -46,7 +46,7 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         self.data = next((value for value in given if isinstance(value, tf.Tensor)), None)
         self.data_in_graph: dict[tf.Graph, tf.Tensor] = {}
         self.examples = examples
-        self._graph = step_data.current_graph()
+        self.graph = step_data.current_graph()
         # By id: metrics that were written and not yet added up, statistics not yet averaged.
         self._changed: dict[int, _Variable] = {}
         self._written: dict[int, _Variable] = {}
@@ -59,17 +59,37 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
     def devices(self) -> tuple[str, ...]:
         return self._strategy.extended.worker_devices
 
+    @tf.autograph.experimental.do_not_convert
     def all_reduce(
         self,
         reduce_op: tf.distribute.ReduceOp | str,
         value: Any,
         options: ignored_options.Options | None = None,
     ) -> Any:
+        if isinstance(reduce_op, str):
+            reduce_op = tf.distribute.ReduceOp(reduce_op.upper())
+
+        def reduce(flat: Sequence[Any]) -> Any:
+            return self._strategy.extended._replica_ctx_all_reduce(reduce_op, flat, options)
+
+        @tf.custom_gradient
+        def differentiable(*flat: tf.Tensor) -> tuple[Any, Callable[..., Any]]:
+            @examples_module.for_backward_pass
+            def gradient(*upstream: tf.Tensor) -> Any:
+                return self.all_reduce(reduce_op, upstream)  # That of a sum is a sum.
+
+            return reduce(flat), gradient
+
         def collective(value: object) -> Any:
-            return super(DearReplicaContext, self).all_reduce(reduce_op, value, options)
+            flat = tf.nest.flatten(value)
+            sparse = any(isinstance(each, tf.IndexedSlices) for each in flat)
+            return tf.nest.pack_sequence_as(
+                value, reduce(flat) if sparse else differentiable(*flat)
+            )
 
         return self.losses.across_ranks(collective, value)
 
+    @tf.autograph.experimental.do_not_convert
     def all_gather(
         self, value: Any, axis: int, options: ignored_options.Options | None = None
     ) -> Any:
@@ -160,7 +180,7 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         return self._reducer.all_reduce([written], name="sum of writes")[0]
 
     def _note_change(self, variable: _Variable, read_value: bool) -> _Variable | None:
-        if step_data.current_graph() is self._graph:
+        if step_data.current_graph() is self.graph:
             self._changed[id(variable)] = variable
         else:  # A function that is traced here may be called again.
             self._add_up([variable])
@@ -172,7 +192,7 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         value = self.examples.gate(value, old)
         if variable.reconciliation is _Reconciliation.FIRST:
             _store(variable, self._strategy.extended.collectives.broadcast(value))
-        elif step_data.current_graph() is not self._graph:
+        elif step_data.current_graph() is not self.graph:
             _store(variable, self._average([value])[0])
         else:
             _store(variable, value)
@@ -186,7 +206,7 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         changed = list(self._changed.values())
         self._changed.clear()
         # In the step's own graph, where they were written: a branch that reads may not be taken.
-        with tf.init_scope() if self._graph is None else self._graph.as_default():
+        with tf.init_scope() if self.graph is None else self.graph.as_default():
             self._add_up(changed)
 
     def _add_up(self, changed: Sequence[_Variable]) -> None:

@@ -46,6 +46,7 @@ class StepCollectives:
 
         @tf.custom_gradient
         def reduce(*values: tf.Tensor) -> tuple[list[Gradient], Callable[..., Any]]:
+            @examples_module.for_backward_pass
             def gradient(*upstream: tf.Tensor) -> list[tf.Tensor]:
                 return self._sum_of_gradients(upstream, group, examples)
 
@@ -61,6 +62,7 @@ class StepCollectives:
 
         @tf.custom_gradient
         def gather(rows: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            @examples_module.for_backward_pass
             def gradient(upstream: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
                 (total,) = self._sum_of_gradients([_dense(upstream)], group, examples)
                 count = tf.shape(rows, tf.int64)[0]
@@ -99,6 +101,7 @@ class StepCollectives:
 
         @tf.custom_gradient
         def scatter(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            @examples_module.for_backward_pass
             def gradient(upstream: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
                 return self._collectives.all_gather(examples.gate(_dense(upstream)), lane)
 
@@ -118,6 +121,7 @@ class StepCollectives:
         def exchange(rows: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], Callable[..., Any]]:
             received, counts = self._collectives.all_to_all(rows, splits, lane)
 
+            @examples_module.for_backward_pass
             def gradient(upstream: tf.Tensor | tf.IndexedSlices, _: tf.Tensor) -> tf.Tensor:
                 upstream = examples.gate(_dense(upstream))
                 return self._collectives.all_to_all(upstream, counts, lane)[0]
@@ -133,6 +137,7 @@ class StepCollectives:
 
         @tf.custom_gradient
         def send(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            @examples_module.for_backward_pass
             def gradient(upstream: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
                 (total,) = self._sum_of_gradients([_dense(upstream)], group, examples)
                 return total if self._group_ranks[group] == root else tf.zeros_like(total)

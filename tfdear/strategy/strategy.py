@@ -2,7 +2,6 @@
 """`DearStrategy`: data-parallel training whose communication hides behind computation."""
 
 import types
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -63,7 +62,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             Defaults to False.
         fusion: How gradients are fused into buckets, a planner of `tfdear.fusion`. Defaults to
             `tfdear.fusion.Planned()`; the first steps, in which it measures, have buckets of 25
-            MiB.
+            MiB (with `compression`, which keeps them: a sixteenth of the gradients).
         collective: How gradients are summed: "ring" (every rank sums its shard), "tree" (one rank
             sums a bucket, the ranks in turns), "hierarchical" (in shards within each node, then
             each shard between the nodes) or "torus2d" (the same along rows and columns of a grid,
@@ -107,8 +106,9 @@ class DearStrategy(tf.distribute.MirroredStrategy):
     Raises:
         TypeError: There is no such argument.
         ValueError: An argument or environment variable has a value that is not allowed, or the
-            nodes have different numbers of ranks and the collective works in two levels; or a
-            strategy of several ranks is open in this process.
+            nodes have different numbers of ranks and the collective or the compression works in two
+            levels, or these two do not go together; or a strategy of several ranks is open in this
+            process.
         ImportError: The library is missing, or does not fit TensorFlow; or backend "gloo" is asked
             for, and this build or machine lacks it.
         TfdearError: The ranks do not fit together, or did not all start in time; or the job of an
@@ -179,6 +179,13 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         library.load()
         seams.verify()  # Before the ranks meet.
         self._job = job_module.Job(options, cluster_resolver)
+        try:
+            self._set_up()
+        except BaseException as error:  # An interrupt, too: a notebook lives on.
+            self._job.close(error)
+            raise
+
+    def _set_up(self) -> None:
         # All ranks would show the same progress bars and summaries.
         self._has_silenced_keras = (
             self._job.rank > 0 and keras.config.is_interactive_logging_enabled()
@@ -191,9 +198,6 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         seams.install(self._job.world_size)
         device = tf.config.list_logical_devices("CPU")[0].name
         self._gradients = step_gradients.StepGradients()
-        self._graph_functions: weakref.WeakKeyDictionary[
-            tf.types.experimental.PolymorphicFunction, tf.types.experimental.PolymorphicFunction
-        ] = weakref.WeakKeyDictionary()
         extended = extended_module.DearExtended(self, self._job, device)
         tf.distribute.Strategy.__init__(self, extended)
         if self.world_size > 1:
@@ -276,7 +280,6 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         try:
             self._job.close(failure)
         finally:
-            self._graph_functions.clear()
             self._gradients.forget()
             if self._has_silenced_keras:
                 self._has_silenced_keras = False
@@ -353,26 +356,8 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         ignored_options.warn(options)
         if self.world_size > 1 and loss_contract.current_step() is None:
             self.extended.consistency.check_step()
-        compiled = isinstance(fn, tf.types.experimental.PolymorphicFunction)
-        if self.world_size > 1 and compiled and tf.executing_eagerly():
-            # The call is made from a graph, so that what belongs to this step (its number of
-            # examples) is an input of `fn`'s graph and not a constant of it.
-            if fn not in self._graph_functions:
-                run = super().run
-                # The dictionary must not keep its key alive.
-                reference = weakref.ref(fn)
-
-                # Shapes stay as they are: `fn` may need to know its batch size.
-                @tf.function(autograph=False)
-                def run_in_graph(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-                    return run(reference(), args, kwargs)
-
-                self._graph_functions[fn] = run_in_graph
-            with self._gradients.collect():
-                outputs = self._graph_functions[fn](args, kwargs or {})
-        else:
-            with self._gradients.collect():
-                outputs = super().run(fn, args, kwargs, options)
+        with self._gradients.collect():
+            outputs = super().run(fn, args, kwargs, options)
         if self.world_size > 1:
             empty_batch.mark(outputs, self.extended.number_of_examples((args, kwargs)))
         return outputs
@@ -502,10 +487,10 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             means. `plan`: the latest step's buckets, with sizes in bytes, and its collectives; on
             rank 0, for a plan from measured times, `predicted_time` of an iteration and the
             `lower_bound` that no plan can beat in that model (`docs/fusion.md`). `costs`: `a`
-            (seconds) and `b` (seconds per byte) by phase, or None. `bounds`: the least time of a
-            step by schedule, `speedup` (DeAR's largest speedup) and where their communication times
-            come from; `fraction_of_bound`: how much of the bound of the schedule in use was reached
-            (1: all). These are None where nothing was measured.
+            (seconds) and `b` (seconds per byte) by phase, or None; `link_costs`: by class of links.
+            `bounds`: the least time of a step by schedule, `speedup` (DeAR's largest speedup) and
+            where their communication times come from; `fraction_of_bound`: how much of the bound of
+            the schedule in use was reached (1: all). These are None where nothing was measured.
             `embeddings`: for each table whose gradient comes by rows, by the name of its layer:
             `rows`, `columns` and `partition` ("column", "row"; None: all ranks have it whole);
             `exchange` ("all_to_all", "all_gather" or "all_reduce") and `costs`, what each exchange
@@ -513,6 +498,9 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             `summed_steps` in which the rows of a whole table were summed on their way; means of
             this rank's ids in a lookup (`original`), of the different ones of them (`coalesced`)
             and of these over the rows (`density`), since the last call. None: there were none.
+            `hint`: how the next step's ids are known ("none": they are not), and `foreseen_steps`
+            in which they were right; means of rows sent first (`prior`) and last (`delayed`), and
+            of vectors sent early and late (`early_vectors`, `late_vectors`).
             `bytes`: what this rank sent to others since the last call, by part: `ids`,
             `early_vectors` and `late_vectors`, rows of gradients that went first (`prior`; all that
             were not split) and last (`delayed`), and rows where all ranks have the table `whole`.
@@ -526,6 +514,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
 
     # Collectives.
 
+    @tf.autograph.experimental.do_not_convert
     def all_reduce(self, value: Any, group: str = "world") -> Any:
         """Sums tensors over the ranks of a group.
 
@@ -552,6 +541,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
         sums = self.extended.step_collectives.all_reduce(tf.nest.flatten(value), group)
         return tf.nest.pack_sequence_as(value, sums)
 
+    @tf.autograph.experimental.do_not_convert
     def reduce_scatter(self, value: tf.Tensor, group: str = "world") -> tf.Tensor:
         """Sums a tensor over the ranks and returns this rank's rows.
 
@@ -568,6 +558,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             return tf.convert_to_tensor(value)
         return self.extended.step_collectives.reduce_scatter(value, group)
 
+    @tf.autograph.experimental.do_not_convert
     def all_gather(self, value: tf.Tensor, group: str = "world") -> tf.Tensor:
         """Concatenates the ranks' tensors along the first dimension, in the order of the ranks.
 
@@ -581,6 +572,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             return tf.convert_to_tensor(value)
         return self.extended.step_collectives.all_gather(value, group)
 
+    @tf.autograph.experimental.do_not_convert
     def all_to_all(
         self, value: tf.Tensor, splits: tf.types.experimental.TensorLike, group: str = "world"
     ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -604,6 +596,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             return tf.convert_to_tensor(value), tf.cast(splits, tf.int64)
         return self.extended.step_collectives.all_to_all(value, splits, group)
 
+    @tf.autograph.experimental.do_not_convert
     def broadcast(self, value: tf.Tensor, root: int = 0, group: str = "world") -> tf.Tensor:
         """Returns the tensor of one rank on all ranks.
 
@@ -620,6 +613,7 @@ class DearStrategy(tf.distribute.MirroredStrategy):
             return tf.convert_to_tensor(value)
         return self.extended.step_collectives.broadcast(value, root, group)
 
+    @tf.autograph.experimental.do_not_convert
     def barrier(self, group: str = "world") -> None:
         """Returns when every rank has called it.
 

@@ -20,8 +20,10 @@ from typing import Any
 
 import grpc
 import numpy as np
+from absl import logging
 
 from tfdear import errors
+from tfdear.base.patience import Patience
 from tfdear.gradients.placement import Placement
 from tfdear.gradients.sharded_variable import ShardedVariable
 from tfdear.job import job as job_module
@@ -33,7 +35,6 @@ _RANK = struct.Struct("<q")
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    ("grpc.so_reuseport", 0),
 )
 _PAUSE_SECONDS = 0.002
 _LOOK_SECONDS = 0.2  # Between two looks at what became of the job, in a wait for an answer.
@@ -52,7 +53,7 @@ class TableService:
         self._chief_is_done = threading.Event()
         self._ended: set[int] = set()  # The ranks that have told rank 0 so.
         self._daemon = _Daemon()
-        self._server = grpc.server(self._daemon, options=_OPTIONS)
+        self._server = grpc.server(self._daemon, options=[*_OPTIONS, *job.server_limits])
         self._server.add_generic_rpc_handlers(
             [
                 grpc.method_handlers_generic_handler(
@@ -191,8 +192,15 @@ class TableService:
                 call.exception()  # Of one that is gone there is nothing to say here.
         else:
             self._peers[0].call("Farewell", farewell, _FAREWELL_SECONDS).exception()
+            patience = Patience()
             while monitor.healthy and not self._chief_is_done.wait(0.1):
-                pass
+                if seconds := patience.ran_out():
+                    logging.warning(
+                        "tfdear: rank %d stays, though its script ended %.0f s ago, until that of "
+                        "rank 0 ends, too, which may still read this rank's parts of tables.",
+                        self._job.rank,
+                        seconds,
+                    )
         for peer in self._peers:
             peer.close()
         # The others close their channels, too: a server that stops before makes gRPC log it there.

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
-from tfdear.gradients import table_update
+from tfdear.gradients import sparse_rows, table_update
 from tfdear.gradients.row_variable import RowVariable
 from tfdear.gradients.sharded_variable import ShardedVariable
 
@@ -43,6 +43,8 @@ def _update_part(
 ) -> None:
     has_gradient = bool(args) and isinstance(args[0], (tf.Tensor, tf.IndexedSlices))
     gradient = args[0] if has_gradient else None
+    if isinstance(gradient, tf.Tensor) and gradient.shape[0] != table.placement.partition.rows:
+        gradient = sparse_rows.all_rows(gradient, table.placement.shape)
 
     def of_part(variable: tf.Variable, part: tf.Tensor | None) -> None:
         with _tf_private.distribute_lib.UpdateContext(device):
@@ -54,6 +56,8 @@ def _update_part(
 
     def run(can_defer: bool) -> None:
         row_update = table_update.translate(table.table, table, whole, gradient)
+        if row_update is None:
+            return
         can_defer = can_defer and not (row_update.needs_sums or in_order)
         if not (can_defer and extended.reducer.defer_rows(row_update, gradient)):
             table_update.run_now(row_update, gradient)
@@ -90,10 +94,13 @@ def _update_whole(
                     table.table, table, of_rows, gradient, may_take_sums=False
                 )
             except table_update.NotByRowsError:
-                row_update = None
-            if row_update is not None and row_update.is_of_table_alone():
-                if not extended.reducer.defer_rows(row_update, gradient):
-                    table_update.run_now(row_update, gradient)
-                return True
+                pass
+            else:
+                if row_update is None:
+                    return True
+                if row_update.is_of_table_alone():
+                    if not extended.reducer.defer_rows(row_update, gradient):
+                        table_update.run_now(row_update, gradient)
+                    return True
         table.settle()
     return False

@@ -79,7 +79,7 @@ class VariableCreator:
             # Updates write the same into an optimizer's slots on all ranks.
             reconciliation=(
                 _Reconciliation.NONE
-                if owner is not None
+                if owner is not None or _is_state_of_rows(path)
                 else _reconciliation(arguments, initial_value)
             ),
             distribute_strategy=strategy,
@@ -115,6 +115,11 @@ class VariableCreator:
                 stride = tf.constant([_SEED_STRIDE * self._seed_offset, 0], tf.int64)
                 value = tf.cast(tf.cast(value, tf.int64) + stride, value.dtype)
             return value
+
+
+def _is_state_of_rows(path: str) -> bool:
+    # A stateful recurrent layer's, which it keeps for every row of this rank's batches.
+    return path.rpartition("/")[2].split(":")[0].startswith("rnn_state")
 
 
 def _reconciliation(arguments: Mapping[str, Any], initial_value: object) -> _Reconciliation:

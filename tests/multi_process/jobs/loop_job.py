@@ -124,6 +124,124 @@ def traces_differ(context):
     return finish(model, optimizer, metric, losses)
 
 
+def functions_of_functions(context):
+    """What a step does is in a function of its own, which is traced once for several steps."""
+    model, optimizer, metric = parts(context)
+    with context.scope():
+        mean = tf.Variable(0.0, trainable=False, aggregation=tf.VariableAggregation.MEAN)
+    plain = replica_step(model, optimizer, metric)
+
+    @tf.function(reduce_retracing=True)
+    def note(batch):
+        if tf.reduce_sum(batch[0]) > -1e9:
+            mean.assign(tf.reduce_mean(batch[0]))
+
+    @tf.function(reduce_retracing=True)
+    def step(batch):
+        note(batch)
+        return plain(batch)
+
+    @tf.function
+    def train(batch, kind):
+        del kind  # Each has a graph of its own.
+        return reduce(context, context.run(step, (batch,)))
+
+    @tf.function
+    def train_in_a_branch(batch, kind):
+        del kind
+        if tf.shape(batch[1])[-1] == 1:
+            loss = context.run(lambda batch: step(batch), (batch,))
+        else:
+            loss = 0.0
+        return reduce(context, loss)
+
+    def eager(batch, kind):
+        del kind
+        return reduce(context, context.run(lambda batch: step(batch), (batch,)))
+
+    losses, means = [], []
+    for run, kind in ((train, 0), (eager, 0), (train, 1), (train_in_a_branch, 0), (train, 2)):
+        for batch in context.distribute(dataset(38)):
+            losses.append(float(run(batch, kind)))
+            means.append(float(mean))
+    return {**finish(model, optimizer, metric, losses), "means": means}
+
+
+def gradients_of_functions(context):
+    """Gradients through functions which exchange values with the other ranks."""
+    model, optimizer, metric = parts(context)
+
+    def total_of(predicted):
+        """By the sums of all ranks, taken in three ways."""
+        each = tf.reduce_sum(tf.sin(predicted))
+        if not context.strategy:
+            return 3.0 * each
+        (one,) = context.strategy.all_reduce([each])
+        other = tf.distribute.get_replica_context().all_reduce("sum", each)
+        rows = context.strategy.all_gather(tf.sin(predicted))
+        return one + other + tf.reduce_sum(rows)
+
+    @tf.function(reduce_retracing=True)
+    def loss_of(batch):
+        x, y = batch
+        predicted = model(x, training=True)
+        each = tf.reduce_mean(tf.square(predicted - y - 0.01 * total_of(predicted)), -1)
+        return tf.nn.compute_average_loss(each, global_batch_size=BATCH)
+
+    def step(batch):
+        with tf.GradientTape() as tape:
+            loss = loss_of(batch)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        metric.update_state(batch[1], model(batch[0]))
+        return loss
+
+    @tf.function
+    def train(batch, kind):
+        del kind  # Each has a graph of its own.
+        return reduce(context, context.run(step, (batch,)))
+
+    def eager(batch, kind):
+        del kind
+        return reduce(context, context.run(step, (batch,)))
+
+    losses = []
+    for run, kind in ((train, 0), (eager, 0), (train, 1)):
+        for batch in context.distribute(dataset()):
+            losses.append(float(run(batch, kind)))
+    if context.strategy:
+        refuse_in_gradients(context)
+    return finish(model, optimizer, metric, losses)
+
+
+def refuse_in_gradients(context):
+    """A collective in the gradients alone of a function cannot be told what belongs to the step."""
+
+    @tf.custom_gradient
+    def identity(x):
+        return tf.identity(x), lambda upstream: context.strategy.all_reduce(upstream)
+
+    function = tf.function(lambda x: tf.reduce_sum(identity(x)))
+
+    def step(batch):
+        with tf.GradientTape() as tape:
+            tape.watch(batch[0])
+            total = function(batch[0])
+        return tape.gradient(total, batch[0])
+
+    def run(batch):
+        context.run(step, (batch,))
+
+    for batch in context.distribute(dataset(10)):
+        for each in (tf.function(run), run):
+            try:
+                each(batch)
+            except NotImplementedError as error:
+                assert "Take the gradients within the `tf.function`" in str(error), error
+            else:
+                raise AssertionError("nothing was raised")
+
+
 def aggregations(context):
     """Variables of a script that say what becomes of the ranks' writes."""
     kinds = tf.VariableAggregation
@@ -194,6 +312,8 @@ CASES = {
         epoch_in_a_function,
         compiled_step,
         traces_differ,
+        functions_of_functions,
+        gradients_of_functions,
         aggregations,
         eager_step,
         unknown_length,

@@ -206,6 +206,35 @@ def plain_loop(context, in_scope, compiled_step):
     return {"history/loss": losses, **case_table.weights(model)}
 
 
+def loop_of_parts(context):
+    """The same over a part of each rank's own, whose second batch overflows on one rank."""
+    y = Y.copy()
+    y[7] = 3e38
+    with context.scope():
+        model = keras.Sequential(layers())
+        optimizer = keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.SGD(0.05), initial_scale=64.0, dynamic_growth_steps=2
+        )
+        optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x) - y))
+            scaled = optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+
+    for begin in range(0, 18, 6):
+        rows = slice(begin + context.rank, begin + 6, context.world_size)
+        step(X[rows], y[rows])
+    return {
+        "scale": float(optimizer.dynamic_scale.numpy()),
+        "steps": int(optimizer.inner_optimizer.iterations.numpy()),
+        **case_table.weights(model),
+    }
+
+
 class DividesLater(HandMade):
     """Makes the gradients of a sum those of a mean."""
 
@@ -350,6 +379,7 @@ CASES["on_batch"] = on_batch
 CASES["loop"] = lambda context: plain_loop(context, False, True)
 CASES["loop_in_scope"] = lambda context: plain_loop(context, True, True)
 CASES["eager_loop"] = lambda context: plain_loop(context, False, False)
+CASES["loop_of_parts"] = loop_of_parts
 CASES["summed_in_run"] = summed_in_run
 CASES["eager_losses"] = lambda context: eager_losses(context) if context.strategy else {}
 CASES["sums_by_hand"] = lambda context: sums_by_hand(context) if context.strategy else {}

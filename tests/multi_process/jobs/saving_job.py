@@ -6,6 +6,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import tfdear
+
 X = np.random.RandomState(0).randn(24, 4).astype("float32")
 Y = X.sum(1, keepdims=True)
 
@@ -114,7 +116,30 @@ def custom_loop(context):
     return {"losses": losses + first, "mean": float(mean.result()), "expected": model(X)}
 
 
-CASES = {function.__name__: function for function in (saving, custom_loop)}
+def tables(context):
+    """Exports of a model with tables of which every rank holds a part: whole ones."""
+    make = tfdear.layers.ShardedEmbedding
+    ids = np.random.RandomState(0).randint(0, 30, (24, 5)).astype("int32")
+    with context.scope():
+        words = keras.Input((5,), dtype="int32")
+        vectors = make(30, 6, partition="column", mask_zero=True)(words)
+        bags = make(30, 7, partition="row", combiner="mean")(words)
+        flat = keras.layers.Flatten()(vectors)
+        scores = keras.layers.Dense(1)(keras.layers.Concatenate()([flat, bags]))
+        model = keras.Model(words, scores)
+        model.compile(keras.optimizers.Adam(0.05), "mse")
+    model.fit(ids, Y, batch_size=6, epochs=2, verbose=0)
+    before = model.predict(ids, verbose=0)
+    model.export(str(context.directory / "tables_all"), verbose=False)
+    if context.rank == 0:
+        model.export(str(context.directory / "tables_chief"), verbose=False)
+    np.testing.assert_array_equal(model.predict(ids, verbose=0), before)
+    history = model.fit(ids, Y, batch_size=6, verbose=0).history
+    context.strategy.barrier()
+    return {"ids": ids, "expected": before, "loss": history["loss"]}
+
+
+CASES = {function.__name__: function for function in (saving, custom_loop, tables)}
 
 if __name__ == "__main__":
     case_table.main(CASES)

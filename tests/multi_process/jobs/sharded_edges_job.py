@@ -92,6 +92,13 @@ def sequential(context, layer, count=WORDS, dtype="int32"):
     )
 
 
+def summed(context, layer):
+    """Without weights but the table's."""
+    del context
+    total = keras.layers.Lambda(lambda vectors: keras.ops.sum(vectors, (1, 2))[:, None])
+    return keras.Sequential([keras.Input((WORDS,), dtype="int32"), layer, total])
+
+
 def fit(
     context,
     make=lambda: _optimizers.Adam(0.05),
@@ -232,8 +239,7 @@ def five_tables(context):
 
 def custom_loop(context, sometimes=False):
     """A loop with `GradientTape`; in every second step a table may have no part."""
-    ids = words()
-    dataset = tf.data.Dataset.from_tensor_slices((ids, labels(ids))).batch(BATCH)
+    dataset = labelled_words()
     with context.scope():
         layers = [table(context, seed=1), table(context, 3 * ROWS, 2, seed=2, partition="row")]
         last = dense()
@@ -263,6 +269,219 @@ def custom_loop(context, sometimes=False):
     stored.update({f"slot/{place}": v.numpy() for place, v in enumerate(optimizer.variables)})
     context.wait_for_ranks()
     return stored
+
+
+def labelled_words():
+    """Batches for loops of one's own."""
+    ids = words()
+    return tf.data.Dataset.from_tensor_slices((ids, labels(ids))).batch(BATCH)
+
+
+def two_updates(context, lookups):
+    """Steps that update a table twice: with gradients of one lookup, or of one for each."""
+    dataset = labelled_words()
+    with context.scope():
+        layer = table(context)
+        layer.build(None)
+        variables = layer.trainable_variables
+        optimizers = [_optimizers.Adam(0.05), _optimizers.SGD(0.05, momentum=0.9)]
+        for optimizer in optimizers:
+            optimizer.build(variables)
+
+    def step(x, y):
+        for place, optimizer in enumerate(optimizers):
+            if place < lookups:
+                tape = tf.GradientTape(persistent=True)
+                with tape:
+                    scores = keras.ops.mean(layer(x), (1, 2))[:, None]
+                    losses = [tf.reduce_sum((scores - sign * y) ** 2) / BATCH for sign in (1, -1)]
+            optimizer.apply(tape.gradient(losses[place], variables), variables)
+        return losses[0]
+
+    @tf.function
+    def run(x, y):
+        return context.run(step, (x, y))
+
+    for _ in range(2):
+        for x, y in context.distribute(dataset):
+            run(x, y)
+    stored = {"weight/0": variables[0].numpy()}
+    for number, optimizer in enumerate(optimizers):
+        for place, variable in enumerate(optimizer.variables):
+            stored[f"slot/{number}/{place}"] = variable.numpy()
+    context.wait_for_ranks()
+    return stored
+
+
+def update_in_a_function(context):
+    """A function that updates the table, called by steps which were traced later than it was."""
+    dataset = labelled_words()
+    with context.scope():
+        layer = table(context)
+        layer.build(None)
+        variables = layer.trainable_variables
+        optimizer = _optimizers.Adam(0.05)
+        optimizer.build(variables)
+
+    @tf.function(reduce_retracing=True)
+    def update(x, y):
+        with tf.GradientTape() as tape:
+            scores = keras.ops.mean(layer(x), (1, 2))[:, None]
+            loss = tf.reduce_sum((scores - y) ** 2) / BATCH
+        optimizer.apply(tape.gradient(loss, variables), variables)
+        return loss
+
+    def alone(x, y):
+        return update(x, y)
+
+    def between_lookups(x, y):
+        before = tf.reduce_sum(layer(x))
+        update(x, y)
+        return before + tf.reduce_sum(layer(x[:, ::-1]))
+
+    def twice(x, y):
+        update(x, y)
+        return update(x[:, ::-1], -y)
+
+    @tf.function
+    def run(x, y, step):
+        return context.run(steps[step], (x, y))
+
+    steps = (alone, between_lookups, twice)
+    results = []
+    for step in range(len(steps)):
+        for x, y in context.distribute(dataset):
+            result = run(x, y, step)
+            if context.strategy:
+                result = context.strategy.reduce("SUM", result, axis=None)
+            results.append(float(result))
+    stored = {"weight/0": variables[0].numpy(), "results": np.array(results)}
+    for place, variable in enumerate(optimizer.variables):
+        stored[f"slot/{place}"] = variable.numpy()
+    context.wait_for_ranks()
+    return stored
+
+
+def of_a_branch(layers, x, number):
+    """One table is used by every step, the other one by some."""
+    vectors = keras.ops.mean(layers[0](x), 1)
+    return vectors + tf.cond(
+        number % 3 == 1,
+        lambda: keras.ops.mean(layers[1](x) * layers[0](x[:, ::-1]), 1),
+        lambda: tf.zeros_like(vectors),
+    )
+
+
+def of_branches(layers, x, number):
+    """The whole of a table, or rows of it."""
+    vectors = keras.ops.mean(layers[1](x), 1)
+    return vectors + tf.cond(
+        number % 3 == 1,
+        lambda: (
+            tf.zeros_like(vectors) + tf.reduce_mean(tf.convert_to_tensor(_weight_of(layers[0])), 0)
+        ),
+        lambda: keras.ops.mean(layers[0](x), 1),
+    )
+
+
+def _weight_of(layer):
+    return layer.trainable_variables[0]
+
+
+def of_a_function(layers, x, number):
+    """A tape around a function that looks up."""
+    del number
+
+    @tf.function(reduce_retracing=True)
+    def look_up(x):
+        return keras.ops.mean(layers[0](x) + layers[1](x[:, ::-1]), 1)
+
+    return look_up(x) * look_up(x[:, 1:])
+
+
+def of_the_first(layers, x, number):
+    """The other table has no part, and gets zeros."""
+    del number
+    return keras.ops.mean(layers[0](x), 1)
+
+
+def own_steps(context, vectors_of, is_plain=False, zeros=False, **arguments):
+    """A loop of one's own whose steps use two tables."""
+    dataset = labelled_words()
+    unconnected = tf.UnconnectedGradients.ZERO if zeros else tf.UnconnectedGradients.NONE
+    with context.scope():
+        if is_plain and context.strategy:
+            initializers = [keras.initializers.RandomUniform(-0.5, 0.5, seed=n) for n in (1, 2)]
+            make = keras.layers.Embedding
+            layers = [make(ROWS, WIDTH, embeddings_initializer=each) for each in initializers]
+        else:
+            layers = [table(context, seed=number, **arguments) for number in (1, 2)]
+        for layer in layers:
+            layer.build(None)
+        variables = [_weight_of(layer) for layer in layers]
+        optimizer = _optimizers.SGD(0.5, momentum=0.9)
+        optimizer.build(variables)
+
+    def step(x, y, number):
+        with tf.GradientTape() as tape:
+            scores = keras.ops.sum(vectors_of(layers, x, number), 1)[:, None]
+            loss = tf.reduce_sum((scores - y) ** 2) / BATCH
+        values = [variable.value for variable in variables]
+        gradients = tape.gradient(loss, values, unconnected_gradients=unconnected)
+        optimizer.apply(gradients, variables)
+
+    @tf.function
+    def run(x, y, number):
+        context.run(functools.partial(step, number=number), (x, y))
+
+    for number, (x, y) in enumerate(context.distribute(dataset)):
+        run(x, y, tf.constant(number))
+    stored = {f"weight/{place}": variable.numpy() for place, variable in enumerate(variables)}
+    stored.update({f"slot/{place}": v.numpy() for place, v in enumerate(optimizer.variables)})
+    context.wait_for_ranks()
+    return stored
+
+
+def touched_without_examples(context):
+    """Ranks without examples touch no rows, also where gradients are accumulated."""
+    first = np.array([[1, 2]] * BATCH + [[3, 4]] * BATCH, "int32")
+    last = np.array([[5, 6], [6, 7]], "int32")  # Each is a batch.
+    if context.strategy is None:
+        return model_of_touched([*np.split(first, 2), *np.split(last, 2)] * 2)
+    with context.scope():
+        layer = table(context, updates="touched")
+        total = keras.layers.Lambda(lambda vectors: keras.ops.sum(vectors, (1, 2)))
+        model = keras.Sequential([keras.Input((2,), dtype="int32"), layer, total])
+        optimizer = _optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2)
+        model.compile(optimizer, lambda _, scores: scores)
+        model.optimizer.build(model.trainable_variables)
+    slices = tf.data.Dataset.from_tensor_slices
+    dataset = slices((first, first[:, :1])).batch(BATCH)
+    dataset = dataset.concatenate(slices((last, last[:, :1])).batch(1))
+    model.fit(dataset, epochs=2, verbose=0)
+    return results(context, model)
+
+
+def model_of_touched(batches):
+    """What momentum leaves that is for touched rows, with a gradient of 1 for each word."""
+    values = np.array(keras.initializers.RandomUniform(-0.5, 0.5, seed=0)((ROWS, WIDTH)))
+    velocity, sums = np.zeros_like(values), np.zeros_like(values)
+    for step, ids in enumerate(batches):
+        np.add.at(sums, ids.ravel(), 1 / len(ids))
+        if step % 2:
+            touched = np.flatnonzero(sums.any(1))
+            velocity[touched] = 0.9 * velocity[touched] - 0.1 * sums[touched] / 2
+            values[touched] += velocity[touched]
+            sums[:] = 0
+    slots = (len(batches), 0.1, sums, velocity)
+    return {"weight/0": values, **{f"slot/{place}": slot for place, slot in enumerate(slots)}}
+
+
+def not_decayed():
+    """Weight decay from which the table is excluded."""
+    optimizer = _optimizers.AdamW(0.05, weight_decay=0.1)
+    optimizer.exclude_from_weight_decay(var_names=["embeddings", "table"])
+    return optimizer
 
 
 def policy(context, name, make):
@@ -386,6 +605,18 @@ CASES = {
     "five_tables": five_tables,
     "custom_loop": custom_loop,
     "custom_loop_sometimes": functools.partial(custom_loop, sometimes=True),
+    "two_updates_of_one_lookup": functools.partial(two_updates, lookups=1),
+    "two_updates_of_two_lookups": functools.partial(two_updates, lookups=2),
+    "update_in_a_function": update_in_a_function,
+    "touched_without_examples": touched_without_examples,
+    "of_a_branch": functools.partial(own_steps, vectors_of=of_a_branch),
+    "of_a_branch_by_row": functools.partial(own_steps, vectors_of=of_a_branch, partition="row"),
+    "of_a_branch_plain": functools.partial(own_steps, vectors_of=of_a_branch, is_plain=True),
+    "of_branches": functools.partial(own_steps, vectors_of=of_branches),
+    "of_a_function": functools.partial(own_steps, vectors_of=of_a_function),
+    "of_a_function_plain": functools.partial(own_steps, vectors_of=of_a_function, is_plain=True),
+    "zeros": functools.partial(own_steps, vectors_of=of_the_first, zeros=True),
+    "not_decayed": functools.partial(fit, make=not_decayed),
     "steps_per_execution": functools.partial(fit, compiled={"steps_per_execution": 3}),
     "run_eagerly": functools.partial(fit, compiled={"run_eagerly": True}),
     "loss_scale": functools.partial(
@@ -415,6 +646,10 @@ CASES = {
     "accumulation": accumulated(),
     "accumulation_by_row": accumulated(partition="row"),
     "accumulation_twice": accumulated(build=twice),
+    # Of a dense layer each rank has sums of its own until they are complete.
+    "accumulation_unfinished": accumulated(
+        lambda: _optimizers.Adam(0.05, gradient_accumulation_steps=5), build=summed
+    ),
     "accumulation_short_last_batch": accumulated(data=words(examples=BATCH * 5 + 1)),
     # With a dense layer, whose gradients are clipped as sums of all ranks, too.
     "accumulation_clipnorm": accumulated(

@@ -102,6 +102,7 @@ KINDS = {
     "evaluate": lambda: bad_id("evaluate"),
     "predict": lambda: bad_id("predict"),
     "pooled": lambda: bad_id("fit", combiner="mean", partition="column"),
+    "reversible": lambda: bad_id("fit", reversible=True),
     "rows": lambda: other_shape(rows=4),
     "columns": lambda: other_shape(width=2),
     "order": other_order,

@@ -408,6 +408,81 @@ def recurrent(context):
     return case_table.fit(model, words, Y, batch_size=9, shuffle=False, epochs=1)
 
 
+def stateful(context):
+    """States go on from batch to batch, each in its row of the rank's."""
+    rows = 6  # In a batch of all ranks; place p of all batches is one sequence.
+    x = np.random.RandomState(2).randn(4 * rows, 5, 3).astype("float32")
+    with context.scope():
+        shape = (rows // context.world_size, 5, 3)
+        inputs = keras.Input(batch_shape=shape)
+        outputs = keras.layers.Dense(1)(keras.layers.LSTM(4, stateful=True)(inputs))
+        model = keras.Model(inputs, outputs)
+        model.compile(keras.optimizers.SGD(0.05), "mse")
+    y = x[:, -1, :1]
+    results = case_table.fit(model, x, y, batch_size=rows, shuffle=False, epochs=2)
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(rows)
+    results["evaluated"] = model.evaluate(dataset, verbose=0)
+    return results
+
+
+def sparse_inputs(context):
+    """A sparse input beside a dense one; ranks have no row of the last batch."""
+    x = np.where(X[:9] > 0.5, X[:9], 0).astype("float32")
+    columns = (tf.sparse.from_dense(x), X[:9])
+    dataset = tf.data.Dataset.from_tensor_slices((columns, LABELS[:9])).batch(4)
+    with context.scope():
+        inputs = [keras.Input((4,), sparse=True), keras.Input((4,))]
+        wide, deep = keras.layers.Dense(3)(inputs[0]), keras.layers.Dense(3)(inputs[1])
+        joined = keras.layers.Concatenate()([wide, deep])
+        model = keras.Model(inputs, keras.layers.Dense(2, activation="softmax")(joined))
+        model.compile(
+            keras.optimizers.SGD(0.05), "sparse_categorical_crossentropy", metrics=["accuracy"]
+        )
+    results = case_table.fit(model, dataset, epochs=2)
+    results["evaluated"] = model.evaluate(dataset, verbose=0)
+    return results
+
+
+class Counting(keras.Model):
+    """Logs how many examples it gets right, as a whole number."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = keras.layers.Dense(2)
+
+    def call(self, x):
+        return self.layer(x)
+
+    def _logs(self, x, y):
+        logits = self(x)
+        right = keras.ops.equal(y, keras.ops.cast(keras.ops.argmax(logits, -1), "int64"))
+        return {"right": keras.ops.sum(keras.ops.cast(right, "int32")), "constant": tf.constant(3)}
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, self(x), True))
+        weights = self.trainable_weights
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        steps = tf.identity(self.optimizer.iterations.value)
+        return {"loss": loss, "steps": steps, **self._logs(x, y)}
+
+    def test_step(self, data):
+        return self._logs(*data)
+
+
+def counts(context):
+    with context.scope():
+        model = Counting()
+        model.compile(keras.optimizers.SGD(0.05))
+    # The last batch has one example.
+    results = case_table.fit(model, X, LABELS, batch_size=9, shuffle=False, epochs=2)
+    results["evaluated"] = list(
+        model.evaluate(X, LABELS, batch_size=8, verbose=0, return_dict=True).values()
+    )
+    return results
+
+
 CASES = {
     function.__name__: function
     for function in (
@@ -418,6 +493,9 @@ CASES = {
         accumulation,
         moving_average,
         loss_scale,
+        stateful,
+        sparse_inputs,
+        counts,
         jit_compile,
         example_weights,
         dict_inputs,

@@ -16,7 +16,7 @@ import tensorflow as tf
 import tfdear
 
 OUT = pathlib.Path(sys.argv[1])
-WORDS, UNITS, BLOCKS, ROWS, POSITIONS = 22_950, 1024, 10, 4, 128
+WORDS, UNITS, BLOCKS, ROWS, POSITIONS = 22_950, 1024, 10, 4, 768
 STEPS, OBSERVED_STEPS = 14, 4
 
 

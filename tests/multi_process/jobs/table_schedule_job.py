@@ -16,7 +16,9 @@ from tfdear.gradients import next_ids
 
 directory = pathlib.Path(sys.argv[1])
 HINTS = os.environ.get("CASE_HINTS", "right")
-ROWS, STEPS, BATCH = 400, 16, 12
+ROWS, STEPS, BATCH = int(os.environ.get("CASE_ROWS", "400")), 16, 12
+ZIPF = float(os.environ.get("CASE_ZIPF", "1.3"))
+WIDTHS = [int(width) for width in os.environ.get("CASE_WIDTHS", "33 4").split()]
 BACKWARD = float(os.environ.get("CASE_BACKWARD", "0.001"))
 
 strategy = tfdear.DearStrategy()
@@ -51,14 +53,14 @@ if HINTS != "right":
     next_ids.next_of = random_next
 
 draw = np.random.default_rng(1)
-words = (draw.zipf(1.3, (STEPS * BATCH, 9)) % ROWS).astype("int32")
+words = (draw.zipf(ZIPF, (STEPS * BATCH, 9)) % ROWS).astype("int32")
 labels = (words.sum(1) % 2).astype("float32")
 
 with strategy.scope():
     keras.utils.set_random_seed(2)
     ids = keras.Input((9,), dtype="int32")
-    wide = tfdear.layers.ShardedEmbedding(ROWS, 33, partition="column")
-    narrow = tfdear.layers.ShardedEmbedding(ROWS, 4)
+    wide = tfdear.layers.ShardedEmbedding(ROWS, WIDTHS[0], partition="column")
+    narrow = tfdear.layers.ShardedEmbedding(ROWS, WIDTHS[1])
     vectors = keras.layers.Concatenate()([wide(ids), narrow((ids * 7) % ROWS)])
     vectors = keras.layers.Lambda(slow_backward)(vectors)
     for width in (256, 256):

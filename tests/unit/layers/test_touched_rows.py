@@ -129,3 +129,26 @@ def test_two_optimizers_without_accumulation_take_turns(strategy):
     optimizers = [make_other(), make_other()]
     for optimizer in optimizers * 2:
         optimizer.apply([tf.ones((ROWS, 3))], variables)
+
+
+def test_a_branch_that_is_not_taken_touches_no_row(strategy):
+    del strategy
+    model = build()
+    layer, variables = model.layers[0], model.trainable_variables
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+    optimizer.build(variables)
+    optimizer.variables[-1].assign(np.ones((ROWS, 3)))
+
+    @tf.function
+    def step(is_used):
+        with tf.GradientTape() as tape:
+            total = tf.cond(
+                is_used, lambda: tf.reduce_sum(layer(tf.constant([1, 2]))), lambda: tf.constant(0.0)
+            )
+        optimizer.apply(tape.gradient(total, variables), variables)
+
+    step(tf.constant(False))
+    np.testing.assert_array_equal(layer.get_weights()[0], np.ones((ROWS, 3)))
+    step(tf.constant(True))
+    moved = np.flatnonzero(np.any(layer.get_weights()[0] != 1, axis=1))
+    np.testing.assert_array_equal(moved, [1, 2])

@@ -130,3 +130,52 @@ def test_classes_are_drawn_from_python_s_seed():
         tables = [first() for _ in range(2)]
         found = [loss.call(labels, features) for loss in tables]
     np.testing.assert_array_equal(*found)
+
+
+def gradients_of_nothing():
+    return [tf.zeros((CLASSES, COLUMNS))]
+
+
+@pytest.mark.parametrize("kind", ["accumulating", "scaled", "of another optimizer"])
+def test_candidates_are_drawn_anew_in_each_step(kind):
+    table, _, loss = make()
+    optimizer = keras.optimizers.SGD(gradient_accumulation_steps=4)
+    if kind == "scaled":  # As `compile` does with `mixed_float16`.
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    loss.follow(optimizer)
+    values = []
+    for step in range(4):
+        if step == 2 and kind != "of another optimizer":
+            # Another process, which goes on: it has the optimizer's steps alone.
+            loss.sampled_step.assign(0)
+        with tf.GradientTape() as tape:
+            tape.watch(tf.constant(0.0))
+            values.append(float(loss(*batch())))
+        if kind != "of another optimizer":
+            optimizer.apply(gradients_of_nothing(), table.trainable_variables)
+    with tf.GradientTape() as tape:
+        tape.watch(tf.constant(0.0))
+        loss.sampled_step.assign(0)
+        loss.follow(keras.optimizers.SGD())
+        expected = [float(loss(*batch())) for _ in range(4)]
+    assert values == expected
+    assert len(set(values)) == 4
+
+
+def test_fit_draws_by_the_steps_of_its_optimizer():
+    with tfdear.DearStrategy().scope():
+        _, _, loss = make(bias=False)
+        model = keras.Sequential([keras.Input((COLUMNS,)), keras.layers.Dense(COLUMNS)])
+        model.compile(keras.optimizers.SGD(0.0), loss)
+    labels, features = batch((4,))
+
+    def losses(epochs):
+        return model.fit(features, labels, epochs=epochs, shuffle=False, verbose=0).history["loss"]
+
+    found = losses(3)
+    loss.sampled_step.assign(0)  # As in a process that goes on after three steps.
+    found += losses(2)
+    loss.sampled_step.assign(0)
+    model.optimizer.iterations.assign(0)
+    assert losses(5) == found
+    assert len(set(found)) == 5

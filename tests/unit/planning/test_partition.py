@@ -95,6 +95,7 @@ def test_a_kind_that_is_given_is_taken(kind):
         (("row", 0, 1, 1), "`rows`.*0"),
         (("row", 1, True, 1), "`columns`.*True"),
         (("row", 1, 1, 1.5), "`ranks`.*1.5"),
+        (("row", 2**31, 1, 1), "2,147,483,647 rows.*2,147,483,648"),
     ],
 )
 def test_refuses(arguments, message):

@@ -48,9 +48,10 @@ def _by_rows(grads_and_vars: Iterable[_Pair]) -> list[_Pair]:
     # all ranks would get the whole sum otherwise, of which they need their part.
     pairs = []
     for gradient, variable in grads_and_vars:
-        divided = isinstance(variable, ShardedVariable) and variable.placement.partition.ranks > 1
-        if divided and isinstance(gradient, tf.Tensor):
-            gradient = sparse_rows.all_rows(tf.ensure_shape(gradient, variable.shape))
+        if isinstance(variable, ShardedVariable) and isinstance(gradient, tf.Tensor):
+            placement = variable.placement
+            if placement.partition.ranks > 1 or gradient.shape[0] != placement.partition.rows:
+                gradient = sparse_rows.all_rows(gradient, placement.shape)
         pairs.append((gradient, variable))
     return pairs
 
@@ -96,12 +97,17 @@ def _agree_on_overflow(
         losses.row_sums.note_applied(grads)  # Before the division by the scale makes new tensors.
     strategy = lookup.dear_strategy()
     context = tf.distribute.get_replica_context()
-    if strategy is None or context is None:
+    active = None
+    if strategy is not None and context is not None:
+        extended, active = strategy.extended, context.examples.present
+    elif strategy is None:  # Outside of `run` gradients are averaged.
+        extended = lookup.extended_of(variable.value for variable in optimizer.variables)
+    else:
+        extended = None
+    if extended is None:
         return finite
     overflows = tf.cast(tf.logical_not(finite), tf.int32)
-    total = strategy.extended.reducer.all_reduce(
-        [overflows], name="overflow flag", active=context.examples.present
-    )
+    total = extended.reducer.all_reduce([overflows], name="overflow flag", active=active)
     return total[0] < 1
 
 

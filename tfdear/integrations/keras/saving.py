@@ -92,7 +92,7 @@ def _save_and_rename(
     try:
         result = save(model, str(own), *args, **kwargs)
         if (callback := _backing_up.get()) is not None:
-            training_position.write(own, callback._current_epoch, callback._last_batch_seen)
+            training_position.write(own, callback)
         residuals.write(model, target)
         os.replace(own, target)
     except BaseException:

@@ -18,6 +18,7 @@ from tfdear.gradients import variable as variable_module
 from tfdear.integrations.keras import lookup
 from tfdear.losses import loss_contract
 
+SAMPLING = seams.Seams()
 SEAMS = seams.Seams()
 
 
@@ -54,7 +55,7 @@ def _make_step(original: seams.Original, model: keras.Model, *args: Any, **kwarg
     return result
 
 
-@SEAMS.wrap(_keras_private.MAKE_TRAIN_FUNCTION)
+@SAMPLING.wrap(_keras_private.MAKE_TRAIN_FUNCTION)
 def _draw_by_steps(
     original: seams.Original, model: keras.Model, *args: Any, **kwargs: Any
 ) -> object:
