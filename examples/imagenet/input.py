@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable
 
@@ -13,7 +14,7 @@ import tfdear
 
 # ImageNet's records count labels from 1, so that 0 is no class.
 _CLASSES_OF_RECORDS = 1001
-# Beside records: the names of their classes, a line for each, by label from 0.
+# Beside the images: the names of their classes, a line for each, by label from 0.
 CLASSES_FILE = "classes.txt"
 # Shapes of random crops: width over height.
 _NARROWEST, _WIDEST = 3 / 4, 4 / 3
@@ -45,20 +46,22 @@ def open_images(path: str | os.PathLike, split: str) -> Images:
 
     Args:
         path: a folder with `train/<class>/` and `val/<class>/`, or with TFRecord or ArrayRecord
-            files whose names begin with `train` and `val`, the latter ending in `.array_record`.
+            files whose names begin with `train` and `val`, the latter ending in `.array_record`;
+            a file `classes.txt` in it says which label a class has.
         split: "train" or "val".
 
     Raises:
         ValueError: There are none.
     """
     path = os.fspath(path)
+    names = _listed_classes(path)
     if tf.io.gfile.isdir(os.path.join(path, split)):
-        # Labels are those of the folders for training.
-        names = [name.rstrip("/") for name in tf.io.gfile.listdir(os.path.join(path, "train"))]
-        names = sorted(n for n in names if tf.io.gfile.isdir(os.path.join(path, "train", n)))
+        # Else labels are those of the folders for training.
+        names = names or _folders_in(os.path.join(path, "train"))
         folder = tfdear.data.ImageFolder(os.path.join(path, split), classes=names)
         return Images(folder, lambda file, label: (file, label), len(names), tuple(names))
-    files = tf.io.gfile.glob(os.path.join(path, f"{split}*"))
+    entries = tf.io.gfile.listdir(path) if tf.io.gfile.isdir(path) else []
+    files = [os.path.join(path, name) for name in entries if name.startswith(split)]
     if not files:
         raise ValueError(
             f"{path!r} must have folders `train` and `val`, of folders for each class, or files "
@@ -68,15 +71,25 @@ def open_images(path: str | os.PathLike, split: str) -> Images:
         source = tfdear.data.ArrayRecordFiles(files)
     else:
         source = tfdear.data.TFRecordFiles(files)
+    classes = len(names) or _CLASSES_OF_RECORDS
+    return Images(source, functools.partial(_parse, classes), classes, tuple(names))
+
+
+def _listed_classes(path: str) -> list[str]:
     listed = os.path.join(path, CLASSES_FILE)
-    names = ()
-    if tf.io.gfile.exists(listed):
-        with tf.io.gfile.GFile(listed) as file:
-            names = tuple(file.read().splitlines())
-    return Images(source, _parse, len(names) or _CLASSES_OF_RECORDS, names)
+    if not tf.io.gfile.exists(listed):
+        return []
+    with tf.io.gfile.GFile(listed) as file:
+        return file.read().splitlines()
 
 
-def _parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _folders_in(path: str) -> list[str]:
+    names = sorted(name.rstrip("/") for name in tf.io.gfile.listdir(path))
+    shown = [name for name in names if not name.startswith(".")]
+    return [name for name in shown if tf.io.gfile.isdir(os.path.join(path, name))]
+
+
+def _parse(classes: int, record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     features = tf.io.parse_single_example(
         record,
         {
@@ -84,7 +97,12 @@ def _parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             "image/class/label": tf.io.FixedLenFeature([], tf.int64),
         },
     )
-    return features["image/encoded"], features["image/class/label"]
+    label = features["image/class/label"]
+    expected = f"Labels must be from 0 to {classes - 1}, as {CLASSES_FILE} has lines. Label:"
+    # Else it would be that of no class.
+    is_known = tf.debugging.Assert((label >= 0) & (label < classes), [expected, label])
+    with tf.control_dependencies([is_known] if is_known is not None else []):
+        return features["image/encoded"], tf.identity(label)
 
 
 def training_cache(images: Images, square: int | None, **options) -> tfdear.data.DataCache:

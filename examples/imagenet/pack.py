@@ -3,8 +3,9 @@
 
     python examples/imagenet/pack.py SOURCE TARGET --to tfrecords --shards 64 --size 288
 
-Records have the features `image/encoded` and `image/class/label`, and beside them lies a file with
-the names of the classes. ArrayRecords need `pip install "tfdear[array_record]"`.
+Beside the images lies a file with the names of the classes, by label: labels are the same in all
+formats. Records have the features `image/encoded` and `image/class/label`. ArrayRecords need
+`pip install "tfdear[array_record]"`.
 """
 
 from __future__ import annotations
@@ -63,10 +64,10 @@ def pack(
         size: pixels of the shorter side of what has longer ones; None: files stay as they are.
     """
     names = images.names or tuple(str(label) for label in range(images.classes))
+    (target / CLASSES_FILE).write_text("".join(f"{name}\n" for name in names))
     if to == "folders":
         writer = _open_folders(target / split, names)
     else:
-        (target / CLASSES_FILE).write_text("".join(f"{name}\n" for name in names))
         writer = _open_records(target, split, to, len(images.source), shards)
     with writer as write, futures.ThreadPoolExecutor(os.cpu_count()) as threads:
         for begin in range(0, len(images.source), _BLOCK):
@@ -103,14 +104,19 @@ def _smaller(file: bytes, size: int | None) -> bytes:
 
 @contextlib.contextmanager
 def _open_folders(folder: pathlib.Path, names: tuple[str, ...]) -> Iterator[_Write]:
-    made: set[str] = set()
+    bad = [name for name in names if not name or name.startswith(".") or "/" in name]
+    if bad or len(set(names)) < len(names):
+        twice = [name for name in names if names.count(name) > 1]
+        raise SystemExit(
+            "Classes cannot be folders unless each has a name of its own, without / and with no "
+            f"dot in front. Received: {(bad + twice)[0]!r}. Change the names in {CLASSES_FILE}."
+        )
+    # Also those of classes without images: their labels are not given to others.
+    for name in names:
+        (folder / name).mkdir(parents=True)
 
     def write(number: int, file: bytes, label: int) -> None:
-        path = folder / names[label]
-        if names[label] not in made:
-            path.mkdir(parents=True)
-            made.add(names[label])
-        (path / f"{number:08}.JPEG").write_bytes(file)
+        (folder / names[label] / f"{number:08}.JPEG").write_bytes(file)
 
     yield write
 

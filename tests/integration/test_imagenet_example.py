@@ -60,6 +60,9 @@ def load(name):
 
 
 images_module, model_module, photographs = map(load, ("input", "model", "photographs"))
+with pytest.MonkeyPatch.context() as patch:
+    patch.setitem(sys.modules, "input", images_module)  # As `pack` calls it.
+    pack = load("pack")
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +223,51 @@ def test_formats_give_the_same_batches(made, tmp_path):
         assert not is_same(expected[:4], expected[4:8]), "Epochs have crops of their own."
         assert is_same(expected, batches_of(made, square, 8))
         assert is_same(expected, batches_of(tmp_path / "records", square, 8))
+
+
+def test_formats_have_the_same_labels(tmp_path):
+    """Labels of which some have no images, and whose numbers are sorted otherwise as text."""
+    picture = tf.io.encode_png(np.zeros([2, 2, 3], np.uint8)).numpy()
+    expected = [1, 2, 10, 11, 100]
+    (tmp_path / "source").mkdir()
+    for split in ("train", "val"):
+        with tf.io.TFRecordWriter(str(tmp_path / "source" / f"{split}-0")) as writer:
+            for label in expected if split == "train" else [11]:
+                integers = tf.train.Int64List(value=[label])
+                feature = {
+                    "image/encoded": tf.train.Feature(
+                        bytes_list=tf.train.BytesList(value=[picture])
+                    ),
+                    "image/class/label": tf.train.Feature(int64_list=integers),
+                }
+                example = tf.train.Example(features=tf.train.Features(feature=feature))
+                writer.write(example.SerializeToString())
+    paths = [tmp_path / name for name in ("source", "folders", "records[1]")]
+    for path, other, to in zip(paths, paths[1:], ("folders", "tfrecords"), strict=False):
+        other.mkdir()
+        for split in ("train", "val"):
+            pack.pack(images_module.open_images(path, split), other, split, to, 1, None)
+    for path in paths:
+        for split, labels in (("train", expected), ("val", [11])):
+            images = images_module.open_images(path, split)
+            cache = images_module.validation_cache(images, 2)
+            batches = cache.batches(5, shuffle=False).as_numpy_iterator()
+            assert [batch.tolist() for _, batch in batches] == [labels]
+            assert images.classes == 1001
+    (tmp_path / "records[1]" / "classes.txt").write_text("crane\n" * 100)
+    few = images_module.open_images(tmp_path / "records[1]", "train")
+    with pytest.raises(tf.errors.OpError, match="Labels must be from 0 to 99, .*100"):
+        list(images_module.validation_cache(few, 2).batches(5))
+    (tmp_path / "records[1]" / "classes.txt").write_text("crane\n" * 1001)
+    images = images_module.open_images(tmp_path / "records[1]", "train")
+    with pytest.raises(SystemExit, match="a name of its own.* Received: 'crane'"):
+        pack.pack(images, tmp_path, "train", "folders", 1, None)
+
+
+def test_a_set_may_lack_images_of_some_classes(tmp_path):
+    photographs.make(tmp_path / "made", 20, 5)
+    images = images_module.open_images(tmp_path / "made", "val")
+    assert (len(images.source), images.classes) == (5, 10)
 
 
 def test_crops_of_squares_are_those_of_files(tmp_path):

@@ -48,7 +48,7 @@ def test_what_a_job_wrote_until_it_was_killed_is_taken_up(source, tmp_path, seed
         assert any(job.wait(timeout=60))
     # Two ranks may have written a record, if one of them was lost first.
     indices = [disk_writer.load_index(path) for path in disk.glob("*/index-*.npy")]
-    indexed = len({number for index in indices for number in index[disk_writer.NUMBER].tolist()})
+    indexed = len({number for index in indices for number in index["number"].tolist()})
     for code, output in run_ranks(2, _JOB, {}, timeout=60, arguments=arguments(0)):
         assert code == 0, output[-3000:]
         assert "damaged" not in output

@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 from ranks import run_ranks
 
+import tfdear
+
 pytestmark = [pytest.mark.multi_process, pytest.mark.timeout(240)]
 _JOB = pathlib.Path(__file__).parent / "jobs" / "data_cache_job.py"
 _EXAMPLES = 1003
@@ -122,6 +124,46 @@ def test_another_number_of_ranks_finds_what_others_left_on_disk(tmp_path, alone)
     assert writers == {"000", "001"}
 
 
+_FROM_DISK = """
+    import json
+    import sys
+
+    import tensorflow as tf
+
+    import tfdear
+    from tfdear.job import job
+
+    strategy = tfdear.DearStrategy()
+    cache = tfdear.data.DataCache(
+        tfdear.data.TFRecordFiles(sys.argv[1] + "/*.tfrecord"),
+        lambda record: tf.ensure_shape(tf.io.parse_tensor(record, tf.int64), []),
+        memory=0,
+        directory=sys.argv[2],
+    )
+    dataset = cache.batches(50, seed=1)
+    read = []
+    for epoch in range(4):
+        seen = [number for batch in dataset.as_numpy_iterator() for number in batch.tolist()]
+        ranks = [json.loads(text) for text in job.current().exchange(json.dumps(seen))]
+        assert sorted(sum(ranks, [])) == list(range(1003))
+        own = cache.statistics()["source_records"]
+        read.append(sum(int(text) for text in job.current().exchange(str(own))))
+    print("read:", json.dumps(read))
+"""
+
+
+def test_ranks_find_what_others_of_their_node_wrote(tmp_path):
+    _write_records(tmp_path)
+    arguments = (str(tmp_path), str(tmp_path / "disk"))
+    for code, output in run_ranks(2, _FROM_DISK, timeout=60, arguments=arguments):
+        assert code == 0, output[-3000:]
+        read = json.loads(output.split("read:")[1].splitlines()[0])
+        assert read[0] == _EXAMPLES
+        # Until a rank reads again what it wrote, the other one may read some of it, too.
+        assert read[1] < 1.5 * _EXAMPLES
+        assert read[1] == read[2] == read[3]
+
+
 _DIFFERENT = """
     import sys
 
@@ -142,3 +184,99 @@ def test_ranks_with_different_files_are_told(tmp_path):
         assert code != 0
         assert "All ranks must make the same DataCache" in output
         assert f"by rank, sources: {[['TFRecordFiles', path] for path in paths]}" in output
+
+
+@pytest.fixture(scope="module")
+def agreement(tmp_path_factory):
+    """What two ranks stored that read caches alike and differently."""
+    directory = tmp_path_factory.mktemp("agreement")
+    job = _JOB.with_name("cache_agreement_job.py")
+    for code, output in run_ranks(2, job, timeout=120, arguments=(str(directory),)):
+        assert code == 0, output[-3000:]
+    return [json.loads((directory / f"rank_{rank}.json").read_text()) for rank in range(2)]
+
+
+def _seen(reports, case, name="seen"):
+    return sorted(sum((report[case][name] for report in reports), []))
+
+
+def test_a_cache_of_no_strategy_is_refused_by_one(agreement):
+    for report in agreement:
+        for call, message in report["made_before"].items():
+            assert message.startswith("ValueError: This DataCache was made without"), call
+
+
+def test_ranks_with_other_arguments_are_told(agreement):
+    for report in agreement:
+        told = report["different_arguments"]
+        assert all(
+            message.startswith("ValueError: All ranks must call") for message in told.values()
+        )
+        assert "DataCache.batches with" in told["seed"]
+        assert told["seed"].endswith("by rank, seed: [0, 1]")
+        assert "DataCache.examples with" in told["seed of examples"]
+        assert told["batch_size"].endswith("by rank, batch_size: [6, 7]")
+        assert told["start"].endswith("by rank, start: [[0, 0], [0, 1]]")
+
+
+def test_ranks_with_other_caches_are_told(agreement):
+    for report in agreement:
+        told = report["different_caches"]
+        for name in ("constant", "captured"):
+            assert "by rank, checksum of what `prepare` computes: " in told[name]
+        assert told["directory"].endswith("by rank, directory: ['a folder', 'None']")
+        assert told["on_error"].endswith("by rank, on_error: ['raise', 'skip']")
+        assert told["none"] == "no error"
+
+
+def test_orders_without_a_seed_are_those_of_rank_0(agreement):
+    for name in ("batches", "examples"):
+        assert _seen(agreement, "own_global_seeds", name) == list(range(20))
+
+
+def test_orders_without_any_seed_are_those_of_every_run(agreement):
+    steps = zip(*(report["unseeded"]["seen"] for report in agreement), strict=True)
+    alone = tfdear.data.DataCache(tf.data.Dataset.range(20)).batches(6, seed=87654321)
+    assert [sum(rows, []) for rows in steps] == [batch.numpy().tolist() for batch in alone]
+
+
+def test_a_rank_that_looks_at_a_batch_changes_nothing(agreement):
+    assert _seen(agreement, "looked_at_by_one_rank") == list(range(40))
+
+
+def test_iterations_of_several_epochs_follow_each_other(agreement):
+    assert _seen(agreement, "repeated") == list(range(80))
+
+
+def test_iterations_go_on_behind_those_that_only_the_reader_sees(agreement):
+    case = "in_functions_and_restored"
+    assert _seen(agreement, case) == [*range(20), *range(40, 60)]
+    assert max(report[case]["in_function"] for report in agreement) == 39
+    assert _seen(agreement, case, "rest") == list(range(52, 60))
+    assert _seen(agreement, case, "after") == list(range(60, 80))
+
+
+def test_ranks_that_iterate_over_other_data_sets_are_told(agreement):
+    for rank, report in enumerate(agreement):
+        told = report["other_data_sets"]["other"]
+        assert f"Rank {rank}: the ranks do not begin the same epoch of the same data set" in told
+        assert told.endswith("by rank: [[(0, 0)], [(0, 0)]]")
+
+
+def test_ranks_that_take_parts_of_their_own_rows_are_told(agreement):
+    for rank, report in enumerate(agreement):
+        for name in ("of rank", "from_function"):
+            told = report["shards_by_hand"][name]
+            assert f"Rank {rank}: the ranks take different parts of a DataCache's data set" in told
+            assert told.endswith("the one that is taken: [[2, 0], [2, 1]]")
+    assert _seen(agreement, "shards_by_hand") == [*range(6, 12), 18, 19]
+
+
+def test_batches_in_any_order_are_put_into_one(agreement):
+    steps = zip(*(report["in_any_order"]["seen"] for report in agreement), strict=True)
+    assert [sum(rows, []) for rows in steps] == np.arange(40).reshape(10, 4).tolist()
+
+
+def test_a_rank_that_makes_a_data_set_alone_is_told(agreement):
+    told = agreement[0]["batches_on_one_rank"]["alone"]
+    assert "the exchange of 'arguments of DataCache.batches' was not complete" in told

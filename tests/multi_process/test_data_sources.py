@@ -160,7 +160,7 @@ def test_ranks_share_what_each_found(tmp_path):
     for label in range(4):
         (tmp_path / f"class{label}").mkdir()
         for file in range(label + 1):
-            (tmp_path / f"class{label}" / f"{file}").write_text(f"{label} {file}")
+            (tmp_path / f"class{label}" / f"{file}.jpeg").write_text(f"{label} {file}")
     for code, output in run_ranks(3, _SHARED, timeout=100, arguments=(str(tmp_path),)):
         assert code == 0, output[-3000:]
         assert "the error: Rank 1: part 4 is damaged" in output

@@ -68,7 +68,10 @@ def check_learned(reports, case, steps, epochs):
     weights, means = np.array(losses).reshape(epochs, -1, 2).transpose(2, 0, 1)
     for report in reports:
         expected = (weights * means).sum(1) / weights.sum(1)
-        np.testing.assert_allclose(report[case]["loss"], expected, rtol=1e-5)
+        # Of the errors, not their squares: weights in single precision leave 1e-7 of the targets'
+        # size in each error, however small the error itself has become.
+        errors = np.sqrt(report[case]["loss"]), np.sqrt(expected)
+        np.testing.assert_allclose(*errors, rtol=5e-6, atol=1e-6)
         np.testing.assert_array_equal(report[case]["kernel"], reports[0][case]["kernel"])
 
 
@@ -242,6 +245,17 @@ def test_a_filter_leaves_every_rank_another_number_of_batches(reports):
     check_case(reports, "filtered", every[every % 5 % ranks < ranks])
 
 
+def test_batches_of_any_size(reports):
+    ranks, every = len(reports), np.arange(1, 10)
+    for key, numbers in (("ones", every), ("short_end", every), ("mapped", every[every % 4 < 2])):
+        seen = np.concatenate(steps_of(reports, "batches_of_any_size", key))
+        np.testing.assert_array_equal(np.sort(seen), np.repeat(numbers, ranks), err_msg=key)
+    for report in reports:
+        lengths = report["batches_of_any_size"]["lengths"]
+        # Unknown behind a map, but where a rank is alone.
+        assert list(lengths) == ([9, 3, 3] if ranks == 1 else [9, 2 * min(4, ranks) + 1, -2])
+
+
 def test_a_filtered_cache(reports):
     every = np.arange(1, 134)
     check_case(reports, "filtered_cache", every[every % 7 < 4])
@@ -259,6 +273,7 @@ def test_what_cannot_be_divided_is_refused(reports):
         assert f"Groups of ranks that have: {[[r] for r in range(ranks)]}" in messages["different"]
         assert "finds no files in this data set" in messages["no_files"]
         assert "SHARD_HINT" in messages["no_hint"]
+        assert "Received a scalar tensor" in messages["scalars"]
 
 
 def test_sums_are_made_one_batch_ahead(reports):

@@ -32,7 +32,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.set_defaults(function=_run)
     parser.add_argument("directory", metavar="DIRECTORY", type=pathlib.Path)
     parser.add_argument(
-        "--verify", action="store_true", help="compare all checksums; the exit code says the result"
+        "--verify",
+        action="store_true",
+        help="compare all checksums, where no job writes; the exit code says the result",
     )
     parser.add_argument(
         "--remove", action="store_true", help="delete the folders into which no job writes"
@@ -50,15 +52,24 @@ def _run(options: argparse.Namespace) -> int:
     damaged = False
     for report in found:
         used = ", a job writes into it" if report.in_use else ""
+        all_records, first = "", "nothing says of which source it is"
+        if report.source is not None:
+            all_records, first = f" of {report.source[0]}", f"the first is {report.source[1]}"
         print(
-            f"{report.folder}: {report.records} of {report.all_records} records, "
-            f"{report.bytes / 1e6:.1f} MB{used}; the first is {report.first}"
+            f"{report.folder}: {report.records}{all_records} records, "
+            f"{report.bytes / 1e6:.1f} MB{used}; {first}"
         )
-        if options.verify:
+        if options.verify and report.in_use:
+            # What it writes now is not whole.
+            print("  not checked: a job writes into it")
+        elif options.verify:
             faults = disk_report.faults(report.folder)
             damaged = damaged or bool(faults)
             print("\n".join(f"  {fault}" for fault in faults) or "  all records are whole")
         if options.remove:
-            removed = disk_report.remove(report.folder)
-            print("  removed" if removed else "  not removed: a job writes into it")
+            try:
+                removed = disk_report.remove(report.folder)
+                print("  removed" if removed else "  not removed: a job writes into it")
+            except OSError as error:
+                print(f"  not removed: {error}")
     return 1 if damaged else 0

@@ -29,8 +29,9 @@ class ArrayRecordFiles(PatternFiles):
     record is a scalar string.
 
     Args:
-        patterns: Paths of files, a string or several; may contain `*`, `?` and `[...]`. The files
-            of all patterns are taken in the order of their names.
+        patterns: Paths of files, a string or several; may contain `*`, `?` and `[...]`, but where
+            there is a file of just this name. The files of all patterns are taken in the order of
+            their names.
 
     Raises:
         ValueError: No file matches a pattern, or one is no ArrayRecord file.
@@ -126,7 +127,7 @@ class ArrayRecordFiles(PatternFiles):
 
     @property
     def records_per_read(self) -> int:
-        """As many as have four mebibytes."""
+        """As many as have five mebibytes."""
         total = int(self.files().sizes.sum())
         return math.ceil(_READ_BYTES * len(self) / max(total, 1)) or 1
 

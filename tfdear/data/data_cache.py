@@ -5,28 +5,29 @@ import dataclasses
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, SupportsIndex
 
 import tensorflow as tf
 
 from tfdear._private import seams
-from tfdear.base.checks import is_whole
 from tfdear.base.sizes import bytes_of
 from tfdear.data import (
+    cache_agreement,
     cache_options,
+    cached_batches,
     fill_progress,
     fit_epochs,
     shared_examples,
     shared_listing,
 )
-from tfdear.data.cached_batches import CachedBatches, as_own
+from tfdear.data.cached_batches import CachedBatches, Reading
 from tfdear.data.dataset_records import DatasetRecords
 from tfdear.data.disk_cache import DiskCache
 from tfdear.data.memory_bound import MemoryBound
 from tfdear.data.preparation import Preparation
 from tfdear.data.prepared_records import PreparedRecords
 from tfdear.data.read_statistics import ReadStatistics
-from tfdear.data.record_source import RecordSource
+from tfdear.data.record_source import RecordSource, fingerprint_of
 from tfdear.engine.example_store import ExampleReader
 from tfdear.job import job as job_module
 
@@ -50,9 +51,9 @@ class DataCache:
     `evaluate` and `predict` take them as they are.
 
     Args:
-        source: Raw records: `tfdear.data.TFRecordFiles`, `tfdear.data.ImageFolder`, or a finite
-            data set of small ones such as paths or serialized examples, which every rank reads
-            once and keeps in memory.
+        source: Raw records: `TFRecordFiles`, `ArrayRecordFiles` or `ImageFolder` of `tfdear.data`,
+            or a finite data set of small ones such as paths or serialized examples, which every
+            rank reads once and keeps in memory.
         prepare: From a raw record to an example, which may be nested dense tensors of numbers or
             strings; the components of a tuple come as several arguments, as in `Dataset.map`. It
             is traced once, and must give the same example each time: random augmentation belongs
@@ -81,12 +82,13 @@ class DataCache:
             raises. Defaults to "raise".
         verify: Whether checksums of what comes from the local disk and from other nodes are
             compared. Defaults to True.
-        version: Text that tells records apart whose files have the same names and sizes.
+        version: Text that tells records apart whose files have the same names, sizes and times;
+            needed with `disk_holds="prepared"` where `prepare` calls Python or reads a variable.
 
     Raises:
         ValueError: An argument is out of range; `prepare` is random, changes a variable, or returns
-            what is no dense tensor; or the ranks make different caches.
-        TfdearError: There is no memory for the cache.
+            what is no dense tensor; `version` is missing; or the ranks make different caches.
+        TfdearError: There is no memory for the cache, or not all ranks make it.
 
     Example:
 
@@ -127,23 +129,38 @@ class DataCache:
         verify: bool = True,
         version: str = "",
     ):
-        for name, value, least in (("read_ahead", read_ahead, 0), ("threads", threads, 1)):
-            if value is not None and (not is_whole(value) or value < least):
-                raise ValueError(
-                    f"`{name}` must be a whole number from {least}. Received: {value!r}"
-                )
+        read_ahead = cache_options.whole("read_ahead", read_ahead, 0)
+        threads = None if threads is None else cache_options.whole("threads", threads, 1)
         cache_options.check_choices(placement=placement, disk_holds=disk_holds, on_error=on_error)
+        cache_options.check_disk(directory, disk, disk_holds)
         cache_options.check_rate(max_rate)
+        cache_options.check_version(version)
+        cache_options.check_source(source)
         if isinstance(source, tf.data.Dataset):
             source = DatasetRecords(source)
         self._job = job_module.current() if strategy is None else cache_options.job_of(strategy)
         self._disk: DiskCache | None = None
         memory_bytes = cache_options.memory_bytes_of(memory)
         disk_bytes = None if disk is None else bytes_of(disk, "disk")
+        # First of all, as the exchanges that follow depend on them.
+        cache_agreement.compare(
+            self._job,
+            "DataCache",
+            {
+                "directory": "None" if directory is None else "a folder",
+                "disk_holds": disk_holds,
+                "memory": str(memory),
+                "placement": placement,
+                "on_error": on_error,
+                "version": version,
+            },
+        )
         shared_listing.list_source(source, directory, version, self._job)
         local_size = 1 if self._job is None else self._job.node.local_size
         self._threads = threads or max(1, len(os.sched_getaffinity(0)) // local_size)
         self._preparation = Preparation.trace(prepare, source.element_spec)
+        description = cache_agreement.description_of(source, self._preparation, self._job)
+        self._checksum = fingerprint_of(*description.values())
         self._source: RecordSource = source
         self._reads = ReadStatistics()
         if directory is not None:
@@ -156,17 +173,10 @@ class DataCache:
                 self._source, source, directory, disk_bytes, version, verify, self._job
             )
             self._reads = self._disk.statistics
-        if disk_holds == "raw" or directory is None:
+        if disk_holds == "raw":
             self._preparation.check(self._source)
         self._read_ahead = read_ahead
         self._skip = on_error == "skip"
-        description = {
-            "records with fingerprint": source.fingerprint(),
-            "examples of": str(self.element_spec),
-            "memory": str(memory),
-            "placement": placement,
-            "on_error": on_error,
-        }
         self._store = shared_examples.open_store(
             len(source), memory_bytes, placement, max_rate or 0.0, verify, description, self._job
         )
@@ -195,18 +205,20 @@ class DataCache:
 
     def batches(
         self,
-        batch_size: int,
+        batch_size: SupportsIndex,
         *,
         shuffle: bool = True,
-        seed: int | None = None,
+        seed: SupportsIndex | None = None,
         drop_remainder: bool = False,
         order: str = "global",
         positions: bool = False,
-        start: tuple[int, int] = (0, 0),
+        start: tuple[SupportsIndex, SupportsIndex] = (0, 0),
     ) -> tf.data.Dataset:
         """A data set of this rank's rows of batches; each iteration is an epoch.
 
-        Epochs are counted as they begin; in `fit` they have the numbers of Keras.
+        All ranks call it together, with the same arguments. In `fit` epochs have the numbers of
+        Keras. Elsewhere those of a data set that the strategy has distributed are counted as all
+        ranks begin them, and those of any other one as this rank does.
         The batches of an epoch are the same for any number of ranks: rank r of P has rows
         `[r * n // P, (r + 1) * n // P)` of a batch of n.
 
@@ -215,7 +227,7 @@ class DataCache:
             shuffle: Whether every epoch has an order of its own, which follows from the seed and
                 the number of the epoch alone. Else the order is that of the source.
             seed: Of the orders, an int. Defaults to None: the seed of `keras.utils.set_random_seed`
-                or `tf.random.set_seed`, and always the same one if neither was called.
+                or `tf.random.set_seed` on rank 0, and always the same one if neither was called.
             drop_remainder: Whether examples at the end that do not fill a batch are left out.
             order: "global": any rank reads any example; "node": ranks read the examples that their
                 node prepares and keeps, in an order of their own, so that nothing but a few at the
@@ -229,62 +241,49 @@ class DataCache:
                 which that epoch does.
 
         Raises:
-            ValueError: An argument is out of range, or tensors of examples have unknown shapes.
+            ValueError: An argument is out of range, tensors of examples have unknown shapes, the
+                ranks give different arguments, or the cache was made without their strategy.
+            RendezvousTimeoutError: Not all ranks call it.
         """
         self._check_open()
         cache_options.check_choices(order=order)
-        if not is_whole(batch_size) or batch_size < 1:
-            raise ValueError(
-                f"`batch_size` must be a whole number from 1. Received: {batch_size!r}"
-            )
-        if len(start) != 2 or not all(is_whole(number) and number >= 0 for number in start):
-            raise ValueError(f"`start` must be an epoch and a step, from 0. Received: {start!r}")
-        specs = tf.nest.flatten(self.element_spec)
-        if unknown := [spec for spec in specs if not spec.shape.is_fully_defined()]:
-            raise ValueError(
-                "Examples of unknown shapes cannot be batched. Let `prepare` give all of them one "
-                f"shape, with `tf.ensure_shape` if only TensorFlow does not know it. Received: "
-                f"{unknown}"
-            )
-        reader = self._reader(
-            batch_size, shuffle, seed, drop_remainder=drop_remainder, order=order, start=start
+        batch_size = cache_options.whole("batch_size", batch_size, 1)
+        start = cache_options.epoch_and_step(start)
+        cached_batches.check_shapes(self.element_spec, batched=True)
+        reading = Reading(
+            batch_size=batch_size,
+            shuffle=bool(shuffle),
+            drop_remainder=bool(drop_remainder),
+            order=order,
+            positions=bool(positions),
+            start=start,
         )
-        if start[1] > reader.steps:
-            raise ValueError(
-                f"`start` must be a step of an epoch, which has {reader.steps}. Received: {start!r}"
-            )
-        reader.lead()
-        self._start_preparation()
-        dataset = CachedBatches(
-            self,
-            reader,
-            self._batch_spec(positions),
-            (start[0], start[1]),
-            self._read_ahead,
-            positions=positions,
-        )
-        return as_own(dataset)
+        return self._dataset("DataCache.batches", reading, seed)
 
-    def examples(self, *, shuffle: bool = True, seed: int | None = None) -> tf.data.Dataset:
+    def examples(
+        self, *, shuffle: bool = True, seed: SupportsIndex | None = None
+    ) -> tf.data.Dataset:
         """A data set of this rank's examples, one by one; each iteration is an epoch.
 
         Use it for what works on single examples, such as batches by their lengths; it also takes
         examples of several shapes. Large tensors are not copied: they are where the cache has them.
-        Of P ranks, rank r has the examples at positions r, r + P, r + 2 P, ... of the epoch, so
-        that some ranks may have one example more than others.
+        All ranks call it together. Of P ranks, rank r has the examples at positions r, r + P,
+        r + 2 P, ... of the epoch, so that some ranks may have one example more than others.
 
         Args:
             shuffle: As in `batches`.
             seed: As in `batches`.
+
+        Raises:
+            ValueError: Tensors of examples have an unknown number of dimensions, the ranks give
+                different arguments, or the cache was made without their strategy.
+            RendezvousTimeoutError: Not all ranks call it.
         """
         self._check_open()
+        cached_batches.check_shapes(self.element_spec, batched=False)
         world_size = 1 if self._job is None else self._job.world_size
-        reader = self._reader(world_size, shuffle, seed)
-        reader.lead()
-        self._start_preparation()
-        ahead = self._read_ahead * _EXAMPLES_OF_BATCH
-        dataset = CachedBatches(self, reader, self.element_spec, (0, 0), ahead, batched=False)
-        return as_own(dataset)
+        reading = Reading(batch_size=world_size, shuffle=bool(shuffle), batched=False)
+        return self._dataset("DataCache.examples", reading, seed)
 
     def fill(self) -> None:
         """Prepares this rank's examples before training, as many as fit.
@@ -346,28 +345,39 @@ class DataCache:
         reads = dataclasses.asdict(self._reads)
         return {**numbers, "wait_seconds": seconds, "full": bool(numbers["full"]), **reads}
 
-    def _reader(
-        self,
-        batch_size: int,
-        shuffle: bool,
-        seed: int | None,
-        *,
-        drop_remainder: bool = False,
-        order: str = "global",
-        start: tuple[int, int] = (0, 0),
-    ) -> ExampleReader:
-        return ExampleReader(
+    def _dataset(self, call: str, reading: Reading, seed: SupportsIndex | None) -> tf.data.Dataset:
+        cache_agreement.check_made_for(self._job)
+        arguments = {"cache with checksum": self._checksum, **dataclasses.asdict(reading)}
+        agreed_seed = cache_agreement.seed_of(self._job, call, seed, arguments)
+        reader = ExampleReader(
             self._store,
-            batch_size,
-            shuffle=shuffle,
-            seed=cache_options.seed_of(seed),
-            within_nodes=order == "node" and self._parted,
-            drop_remainder=drop_remainder,
+            reading.batch_size,
+            shuffle=reading.shuffle,
+            seed=agreed_seed,
+            within_nodes=reading.order == "node" and self._parted,
+            drop_remainder=reading.drop_remainder,
             may_skip=self._skip,
-            start=start,
+            start=reading.start,
             rank=0 if self._job is None else self._job.rank,
             world_size=1 if self._job is None else self._job.world_size,
         )
+        if reading.start[1] > reader.steps:
+            raise ValueError(
+                f"`start` must be a step of an epoch, which has {reader.steps}. Received: "
+                f"{reading.start!r}"
+            )
+        reader.lead()
+        self._start_preparation()
+        dataset = CachedBatches(
+            self,
+            reader,
+            self.element_spec,
+            self._read_ahead * (1 if reading.batched else _EXAMPLES_OF_BATCH),
+            reading,
+            job=self._job,
+            checksum=cache_agreement.checksum_of(arguments, agreed_seed),
+        )
+        return cached_batches.as_own(dataset)
 
     def _start_preparation(self) -> None:
         if self._started:
@@ -388,13 +398,3 @@ class DataCache:
     def _check_open(self) -> None:
         if self._store.is_closed:
             raise ValueError("This DataCache was closed. Make another one.")
-
-    def _batch_spec(self, positions: bool) -> object:
-        spec = tf.nest.map_structure(
-            lambda component: tf.TensorSpec([None, *component.shape], component.dtype),
-            self.element_spec,
-        )
-        if not positions:
-            return spec
-        numbers = tf.TensorSpec([None], tf.int64)
-        return (*spec, numbers) if type(spec) is tuple else (spec, numbers)

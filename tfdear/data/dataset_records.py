@@ -3,8 +3,11 @@
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
+from tfdear.data import pipeline_order
 from tfdear.data.record_source import fingerprint_of
+from tfdear.job import seeds
 
 _BLOCK = 1024
 
@@ -28,6 +31,15 @@ class DatasetRecords:
                     "shapes, such as paths or serialized examples; `prepare` makes more of them. "
                     f"Received: {spec}"
                 )
+        if unseeded := pipeline_order.inspect(dataset, seeds.drawn).unseeded:
+            logging.warning(
+                "tfdear: DataCache: the source's elements come in another order in every run "
+                "(%s), so that their numbers mean others: a further run finds nothing in "
+                "`directory`, and training that is resumed within an epoch sees some examples "
+                "twice and others not at all. Leave the order to the cache, which shuffles, as by "
+                "`list_files(..., shuffle=False)`, or call `keras.utils.set_random_seed` first.",
+                ", ".join(sorted(unseeded)),
+            )
         parts: list[list[np.ndarray]] = [
             [np.zeros([0, *spec.shape], spec.dtype.as_numpy_dtype)] for spec in specs
         ]

@@ -7,24 +7,26 @@ tells them apart. In it are TFRecord files of `tf.train.Example`s, each with the
 and its tensors, and an index for each rank that wrote some; it is written aside and then renamed.
 Records behind the last index, of a job that was killed, are found again by their numbers; what is
 no whole record is cut off. One job writes at a time: it holds a lock (flock) that ends with it.
-Others read what they find.
+Others read what they find. A rank knows the place of what it wrote at once. What other ranks of the
+node wrote it finds in their indices, which they write in the middle of an epoch, and when they read
+again what they wrote; it looks at those that changed whenever it lacks a record.
 """
 
-import os
+import contextlib
 import pathlib
 import threading
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from tfdear.data import disk_record
 from tfdear.data.disk_writer import (
     FRAME_BYTES,
-    NUMBER,
     PLACE,
     RecordWriter,
-    feature_of,
     load_index,
 )
 from tfdear.data.read_statistics import ReadStatistics
@@ -40,9 +42,12 @@ class DiskCache:
         source: Where records come from otherwise.
         folder: As `disk_folder.open_folder` makes it.
         writer: The number of this rank among those that write; None: it only reads.
-        most_bytes: Of the records that this rank writes.
+        most_bytes: Of the records that this rank writes, beside those which are there.
         held: The lock, which this object keeps.
         verify: Whether checksums of records are compared.
+
+    Raises:
+        ValueError: Records have tensors that cannot be kept.
     """
 
     def __init__(
@@ -58,11 +63,14 @@ class DiskCache:
         self._source, self._folder = source, folder
         self._held = held
         self._specs = tf.nest.flatten(source.element_spec)
+        disk_record.check(self._specs)
         self._lock = threading.Lock()
         self._verify = verify
         self.statistics = ReadStatistics()
         self._paths: list[str] = []
-        # Where each record is; -1: not here.
+        # Of each index that was loaded, which file it was.
+        self._loaded: dict[pathlib.Path, tuple[int, int]] = {}
+        # Where each record is; -1: not here. With the lock, as are the writer, paths and indices.
         self._begins = np.full(len(source), -1, np.int64)
         self._ends = np.zeros(len(source), np.int64)
         self._parts = np.zeros(len(source), np.int64)
@@ -102,8 +110,7 @@ class DiskCache:
 
     def read(self, numbers: np.ndarray) -> tuple[list[tf.Tensor], tf.Tensor]:
         """As `RecordSource.read`."""
-        on_disk = np.flatnonzero(self._begins[numbers] >= 0)
-        places, tensors = self._read_from_disk(numbers, on_disk)
+        places, tensors = self._read_from_disk(numbers)
         rest = np.setdiff1d(np.arange(len(numbers)), places)
         errors = np.full(len(numbers), b"", object)
         parts = [tensors] if len(places) else []
@@ -121,18 +128,33 @@ class DiskCache:
     def close(self) -> None:
         """Writes the index of what was written; records are only read from now on."""
         with self._lock:
-            writer, self._writer = self._writer, None
-            try:
-                if writer is not None:
-                    self._note(writer.close())
-            except (OSError, tf.errors.OpError) as error:
-                self._warn(f"the last records are not in the index of {self._folder}: {error}")
+            if self._writer is not None:
+                with self._writing() as writer:
+                    writer.close()
+                self._writer = None
             if self._held is not None:
                 self._held.close()
 
     def _load(self) -> None:
         """Finds the records that the folder has."""
+        self._load_indices()
+        for path in sorted(self._folder.glob("part-*.tfrecord")):
+            self._take_up(path)
+
+    def _load_indices(self) -> None:
+        """Adds the records of indices that are new, or others than before."""
         for path in sorted(self._folder.glob("index-*.npy")):
+            try:
+                found = path.stat()
+            except OSError:  # It was there just now: somebody removes the folder.
+                continue
+            state = found.st_ino, found.st_mtime_ns
+            if self._loaded.get(path) == state:
+                continue
+            is_own = self._writer is not None and path == self._writer.index_path
+            if is_own and path in self._loaded:
+                continue  # What is in it is known.
+            self._loaded[path] = state
             places = load_index(path)
             if places is None:
                 self._warn(f"{path} is no index; its records are looked for in their files")
@@ -140,8 +162,6 @@ class DiskCache:
             writer = path.stem.removeprefix("index-")
             for part in np.unique(places["part"]).tolist():
                 self._add(self._path(writer, part), places[places["part"] == part])
-        for path in sorted(self._folder.glob("part-*.tfrecord")):
-            self._take_up(path)
 
     def _path(self, writer: str, part: int) -> pathlib.Path:
         return self._folder / f"part-{writer}-{part:04d}.tfrecord"
@@ -158,7 +178,9 @@ class DiskCache:
         )
         if not fits.all():
             self._warn(f"{path} lacks {int((~fits).sum())} records of its index")
-        places = places[fits]
+        self._know(path, places[fits])
+
+    def _know(self, path: pathlib.Path, places: np.ndarray) -> None:
         if str(path) not in self._paths:
             self._paths.append(str(path))
         self._begins[places["number"]] = places["begin"]
@@ -171,15 +193,13 @@ class DiskCache:
         places = np.zeros(0, PLACE)
         for records, bounds in whole_records(path, end):
             found = np.zeros(len(records), PLACE)
-            found["number"], _ = self._parse(records)
+            found["number"], _ = disk_record.decode(records, self._specs)
             found["begin"], found["end"] = bounds[:-1], bounds[1:]
             places = np.concatenate([places, found])
             end = int(bounds[-1])
         self._add(path, places)
         if self._writer is not None:
-            self._writer.adopt(path, places)
-            if end < path.stat().st_size:
-                os.truncate(path, end)
+            self._writer.adopt(path, places, end)
 
     def _end_of_known(self, path: pathlib.Path) -> int:
         """Where the last record of a file ends that an index names."""
@@ -188,75 +208,68 @@ class DiskCache:
         known = (self._begins >= 0) & (self._parts == self._paths.index(str(path)))
         return int(self._ends[known].max(initial=0))
 
-    def _parse(self, records: tf.Tensor) -> tuple[np.ndarray, list[tf.Tensor]]:
-        """The numbers and the tensors of records."""
-        features: dict[str, tf.io.FixedLenFeature] = {
-            NUMBER: tf.io.FixedLenFeature([], tf.int64),
-            **{
-                feature_of(place): tf.io.FixedLenFeature([], tf.string)
-                for place in range(len(self._specs))
-            },
-        }
-        try:
-            parsed = tf.io.parse_example(records, features)
-            tensors = []
-            for place, spec in enumerate(self._specs):
-                content = parsed[feature_of(place)]
-                if spec.dtype != tf.string:
-                    content = tf.reshape(tf.io.decode_raw(content, spec.dtype), [-1, *spec.shape])
-                tensors.append(content)
-            return parsed[NUMBER].numpy(), tensors
-        except tf.errors.InvalidArgumentError:  # Records of something else: of no number.
-            none = np.full(len(records), -1, np.int64)
-            return none, [tf.zeros([len(records), *spec.shape], spec.dtype) for spec in self._specs]
-
-    def _read_from_disk(
-        self, numbers: np.ndarray, places: np.ndarray
-    ) -> tuple[np.ndarray, list[tf.Tensor]]:
-        """Which of the records at these places could be read, and their tensors."""
-        if not len(places):
-            return places, []
-        wanted = numbers[places]
+    def _read_from_disk(self, numbers: np.ndarray) -> tuple[np.ndarray, list[tf.Tensor]]:
+        """The places in `numbers` of records that could be read, and their tensors."""
+        with self._lock:
+            if (self._begins[numbers] < 0).any():
+                self._load_indices()
+            on_disk = np.flatnonzero(self._begins[numbers] >= 0)
+            if len(on_disk) and self._writer is not None:
+                with self._writing() as writer:
+                    writer.flush()
+                on_disk = np.flatnonzero(self._begins[numbers] >= 0)
+            wanted = numbers[on_disk]
+            begins, ends, parts = self._begins[wanted], self._ends[wanted], self._parts[wanted]
+            paths = list(self._paths)
+        if not len(on_disk):
+            return on_disk, []
         records, errors = library.load().dear_read_records(
-            self._paths,
-            self._parts[wanted],
-            self._begins[wanted],
-            self._ends[wanted],
-            verify=self._verify,
+            paths, parts, begins, ends, verify=self._verify
         )
         good = np.flatnonzero(errors.numpy() == b"")
-        found, tensors = self._parse(tf.gather(records, good))
+        found, tensors = disk_record.decode(tf.gather(records, good), self._specs)
         right = found == wanted[good]
-        if len(good) < len(places) or not right.all():
-            bad = np.setdiff1d(wanted, wanted[good][right])
+        if (bad := np.setdiff1d(np.arange(len(wanted)), good[right])).size:
             first = bad[0]
             self._warn(
-                f"{self._paths[self._parts[first]]}, offset {self._begins[first]}: {len(bad)} "
-                "records are damaged or gone"
+                f"{paths[parts[first]]}, offset {begins[first]}: {len(bad)} records are damaged or "
+                "gone"
             )
-            self._begins[bad] = -1
+            with self._lock:
+                self._begins[wanted[bad]] = -1
             self.statistics.add_damaged(len(bad))
             tensors = [tf.boolean_mask(tensor, right) for tensor in tensors]
         self.statistics.add_disk(int(right.sum()), tensors)
-        return places[good][right], tensors
+        return on_disk[good][right], tensors
 
     def _write(self, numbers: np.ndarray, raw: list[tf.Tensor]) -> None:
-        with self._lock:
-            if self._writer is None or not len(numbers):
-                return
-            arrays = [tensor.numpy() for tensor in raw]
-            try:
-                for row, number in enumerate(numbers.tolist()):
-                    if self._begins[number] < 0:
-                        self._note(self._writer.write(number, [array[row] for array in arrays]))
-            except (OSError, tf.errors.OpError) as error:
-                self._warn(f"nothing more is written into {self._folder}: {error}")
-                self._writer = None
+        arrays = [tensor.numpy() for tensor in raw]
+        for row, number in enumerate(numbers.tolist()):
+            with self._lock:  # For each, so that who reads need not wait for all.
+                if self._writer is None:
+                    return
+                if self._begins[number] < 0:
+                    with self._writing() as writer:
+                        written = writer.write(number, [array[row] for array in arrays])
+                        if written is not None:
+                            self._know(*written)
 
-    def _note(self, written: dict[pathlib.Path, np.ndarray]) -> None:
-        """Takes up what was written and can be read now."""
-        for path, places in written.items():
-            self._add(path, places)
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[RecordWriter]:
+        """The writer; if it fails, nothing more is written."""
+        writer = self._writer
+        assert writer is not None
+        try:
+            yield writer
+        except (OSError, tf.errors.OpError) as error:
+            self._warn(f"nothing more is written into {self._folder}: {error}")
+            self._writer = None
+            path = writer.path
+            if str(path) in self._paths:
+                # What did not get as far as the file is not there.
+                size = path.stat().st_size if path.exists() else 0
+                of_file = self._parts == self._paths.index(str(path))
+                self._begins[of_file & (self._ends > size)] = -1
 
     def _warn(self, message: str) -> None:
         if not self._warned:

@@ -2,7 +2,6 @@
 """What caches have left on a disk."""
 
 import dataclasses
-import json
 import pathlib
 import shutil
 
@@ -19,8 +18,7 @@ class FolderReport:
 
     folder: pathlib.Path
     records: int  # In its index.
-    all_records: int  # Of the source.
-    first: str  # The name of the source's first record.
+    source: tuple[int, str] | None  # Its records, and the name of the first; None: nobody says.
     bytes: int
     in_use: bool  # By a job that writes.
 
@@ -28,25 +26,26 @@ class FolderReport:
 def reports(directory: pathlib.Path) -> list[FolderReport]:
     """What is in a directory of caches, by folder."""
     found = []
-    for about in sorted(directory.glob(f"*/{disk_folder.ABOUT}")):
-        folder = about.parent
-        source = json.loads(about.read_text())
+    for folder in disk_folder.folders_in(directory):
         indices = [load_index(path) for path in folder.glob("index-*.npy")]
         numbers = [places["number"] for places in indices if places is not None]
-        held = disk_folder.lock(folder)
         found.append(
             FolderReport(
                 folder,
                 len(np.unique(np.concatenate(numbers))) if numbers else 0,
-                source["records"],
-                source["first"],
-                sum(path.stat().st_size for path in folder.iterdir()),
-                in_use=held is None,
+                disk_folder.description(folder),
+                sum(map(_bytes, folder.iterdir())),
+                disk_folder.is_locked(folder),
             )
         )
-        if held is not None:
-            held.close()
     return found
+
+
+def _bytes(path: pathlib.Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # A job that writes has given it another name just now.
+        return 0
 
 
 def faults(folder: pathlib.Path) -> list[str]:

@@ -11,15 +11,15 @@ dimensions have to agree; if they do not, the most frequent one counts, and a wa
 
 import collections
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tfdear.data import first_batch, step_data
+from tfdear.data import call_time, first_batch, step_data
 
 # A value of a batch or its specification, and what all batches of a dataset share of it: the
 # class, the type and the trailing shape.
@@ -109,10 +109,14 @@ class Examples:
     @property
     def count(self) -> tf.Tensor | None:
         """Scalar int64: this rank's number of examples, or None if it is not known here."""
-        # A function that is traced inside an eager step is called again with other batches: the
-        # number of the step that traced it must not become a constant. And eager ops cannot use
-        # a number that is part of a graph.
-        return self._count if (self._graph is None) == (step_data.current_graph() is None) else None
+        graph = step_data.current_graph()
+        if self._count is None or (graph is None and self._graph is not None):
+            return None  # Eager ops cannot use a number that is part of a graph.
+        function = call_time.function_of(graph)
+        if function is None or function is call_time.function_of(self._graph):
+            return self._count
+        scalar = tf.TensorSpec((), tf.int64)
+        return call_time.value(function, "tfdear_number_of_examples", scalar, _count_at_call)
 
     @property
     def present(self) -> tf.Tensor | None:
@@ -124,16 +128,17 @@ class Examples:
 
         All ranks must call it at the same point: the first call adds up their numbers.
         """
-        if self.count is None:
+        count = self.count
+        if count is None:
             return None
         graph = step_data.current_graph()
         while True:
             if id(graph) in self._shares:
                 return self._shares[id(graph)]
-            if graph is None or graph is self._graph:
+            if graph is None or graph is self._graph or call_time.is_function(graph):
                 break
             graph = getattr(graph, "outer_graph", None)
-        share = self._share_of(self.count)
+        share = self._share_of(count)
         self._shares[id(step_data.current_graph())] = share
         return share
 
@@ -156,8 +161,9 @@ class Examples:
         """The value; on a rank without examples, where it means nothing, `otherwise` or zeros."""
         if self.present is None:
             return value
-        if isinstance(value, tf.IndexedSlices):
-            return tf.IndexedSlices(self.gate(value.values), value.indices, value.dense_shape)
+        if isinstance(value, tf.IndexedSlices):  # Without rows: those of zeros are touched, too.
+            rows = tf.where(self.present, tf.shape(value.values)[0], 0)
+            return tf.IndexedSlices(value.values[:rows], value.indices[:rows], value.dense_shape)
         return tf.where(
             self.present, value, tf.zeros_like(value) if otherwise is None else otherwise
         )
@@ -175,6 +181,35 @@ class Examples:
 def current() -> Examples | None:
     """The examples of the step that this thread builds or runs, or None outside of a step."""
     return getattr(tf.distribute.get_replica_context(), "examples", None)
+
+
+def for_backward_pass(gradient: Callable[..., Any]) -> Callable[..., Any]:
+    """A gradient's function, with what it needs of the step. Call it in the forward pass.
+
+    See [Note: Values at the call], `call_time.py`.
+    """
+    function = call_time.function_of(step_data.current_graph())
+    examples = current()
+    if function is not None and examples is not None:
+        # The function is given now what its gradients will ask for.
+        _ = examples.count
+        step_data.required()
+
+    def in_backward_pass(*upstream: Any) -> Any:
+        with call_time.backward_pass_of(function):
+            return gradient(*upstream)
+
+    return in_backward_pass
+
+
+def _count_at_call() -> tf.Tensor:
+    """The number of the step that calls a function; one, as all ranks then say, if none is known.
+
+    See [Note: Values at the call], `call_time.py`.
+    """
+    examples = current()
+    count = None if examples is None else examples.count
+    return tf.constant(1, tf.int64) if count is None else count
 
 
 def count(arguments: object, elements: Elements) -> tf.Tensor | None:

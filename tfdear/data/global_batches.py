@@ -53,18 +53,21 @@ def slice_rows(structure: _Structure, rank: _Number, world_size: _Number) -> _St
         elif not tf.is_tensor(component):
             rows = len(component)
         elif component.shape.rank == 0:
-            raise ValueError(
-                "A dataset under DearStrategy must yield global batches: every tensor needs a "
-                "first dimension to cut into the ranks' rows. Call `dataset.batch(...)` first, or "
-                "use `strategy.distribute_datasets_from_function`. Received a scalar tensor: "
-                f"{component}"
-            )
+            raise _no_batch(component)
         elif (rows := component.shape[0]) is None:
             rows = tf.shape(component, tf.int64)[0]
         start, end = row_range(rows, rank, world_size)
         return component[start:end]
 
     return tf.nest.map_structure(cut, structure)
+
+
+def _no_batch(scalar: tf.Tensor) -> ValueError:
+    return ValueError(
+        "A dataset under DearStrategy must yield global batches: every tensor needs a first "
+        "dimension to cut into the ranks' rows. Call `dataset.batch(...)` first, or use "
+        f"`strategy.distribute_datasets_from_function`. Received a scalar tensor: {scalar}"
+    )
 
 
 def distribute(
@@ -169,34 +172,36 @@ def _split_batches(dataset: tf.data.Dataset, world_size: int) -> tf.data.Dataset
     @tf.autograph.experimental.do_not_convert
     def split(*components: object) -> tf.data.Dataset:
         batch = components if whole else components[0]
+        first = tf.nest.flatten(batch)[0]
+        if first.shape.rank == 0:
+            raise _no_batch(first)
         # A batch with fewer rows than there are ranks: no step is without examples.
-        count = tf.minimum(examples.number_of_rows(tf.nest.flatten(batch)[0]), world_size)
+        count = tf.minimum(examples.number_of_rows(first), world_size)
         pieces = tf.data.Dataset.range(count)
         return pieces.map(lambda piece: slice_rows(batch, piece, count))
 
     steps = dataset.flat_map(split)
-    batches = int(dataset.cardinality().numpy())
-    if batches > 0:
-        last = _rows_of_last_batch(dataset)
-        if last is None:
-            return steps
-        batches = (batches - 1) * world_size + min(last, world_size)
-    if batches == tf.data.UNKNOWN_CARDINALITY:
+    number = _number_of_steps(dataset, world_size)
+    if number == tf.data.UNKNOWN_CARDINALITY:
         return steps
-    return steps.apply(tf.data.experimental.assert_cardinality(batches))
+    return steps.apply(tf.data.experimental.assert_cardinality(number))
 
 
-def _rows_of_last_batch(dataset: tf.data.Dataset) -> int | None:
-    """The number of rows if it is known without reading, else None."""
+def _number_of_steps(dataset: tf.data.Dataset, world_size: int) -> int:
+    """Of all batches together, as a cardinality: known if the rows of every batch are."""
     batches = int(dataset.cardinality().numpy())
+    if batches <= 0:
+        return batches
     while True:
         inputs = dataset._inputs()
-        if len(inputs) != 1:
-            return None
+        # What calls a function, such as `map`, may leave any number of rows.
+        if len(inputs) != 1 or dataset._functions():
+            return tf.data.UNKNOWN_CARDINALITY
         size = tf.get_static_value(getattr(dataset, "_batch_size", None))
         rows = int(inputs[0].cardinality().numpy())
         if size is not None and rows >= 0:
-            return int(min(size, rows - (batches - 1) * size))
+            last = min(size, rows - (batches - 1) * size)
+            return int((batches - 1) * min(size, world_size) + min(last, world_size))
         if rows != batches:
-            return None
+            return tf.data.UNKNOWN_CARDINALITY
         dataset = inputs[0]

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from tfdear.data import shared_listing
 from tfdear.data.record_source import fingerprint_of
 from tfdear.data.shared_listing import Found, ListedSource, Share, array_of, texts_of
 from tfdear.data.source_files import SourceFiles, look_at, several_times
 from tfdear.engine import library
+
+# Of files that TensorFlow decodes, in small letters.
+_ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 
 
 class ImageFolder(ListedSource):
@@ -22,13 +26,18 @@ class ImageFolder(ListedSource):
     `DataCache`. A raw record is a pair: the file's contents, a scalar string, and its label, int64:
     the place of its class.
 
+    Images are files that lie directly in a class's folder and whose names end in `.bmp`, `.gif`,
+    `.jpeg`, `.jpg`, `.png` or `.webp`, in letters of any case. What begins with a dot is passed
+    over, folders and files, as are other files, with a warning.
+
     Args:
         directory: The folder, in any file system of TensorFlow's.
-        classes: Names of folders in it, in the order of their labels. Defaults to None: all of
-            them, in the order of their names.
+        classes: Names of folders in it, in the order of their labels; there may be no images of
+            some. Defaults to None: all folders, in the order of their names, each with images.
 
     Raises:
-        ValueError: There are no classes, or one has no files.
+        ValueError: There are no classes, no images of one, or one twice; a class's folder has
+            folders with files of their own; or a file cannot be looked at.
 
     Example:
 
@@ -45,6 +54,8 @@ class ImageFolder(ListedSource):
     def __init__(self, directory: str | os.PathLike, classes: Sequence[str] | None = None):
         self._directory = os.fspath(directory)
         self._chosen = None if classes is None else list(classes)
+        if self._chosen is not None and len(set(self._chosen)) < len(self._chosen):
+            raise ValueError(f"`classes` must name each class once. Received: {classes!r}")
         self._classes: list[str] = []
         self._files = SourceFiles.joined([])
         self._labels: np.ndarray | None = None
@@ -76,11 +87,32 @@ class ImageFolder(ListedSource):
         if not self._classes:
             raise ValueError(f"{self._directory!r} has no folders, of which each would be a class.")
         found_files = share(
-            len(self._classes), lambda part: _files_of(self._directory, self._classes[part])
+            len(self._classes), lambda part: _images_of(self._directory, self._classes[part])
         )
-        self._files = SourceFiles.joined(found_files)
         counts = [len(part["sizes"]) for part in found_files]
+        if without := [name for name, n in zip(self._classes, counts, strict=True) if not n]:
+            self._check_empty(without)
+        if others := [path for part in found_files for path in texts_of(part["others"])]:
+            logging.warning(
+                "tfdear: ImageFolder: %d files of %s are passed over, since their names end in "
+                "none of %s. The first is %s",
+                len(others),
+                self._directory,
+                ", ".join(_ENDINGS),
+                others[0],
+            )
+        self._files = SourceFiles.joined(found_files)
         self._labels = np.repeat(np.arange(len(counts)), counts)
+
+    def _check_empty(self, without: list[str]) -> None:
+        """Refuses classes without images, unless they were asked for beside others."""
+        if self._chosen is None or len(without) == len(self._classes):
+            raise ValueError(
+                f"{len(without)} of {len(self._classes)} classes have no images: the folder of "
+                f"class {without[0]!r} in {self._directory!r} has no file that ends in one of "
+                f"{', '.join(_ENDINGS)}. Remove such folders, or say with `classes` which classes "
+                "there are."
+            )
 
     def find_records(self, share: Share, kept: np.ndarray | None) -> None:
         """As `ListedSource.find_records`: each file is one."""
@@ -139,17 +171,43 @@ class ImageFolder(ListedSource):
 def _folders_in(directory: str) -> list[str]:
     if not tf.io.gfile.isdir(directory):
         raise ValueError(f"`directory` must be a folder. Received: {directory!r}")
-    entries = several_times(lambda: tf.io.gfile.listdir(directory))
-    names = sorted(name.rstrip("/") for name in entries)
-    return [name for name in names if tf.io.gfile.isdir(os.path.join(directory, name))]
+    return [
+        name for name in _names_in(directory) if tf.io.gfile.isdir(os.path.join(directory, name))
+    ]
 
 
-def _files_of(directory: str, name: str) -> Found:
+def _names_in(folder: str) -> list[str]:
+    """The names that do not begin with a dot, in their order."""
+    try:
+        entries = several_times(lambda: tf.io.gfile.listdir(folder))
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"Names of files must be UTF-8. Received in {folder!r}: {error.object!r}. Rename it."
+        ) from error
+    return sorted(name.rstrip("/") for name in _shown(entries))
+
+
+def _shown(names: list[str]) -> list[str]:
+    return [name for name in names if not name.startswith(".")]
+
+
+def _images_of(directory: str, name: str) -> Found:
+    """As `look_at`, of a class's images; also `others`, files that are none."""
     folder = os.path.join(directory, name)
     if not tf.io.gfile.isdir(folder):
         raise ValueError(f"There is no folder {folder!r} for class {name!r}.")
-    entries = several_times(lambda: tf.io.gfile.listdir(folder))
-    found = look_at([os.path.join(folder, file) for file in sorted(entries)])
-    if not len(found["sizes"]):
-        raise ValueError(f"The folder of class {name!r}, {folder!r}, has no files.")
-    return found
+    paths = [os.path.join(folder, file) for file in _names_in(folder)]
+    found = look_at([path for path in paths if path.lower().endswith(_ENDINGS)])
+    images = set(texts_of(found["paths"]))
+    others = []
+    for path in paths:
+        if path in images:
+            continue
+        if not tf.io.gfile.isdir(path):
+            others.append(path)
+        elif any(_shown(files) for _, _, files in tf.io.gfile.walk(path)):
+            raise ValueError(
+                f"Images must lie directly in the folder of their class, but {path!r}, in that of "
+                f"class {name!r}, is a folder with files. Move them to {folder!r}, or elsewhere."
+            )
+    return {**found, "others": array_of(others)}

@@ -13,13 +13,13 @@ import _thread
 import atexit
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
-from tfdear.data import autotuning, common_end, first_batch, reading_order
+from tfdear.data import autotuning, common_end, first_batch, reading_order, shared_epochs
 
 # Seconds for which the end of the script waits for running destructors. One that takes longer
 # sleeps, and ends with the process.
@@ -27,12 +27,16 @@ _EXIT_SECONDS = 0.25
 
 
 def hand_out(
-    dataset: object, iterate: "_Iterate | None" = None, compare_every: int | None = None
+    dataset: object,
+    iterate: "_Iterate | None" = None,
+    compare_every: int | None = None,
+    epochs: shared_epochs.SharedEpochs | None = None,
 ) -> object:
     """The dataset that a script gets in place of this rank's own; passes on what is no dataset.
 
     `iterate` makes its iterators; None: as `DistributedIterator` does. `compare_every`: the number
-    of batches of which the first is compared; None: the first of an iterator alone.
+    of batches of which the first is compared; None: the first of an iterator alone. `epochs`: where
+    iterations of caches begin.
     """
     if not isinstance(dataset, tf.data.Dataset) or isinstance(dataset, DistributedDataset):
         return dataset
@@ -41,7 +45,7 @@ def hand_out(
     if together is not None:
         together = autotuning.switch_off_unused(together)
     dataset = autotuning.switch_off_unused(dataset)
-    return DistributedDataset(dataset, comparison, together, iterate, compare_every)
+    return DistributedDataset(dataset, comparison, together, iterate, compare_every, epochs)
 
 
 def compare_every(dataset: object, batches: int) -> object:
@@ -73,7 +77,9 @@ class DistributedDataset(tf.data.Dataset):
         together: tf.data.Dataset | None = None,
         iterate: "_Iterate | None" = None,
         every: int | None = None,
+        epochs: shared_epochs.SharedEpochs | None = None,
     ):
+        self._epochs = epochs
         self._input_dataset = dataset
         self.comparison = comparison
         self._together = together
@@ -95,7 +101,9 @@ class DistributedDataset(tf.data.Dataset):
 
     @property
     def iterated(self) -> tf.Tensor:
-        """What iterations read, for the runtime."""
+        """What iterations read, for the runtime, which begins them unseen."""
+        if self._epochs is not None:
+            self._epochs.go_on_unseen()
         return (self._together or self._input_dataset)._variant_tensor
 
     # Loops inside of a `tf.function` ask for it there, or hand the data set over.
@@ -115,6 +123,7 @@ class DistributedDataset(tf.data.Dataset):
                 iterator = self.iterate(self._together or self, None)
             else:
                 iterator = self.iterate(self.comparison.dataset(self.every), self.comparison)
+            iterator.epochs = self._epochs
             iterator.in_order = self._together is not None or self.every is not None
             return iterator
 
@@ -136,6 +145,9 @@ class DistributedIterator(_tf_private.iterator_ops.OwnedIterator):
     """
 
     in_order = False  # Whether functions read it in the order of the program.
+    # Where caches begin; it is told if the iterator is restored.
+    epochs: shared_epochs.SharedEpochs | None = None
+    _begun = False
 
     def __init__(self, dataset: tf.data.Dataset, comparison: first_batch.FirstBatch | None = None):
         self._comparison = None
@@ -152,6 +164,9 @@ class DistributedIterator(_tf_private.iterator_ops.OwnedIterator):
     # Every use of the iterator, also by a `tf.function`, asks for its resource.
     @property
     def _iterator_resource(self) -> tf.Tensor:
+        if self.epochs is not None and not self._begun:
+            self._begun = True
+            self.epochs.begin()
         comparison, self._comparison = self._comparison, None
         if comparison is not None:
             with tf.init_scope():
@@ -162,6 +177,12 @@ class DistributedIterator(_tf_private.iterator_ops.OwnedIterator):
     @_iterator_resource.setter
     def _iterator_resource(self, resource: tf.Tensor) -> None:
         self.__dict__["_iterator_resource"] = resource
+
+    def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> object:
+        restored = super()._restore_from_tensors(restored_tensors)
+        if self.epochs is not None:
+            self.epochs.go_on_unseen()
+        return restored
 
     def __del__(self) -> None:
         resource = self.__dict__.pop("_iterator_resource", None)

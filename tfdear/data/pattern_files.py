@@ -58,9 +58,18 @@ class PatternFiles(ListedSource):
 
 
 def _matching(pattern: str) -> Found:
-    found = look_at(several_times(lambda: tf.io.gfile.glob(pattern)))
-    if not len(found["sizes"]):
+    # A file of this very name is meant, also where its name would match others.
+    exists = several_times(lambda: tf.io.gfile.exists(pattern))
+    paths = [pattern] if exists else several_times(lambda: tf.io.gfile.glob(pattern))
+    found = look_at(paths)
+    if len(found["sizes"]):
+        return found
+    if exists:
         raise ValueError(
-            f"No file matches {pattern!r}. Check the path; relative ones start at {os.getcwd()!r}."
+            f"{pattern!r} is a folder. Name the files in it, such as "
+            f"{os.path.join(pattern, '*.tfrecord')!r}."
         )
-    return found
+    raise ValueError(
+        f"No file matches {pattern!r}. Check the path; relative ones start at {os.getcwd()!r}, and "
+        "names in a pattern that have *, ? or [ in them are written as by `glob.escape`."
+    )

@@ -107,8 +107,11 @@ def make_deterministic(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, Order
         return dataset.with_options(options), order
 
 
-def inspect(dataset: tf.data.Dataset) -> Order:
-    """Inspects a pipeline and everything that it calls."""
+def inspect(dataset: tf.data.Dataset, drawn: int | None = None) -> Order:
+    """Inspects a pipeline and everything that it calls.
+
+    `drawn`: a global seed that counts as none.
+    """
     order = Order()
     waiting = [dataset]
     seen = set()
@@ -122,8 +125,7 @@ def inspect(dataset: tf.data.Dataset) -> Order:
                 continue
             seen.add(id(part))
             name = type(part).__name__.strip("_")
-            seeds = [getattr(part, attribute, None) for attribute in ("_seed", "_seed2")]
-            if all(seed is not None and tf.get_static_value(seed) == 0 for seed in seeds):
+            if _is_unseeded(part, drawn):
                 order.unseeded.add(name)
             if getattr(part, "_deterministic", None) == "false":
                 order.unordered.add(name)
@@ -138,6 +140,14 @@ def inspect(dataset: tf.data.Dataset) -> Order:
                 _inspect_graph(graph, order, type(part) not in maps, "Parallel" in name)
             waiting.extend(part._inputs())
     return order
+
+
+def _is_unseeded(dataset: tf.data.Dataset, drawn: int | None) -> bool:
+    seeds = [getattr(dataset, attribute, None) for attribute in ("_seed", "_seed2")]
+    if any(seed is None for seed in seeds):
+        return False
+    of_all, own = map(tf.get_static_value, seeds)
+    return of_all == own == 0 or (drawn is not None and of_all == drawn)
 
 
 @functools.cache

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdear.data import graph_text
 from tfdear.data.memory_bound import MemoryBound
 from tfdear.data.read_statistics import ReadStatistics
-from tfdear.data.record_source import RecordSource
+from tfdear.data.record_source import RecordSource, fingerprint_of
 from tfdear.engine import example_store, library
 
 # Records that are read and prepared in one call.
@@ -23,6 +24,14 @@ _BLOCKS_AT_A_TIME = 2
 _CHANGING = (
     "`prepare` must give the same example each time, since each is prepared once and kept; it {} "
     "({}). Do what is random behind the cache: `cache.batches(...).map(augment)`."
+)
+# How the names of operations begin that change what outlives a call.
+_WRITES = (
+    "Assign",
+    "LookupTableInsert",
+    "LookupTableRemove",
+    "ResourceScatter",
+    "ResourceStridedSliceAssign",
 )
 _PYTHON_CALLS = frozenset(("PyFunc", "PyFuncStateless", "EagerPyFunc"))
 
@@ -52,8 +61,15 @@ class Preparation:
 
         function = tf.function(flat).get_concrete_function(*specs)
         structure = function.structured_outputs
+        if _has_list(structure):
+            raise ValueError(
+                "`prepare` must return a tensor, or a tuple or dict of them. A list may be meant "
+                "as one tensor, which `tf.stack` makes of it, or as several: then return a tuple. "
+                f"Received: {structure}"
+            )
         for output in tf.nest.flatten(structure):
-            if not isinstance(output, (tf.Tensor, tf.TensorSpec)):
+            is_tensor = isinstance(output, (tf.Tensor, tf.TensorSpec))
+            if not is_tensor or output.dtype in (tf.variant, tf.resource):
                 raise ValueError(
                     "`prepare` must return dense tensors, of numbers or strings; pad ragged and "
                     f"sparse ones, or keep them serialized. Received: {output}"
@@ -79,12 +95,20 @@ class Preparation:
         if errors.numpy()[0]:
             return  # Whoever needs the record will hear of it.
         record = [tensor[0] for tensor in raw]
-        one, other = (tf.nest.flatten(self.function(*record)) for _ in range(2))
+        try:
+            one, other = (tf.nest.flatten(self.function(*record)) for _ in range(2))
+        except tf.errors.OpError:
+            return  # As above.
         for first, second in zip(one, other, strict=True):
             if not np.array_equal(first, second, equal_nan=first.dtype.is_floating):
                 raise ValueError(
                     _CHANGING.format("gave two", f"of {source.name(0)}, from one record")
                 )
+
+    def fingerprint(self) -> str:
+        """Of what the graph says: the operations, and the values that these captured."""
+        captured = graph_text.captured_values(self.function)
+        return fingerprint_of(graph_text.text_of(self.function), *captured)
 
     def start(
         self,
@@ -155,6 +179,13 @@ def _prepare_all(
         example_store.end(store, f"DataCache: examples cannot be prepared any more: {error!r}")
 
 
+def _has_list(structure: object) -> bool:
+    if isinstance(structure, Mapping):
+        return any(map(_has_list, structure.values()))
+    is_list = isinstance(structure, list)
+    return is_list or (isinstance(structure, tuple) and any(map(_has_list, structure)))
+
+
 def _nodes(graph: tf.Graph) -> list[Any]:
     definition = graph.as_graph_def()
     return [
@@ -167,5 +198,7 @@ def _check_repeatable(graph: tf.Graph) -> None:
     for node in _nodes(graph):
         if "seed2" in node.attr or node.op.startswith(("Rng", "StatefulUniform", "StatefulStand")):
             raise ValueError(_CHANGING.format("draws random numbers", node.op))
-        if node.op.startswith("Assign"):
-            raise ValueError(_CHANGING.format("writes a variable", node.op))
+        if node.op.startswith(_WRITES):
+            raise ValueError(_CHANGING.format("writes a variable or a table", node.op))
+        if node.op == "Timestamp":
+            raise ValueError(_CHANGING.format("depends on the time", node.op))

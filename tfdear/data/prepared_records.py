@@ -1,7 +1,6 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Prepared examples as raw records, for a disk that holds those."""
 
-import re
 from typing import Any
 
 import numpy as np
@@ -25,11 +24,12 @@ class PreparedRecords:
     """
 
     def __init__(self, source: RecordSource, preparation: Preparation, threads: int, version: str):
-        if not version and (preparation.calls_python or _other_resources(preparation.function)):
+        if not version and (preparation.calls_python or _reads_resources(preparation.function)):
             raise ValueError(
-                '`disk_holds="prepared"` cannot tell whether what `prepare` calls in Python, or '
-                "looks up in a table, is what it was when the examples were written. Give the "
-                'cache a `version`, and another one when that changes, or take `disk_holds="raw"`.'
+                '`disk_holds="prepared"` cannot tell whether what `prepare` calls in Python, reads '
+                "from a variable or looks up in a table is what it was when the examples were "
+                "written. Give the cache a `version`, and another one when that changes, or take "
+                '`disk_holds="raw"`.'
             )
         self._source = source
         self._preparation = preparation
@@ -104,19 +104,7 @@ class PreparedRecords:
 
     def fingerprint(self) -> str:
         """As `RecordSource.fingerprint`: also of the function, and of what it captured."""
-        return fingerprint_of(
-            self._source.fingerprint(), _text_of(self._preparation.function), *self._captured()
-        )
-
-    def _captured(self) -> list[bytes]:
-        values = []
-        for tensor in self._preparation.function.captured_inputs:
-            if tensor.dtype == tf.resource:
-                known = [v for v in self._preparation.function.variables if v.handle is tensor]
-                values += [tf.io.serialize_tensor(v.read_value()).numpy() for v in known]
-            elif tensor.dtype != tf.variant:
-                values.append(tf.io.serialize_tensor(tensor).numpy())
-        return values
+        return fingerprint_of(self._source.fingerprint(), self._preparation.fingerprint())
 
     def modification_times(self) -> np.ndarray:
         """Those of the source."""
@@ -127,30 +115,6 @@ class PreparedRecords:
         return self._source.name(number)
 
 
-def _other_resources(function: Any) -> bool:
-    """Whether a function captures what has contents that cannot be read, such as a table."""
-    known = {id(variable.handle) for variable in function.variables}
-    return any(
-        tensor.dtype in (tf.resource, tf.variant) and id(tensor) not in known
-        for tensor in function.captured_inputs
-    )
-
-
-def _text_of(function: Any) -> str:
-    """A function's graph, the same in every process that traces it."""
-    definition = function.graph.as_graph_def()
-    called = {part.signature.name: part for part in definition.library.function}
-    definition.ClearField("library")
-    texts = [str(definition)]
-    if not called:
-        return texts[0]
-    # TensorFlow counts the functions of a process in their names, and lists them in any order: here
-    # they have the numbers of the order in which they are called.
-    name = re.compile("|".join(rf"\b{re.escape(each)}\b" for each in called))
-    order: dict[str, int] = {}
-    for text in texts:
-        for found in name.findall(text):
-            if found not in order:
-                order[found] = len(order)
-                texts.append(str(called[found]))
-    return name.sub(lambda found: f"function{order[found[0]]}", "\n".join(texts))
+def _reads_resources(function: Any) -> bool:
+    """Whether a function captures what has contents, which may change: a variable, or a table."""
+    return any(tensor.dtype in (tf.resource, tf.variant) for tensor in function.captured_inputs)

@@ -28,8 +28,9 @@ class TFRecordFiles(PatternFiles):
     each for some of the files. A raw record is a scalar string.
 
     Args:
-        patterns: Paths of files, a string or several; may contain `*`, `?` and `[...]`. The files
-            of all patterns are taken in the order of their names.
+        patterns: Paths of files, a string or several; may contain `*`, `?` and `[...]`, but where
+            there is a file of just this name. The files of all patterns are taken in the order of
+            their names.
 
     Raises:
         ValueError: No file matches a pattern.
@@ -110,7 +111,7 @@ class TFRecordFiles(PatternFiles):
 
     @property
     def records_per_read(self) -> int:
-        """As many as have four mebibytes."""
+        """As many as have five mebibytes."""
         total = sum(int(offsets[-1]) for offsets in self._indexed())
         return math.ceil(_READ_BYTES * len(self) / max(total, 1)) or 1
 

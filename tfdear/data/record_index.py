@@ -17,7 +17,8 @@ def load(folder: pathlib.Path) -> np.ndarray | None:
     if not path.exists():
         return None
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        # NumPy leaves a damaged file that it opened itself open, for as long as its error is kept.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             lengths = arrays["lengths"]
     except (
         Exception

@@ -44,23 +44,25 @@ def shard(
             f"could divide among the ranks; they must be read by `tf.data.TFRecordDataset` or "
             f"another reader of files. {_REMEDIES} TensorFlow's reason: {_first_line(error)}"
         ) from None
-    if divided is None:
+    if not divided:
         raise ValueError(
             f"AutoShardPolicy.{policy.name} has nothing to divide in this data set, and every rank "
             "would train on all of it. Put `.shard(tf.data.experimental.SHARD_HINT, "
             "tf.data.experimental.SHARD_HINT)` into the pipeline where its elements are to be "
             f"divided, before `batch`. {_REMEDIES}"
         )
-    parts = list(itertools.islice(divided, None if by_files else world_size))
+    most = None if by_files else world_size
+    parts = [list(itertools.islice(place, most)) for place in divided]
     digest = _digest(parts) if by_files else 0
-    counts, digests = zip(*gather([len(parts), digest]), strict=True)
+    counts, digests = zip(*gather([min(map(len, parts)), digest]), strict=True)
     word = "files" if by_files else "elements before its hint"
     if min(counts) < world_size:
         fewest = counts.index(min(counts))
+        where = f" at one of {len(parts)} places" if len(parts) > 1 else ""
         raise ValueError(
             f"AutoShardPolicy.{policy.name} needs at least one of the {word} for each rank: the "
-            f"data set of rank {fewest} has {counts[fewest]} {word}, and there are {world_size} "
-            f"ranks. Divide the data into more files, or use fewer ranks. {_REMEDIES}"
+            f"data set of rank {fewest} has {counts[fewest]} {word}{where}, and there are "
+            f"{world_size} ranks. Divide the data into more files, or use fewer ranks. {_REMEDIES}"
         )
     if len(set(digests)) > 1 or len(set(counts)) > 1:
         groups: dict[tuple[int, int], list[int]] = {}
@@ -84,8 +86,8 @@ def of_one_rank(dataset: object) -> object:
     return _tf_private.AUTO_SHARD_DATASET.get()(dataset, 1, 0, 1) if hinted else dataset
 
 
-def _divided(own: tf.data.Dataset) -> tf.data.Dataset | None:
-    """What a rewritten pipeline divides among the ranks; None: nothing."""
+def _divided(own: tf.data.Dataset) -> list[tf.data.Dataset]:
+    """What a rewritten pipeline divides among the ranks, at each place where it does."""
     serialized = tf.raw_ops.DatasetToGraphV2(
         input_dataset=tf.data.experimental.to_variant(own),
         external_state_policy=1,  # Any state is accepted.
@@ -98,9 +100,10 @@ def _divided(own: tf.data.Dataset) -> tf.data.Dataset | None:
         for node in graph.node
         if node.op == "ShardDataset" and node.attr["require_non_empty"].b
     ]
-    if not added:
-        return None
-    (shard_step, *_) = added
+    return [_input_of(shard_step, graph) for shard_step in added]
+
+
+def _input_of(shard_step: tf.compat.v1.NodeDef, graph: tf.compat.v1.GraphDef) -> tf.data.Dataset:
     types = shard_step.attr["output_types"].list.type
     shapes = shard_step.attr["output_shapes"].list.shape
     spec = tuple(
@@ -136,11 +139,13 @@ def _part_of(graph: tf.compat.v1.GraphDef, output: str) -> tf.compat.v1.GraphDef
     return part
 
 
-def _digest(elements: list[tuple[tf.Tensor, ...]]) -> int:
+def _digest(parts: list[list[tuple[tf.Tensor, ...]]]) -> int:
     content = hashlib.blake2b(digest_size=8)
-    for element in elements:
-        for component in element:
-            content.update(repr(component.numpy()).encode())
+    for elements in parts:
+        content.update(f"{len(elements)} ".encode())
+        for element in elements:
+            for component in element:
+                content.update(repr(component.numpy()).encode())
     return int.from_bytes(content.digest(), "little", signed=True)
 
 

@@ -38,7 +38,8 @@ def open_disk(
         source: The records.
         listed: What they are made of, whose files were listed.
         directory: A folder of this node.
-        most_bytes: Of what the ranks of a node write; None: all but a tenth of what is free.
+        most_bytes: Of what the ranks of a node have written then; None: as many as a tenth of what
+            is free leaves.
         version: Text that records of other versions differ in.
         verify: Whether checksums of what is there are compared.
         job: The ranks; None: this process is alone.
@@ -48,24 +49,58 @@ def open_disk(
     """
     folder = disk_folder.open_folder(directory, source, version)
     index_folder = disk_folder.open_folder(directory, listed, version)
-    disk_folder.describe(folder, source)
-    if most_bytes is None:
-        most_bytes = disk_folder.free_bytes(folder) * 9 // 10
     if job is None or job.world_size == 1:
-        held = disk_folder.lock(folder)
-        _keep_index(listed, index_folder, held)
-        writer = None if held is None else 0
-        return DiskCache(source, folder, writer, most_bytes, held, verify=verify)
-    node = job.node
-    held = disk_folder.lock(folder) if node.local_rank == 0 else None
+        held = _right_to_write({index_folder: listed, folder: source})
+        writer, writers = (None if held is None else 0), 1
+    else:
+        node = job.node
+        held = None
+        if node.local_rank == 0:
+            held = _right_to_write({index_folder: listed, folder: source})
+        told = job.exchange(json.dumps([node.node_rank, held is not None]))
+        writes = [node.node_rank, True] in [json.loads(text) for text in told]
+        writer, writers = (node.local_rank if writes else None), node.local_size
     _keep_index(listed, index_folder, held)
-    told = [
-        json.loads(text) for text in job.exchange(json.dumps([node.node_rank, held is not None]))
-    ]
-    writes = [node.node_rank, True] in told
-    writer = node.local_rank if writes else None
-    own_bytes = most_bytes // node.local_size
-    return DiskCache(source, folder, writer, own_bytes, held, verify=verify)
+    room = 0
+    if writer is not None:
+        # Nobody of this node writes before all have come by here.
+        room = disk_folder.free_bytes(folder) * 9 // 10
+        if most_bytes is not None:
+            room = max(0, most_bytes - disk_folder.written_bytes(folder))
+    return DiskCache(source, folder, writer, room // writers, held, verify=verify)
+
+
+def _right_to_write(sources: Mapping[pathlib.Path, RecordSource]) -> BinaryIO | None:
+    """The lock of the last of these folders, which then say of which source they are.
+
+    None: it is not to be had.
+    """
+    *_, folder = sources
+    held = None
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)  # Says why it is not there.
+        held = disk_folder.lock(folder)
+        if held is None:
+            logging.warning(
+                "tfdear: DataCache on disk: another job, or another cache of this one, writes into "
+                "%s. This cache reads what it finds there and writes nothing. An earlier cache of "
+                "the same script is to be closed first (`close()`).",
+                folder,
+            )
+            return None
+        for each, source in sources.items():
+            disk_folder.describe(each, source)
+        return held
+    except OSError as error:
+        if held is not None:
+            held.close()
+        logging.warning(
+            "tfdear: DataCache on disk: nothing is written into %s: %s. What it has is read from "
+            "there, other records come from their source.",
+            folder,
+            error,
+        )
+        return None
 
 
 def open_store(
@@ -113,8 +148,8 @@ def open_store(
     for name in ("examples", *description):
         if len({rank[name] for rank in ranks}) > 1:
             raise ValueError(
-                "All ranks must make the same DataCache, from the same files. Received, by rank, "
-                f"{name}: {[rank[name] for rank in ranks]}"
+                "All ranks must make the same DataCache, from the same files and with the same "
+                f"`prepare`. Received, by rank, {name}: {[rank[name] for rank in ranks]}"
             )
     store.parts = [(rank["node"], *rank["own"]) for rank in ranks]
     nodes: dict[int, list[int]] = {}

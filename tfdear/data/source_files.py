@@ -95,8 +95,18 @@ class SourceFiles:
 
 
 def look_at(paths: Sequence[str]) -> Found:
-    """What tells files from others of the same names; folders among them are left out."""
-    seen = [(path, *_stat(path)) for path in paths]
+    """What tells files from others of the same names; folders among them are left out.
+
+    Raises:
+        ValueError: A file is not there, although its name is.
+    """
+    try:
+        seen = [(path, *_stat(path)) for path in paths]
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{error.filename!r} is listed, but there is no such file. It may be a link to one "
+            "that is gone, or was removed just now. Remove the link, or bring the file back."
+        ) from error
     files = [(path, size, changed) for path, is_folder, size, changed in seen if not is_folder]
     return {
         "paths": array_of([path for path, _, _ in files]),

@@ -11,6 +11,7 @@ import contextlib
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
+from tfdear.data import call_time
 
 
 def current_graph() -> tf.Graph | None:
@@ -36,7 +37,17 @@ def required() -> contextlib.AbstractContextManager[None]:
     if data is None or (graph := current_graph()) is None:
         return contextlib.nullcontext()
     if context.data_in_graph.get(graph) is None:
+        function = call_time.function_of(graph)
+        if function is not call_time.function_of(context.graph) and function is not None:
+            scalar = tf.TensorSpec((), tf.bool)
+            data = call_time.value(function, "tfdear_step_data", scalar, _there_at_call)
         # Control edges do not reach into the functions that a step calls; a captured value does.
         with tf.control_dependencies(None):
             context.data_in_graph[graph] = tf.identity(data)
     return tf.control_dependencies([context.data_in_graph[graph]])
+
+
+def _there_at_call() -> tf.Tensor:
+    """Something that is there when the data of the step that calls a function are."""
+    with required():
+        return tf.identity(True)

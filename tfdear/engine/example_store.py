@@ -3,6 +3,8 @@
 
 import ctypes
 import dataclasses
+import hashlib
+import json
 import weakref
 from collections.abc import Sequence
 
@@ -65,6 +67,7 @@ class ExampleStore:
         verify: bool = True,
     ):
         number = ctypes.c_int64()
+        self.examples = examples
         c_api.call(
             *("examples_create", examples, *own, memory_bytes, timeout, max_rate, verify),
             ctypes.byref(number),
@@ -227,6 +230,9 @@ class ExampleReader:
         world_size: int,
     ):
         flat = [number for part in store.parts for number in part] if within_nodes else []
+        # The same for readers that go through the same orders.
+        content = json.dumps([store.examples, bool(shuffle), seed if shuffle else 0, flat])
+        self.order = hashlib.sha256(content.encode()).hexdigest()
         self.number = c_api.load().tfdear_reader_create(
             *(store.number, shuffle, seed, (ctypes.c_int64 * len(flat))(*flat) if flat else None),
             *(batch_size, drop_remainder, may_skip, rank, world_size, *start),

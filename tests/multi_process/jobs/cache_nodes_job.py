@@ -84,9 +84,10 @@ report["events"] = sorted({event.kind for event in strategy.events()})
 last = cache_of()
 last.fill()
 strategy.barrier()
+datasets = [last.batches(BATCH) for _ in range(2)]
 if strategy.rank == strategy.world_size - 1:
     time.sleep(2)
-    for _ in range(2):
-        report["last"] = epoch_of(last.batches(BATCH))
+    for dataset in datasets:
+        report["last"] = epoch_of(dataset)
     report["last_statistics"] = last.statistics()
 (directory / f"rank_{strategy.rank}.json").write_text(json.dumps(report))

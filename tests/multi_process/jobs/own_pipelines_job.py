@@ -239,6 +239,24 @@ def filtered(context):
     return trained(context, with_policy(dataset.batch(16), POLICY.OFF))
 
 
+def batches_of_any_size(context):
+    """The policy OFF, with fewer rows than ranks in batches, or in what a map leaves of them."""
+    numbers = tf.data.Dataset.range(1, 10).map(example)
+
+    def some(x, y):
+        chosen = x["number"][:, 0] % 4 < 2
+        return {name: tf.boolean_mask(values, chosen) for name, values in x.items()}, y[chosen]
+
+    ones, fours = numbers.batch(1), numbers.batch(4)
+    batches = {"ones": ones, "short_end": fours.shuffle(3, seed=1), "mapped": fours.map(some)}
+    results = {"lengths": []}
+    for name, dataset in batches.items():
+        distributed = context.distribute(with_policy(dataset, POLICY.OFF))
+        results[name] = eager_loop(distributed, context)
+        results["lengths"].append(int(distributed.cardinality()))
+    return results
+
+
 def with_policy(dataset, policy):
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = policy
@@ -313,10 +331,12 @@ def refused(context):
         "no_files": (tf.data.Dataset.range(100), POLICY.FILE),
         "no_hint": (tf.data.TFRecordDataset(own), POLICY.HINT),
     }
-    return {
+    refusals = {
         name: refusal(with_policy(dataset.batch(4), policy), context)
         for name, (dataset, policy) in batches.items()
     }
+    scalars = with_policy(tf.data.Dataset.range(8), POLICY.OFF)
+    return {**refusals, "scalars": refusal(scalars, context)}
 
 
 def filtered_cache(context):
@@ -365,6 +385,7 @@ CASES = {
         every_form,
         table_of_all_ranks,
         filtered,
+        batches_of_any_size,
         files,
         listed_files,
         hinted,

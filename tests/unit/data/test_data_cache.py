@@ -346,6 +346,11 @@ def test_what_is_no_record_file_is_refused(tmp_path):
         (lambda record: tf.ragged.constant([[1], [2, 3]]), "must return dense tensors"),
         (lambda record: tf.sparse.from_dense([[1]]), "must return dense tensors"),
         (lambda record: (), "must return tensors"),
+        (lambda record: {"a": [record, record]}, "must return a tensor, or a tuple or dict"),
+        (
+            lambda record: tf.data.experimental.to_variant(tf.data.Dataset.range(3)),
+            "must return dense tensors",
+        ),
     ],
 )
 def test_what_is_no_preparation_is_refused(source, prepare, message):
@@ -353,15 +358,58 @@ def test_what_is_no_preparation_is_refused(source, prepare, message):
         tfdear.data.DataCache(source(3), prepare)
 
 
-def test_a_preparation_that_changes_a_variable_is_refused(source):
-    calls = tf.Variable(0)
+def test_a_preparation_that_changes_something_is_refused(source):
+    calls = tf.Variable([0])
+    table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, 0)
+    for change in (
+        lambda record: calls.assign_add([1]),
+        lambda record: calls[0].assign(1),
+        lambda record: calls.scatter_nd_add([[0]], [1]),
+        lambda record: table.insert(record, 1),
+    ):
 
+        def prepare(record, change=change):
+            change(record)
+            return record
+
+        with pytest.raises(ValueError, match="writes a variable or a table"):
+            tfdear.data.DataCache(source(3), prepare)
+    with pytest.raises(ValueError, match="depends on the time"):
+        tfdear.data.DataCache(source(3), lambda record: tf.timestamp())
+
+
+def test_a_preparation_may_look_something_up(source):
     def prepare(record):
-        calls.assign_add(1)
-        return record
+        table = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(["0", "1", "2"], np.int64([5, 6, 7])), -1
+        )
+        return table.lookup(tf.strings.as_string(number_of(record)))
 
-    with pytest.raises(ValueError, match="writes a variable"):
-        tfdear.data.DataCache(source(3), prepare)
+    cache = tfdear.data.DataCache(source(3), prepare, memory="1MB")
+    assert epoch_of(cache.batches(3, shuffle=False)) == [[5, 6, 7]]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_python_may_fail_for_the_first_record(source, on_error):
+    def python(number):
+        if number == 0:
+            raise ValueError("broken")
+        return number
+
+    cache = tfdear.data.DataCache(
+        source(3),
+        lambda record: tf.ensure_shape(
+            tf.numpy_function(python, [number_of(record)], tf.int64), []
+        ),
+        memory="1MB",
+        on_error=on_error,
+    )
+    dataset = cache.batches(3, shuffle=False)
+    if on_error == "skip":
+        assert epoch_of(dataset) == [[1, 2]]
+    else:
+        with pytest.raises(tf.errors.OpError, match=r"example 0 \(.*, record 0\) cannot be prep"):
+            epoch_of(dataset)
 
 
 def test_python_in_a_preparation_must_be_repeatable(source):
@@ -388,13 +436,19 @@ def test_python_in_a_preparation_must_be_repeatable(source):
         ({"disk_holds": "nothing"}, "`disk_holds` must be one of"),
         ({"on_error": "ignore"}, "`on_error` must be one of"),
         ({"strategy": tf.distribute.get_strategy()}, "`strategy` must be a tfdear.DearStrategy"),
+        ({"disk_holds": "prepared"}, "needs a `directory`"),
+        ({"disk": "1GB"}, "needs a `directory`"),
         ({"max_rate": 0}, "`max_rate` must be a positive number"),
         ({"max_rate": "fast"}, "`max_rate` must be a positive number"),
+        ({"max_rate": float("nan")}, "`max_rate` must be a positive number"),
+        ({"version": 2}, "`version` must be text, such as .* Received: 2"),
+        ({"source": ["a.tfrecord"]}, r"`source` must be .* Received: \['a.tfrecord'\]"),
+        ({"source": "*.tfrecord"}, "`source` must be .* Received: '\\*.tfrecord'"),
     ],
 )
 def test_arguments_of_caches_are_checked(source, arguments, message):
     with pytest.raises(ValueError, match=message):
-        tfdear.data.DataCache(source(3), **arguments)
+        tfdear.data.DataCache(**{"source": source(3), **arguments})
 
 
 @pytest.mark.parametrize(
@@ -403,8 +457,12 @@ def test_arguments_of_caches_are_checked(source, arguments, message):
         ({"batch_size": 0}, "`batch_size` must be a whole number from 1"),
         ({"batch_size": -3}, "`batch_size` must be a whole number from 1"),
         ({"batch_size": 1.5}, "`batch_size` must be a whole number from 1"),
+        ({"batch_size": 1 << 64}, "`batch_size` must be a whole number from 1, of 64 bits"),
         ({"batch_size": 2, "start": (0, 3)}, "which has 2"),
+        ({"batch_size": True}, "`batch_size` must be a whole number from 1"),
         ({"batch_size": 2, "start": (-1, 0)}, "`start` must be an epoch and a step"),
+        ({"batch_size": 2, "start": 1}, "`start` must be an epoch and a step"),
+        ({"batch_size": np.array([1, 2])}, "`batch_size` must be a whole number from 1"),
         ({"batch_size": 2, "seed": "a"}, "`seed` must be a whole number"),
         ({"batch_size": 2, "order": "none"}, "`order` must be one of"),
     ],
@@ -419,3 +477,21 @@ def test_examples_of_unknown_shapes_are_no_batch(source):
     cache = tfdear.data.DataCache(source(3), lambda record: tf.strings.bytes_split(record))
     with pytest.raises(ValueError, match="Examples of unknown shapes cannot be batched"):
         cache.batches(2)
+
+
+def test_examples_of_an_unknown_number_of_dimensions_are_refused():
+    records = tf.data.Dataset.from_tensors(tf.io.encode_png(np.zeros([4, 5, 3], np.uint8)))
+    cache = tfdear.data.DataCache(records, tf.io.decode_image)
+    with pytest.raises(ValueError, match="Examples need a known number of dimensions"):
+        cache.examples()
+    with pytest.raises(ValueError, match="Examples of unknown shapes cannot be batched"):
+        cache.batches(1)
+
+
+def test_numbers_of_numpy_are_whole_numbers(source):
+    cache = tfdear.data.DataCache(
+        source(10), number_of, read_ahead=np.int32(1), threads=np.int64(1)
+    )
+    start = np.array([1, 2])
+    given = cache.batches(np.int64(3), seed=np.uint8(5), start=start)
+    assert epoch_of(given) == epoch_of(cache.batches(3, seed=5, start=(1, 2)))

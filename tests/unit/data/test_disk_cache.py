@@ -1,11 +1,13 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Raw records that are kept in a folder."""
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import textwrap
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import tensorflow as tf
 
 import tfdear
 from tfdear.data import disk_folder
+from tfdear.data.disk_cache import DiskCache
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -79,7 +82,7 @@ def test_folders_of_files_and_other_types_are_kept(tmp_path, directory):
     for name in "ab":
         (tmp_path / "images" / name).mkdir(parents=True)
         for number in range(3):
-            (tmp_path / "images" / name / f"{number}").write_bytes(bytes([number, 0, 255]))
+            (tmp_path / "images" / name / f"{number}.png").write_bytes(bytes([number, 0, 255]))
     values = np.arange(24, dtype=np.float64).reshape(4, 2, 3)
     for source, records in (
         (tfdear.data.ImageFolder(tmp_path / "images"), 6),
@@ -93,6 +96,23 @@ def test_folders_of_files_and_other_types_are_kept(tmp_path, directory):
             tf.nest.map_structure(np.testing.assert_array_equal, batches, expected)
             assert cache.statistics()["disk_records"] == records * run_number
             cache.close()
+
+
+def test_tensors_of_all_kinds_come_back_from_disk(directory):
+    numbers = np.arange(8).reshape(4, 2)
+    kinds = ["bool", "bfloat16", "complex64", "half", "int8", "uint8", "uint16", "uint32", "uint64"]
+    # Bytes that end in zeros, too.
+    texts = np.array([[[b"a%d\0" % row], [b""]] for row in range(4)], object)
+    tensors = [texts, texts[:, 0, 0], *(tf.cast(numbers, kind) for kind in kinds)]
+    source = tf.data.Dataset.from_tensor_slices(tuple(tensors))
+    for from_disk in (0, 4):
+        cache = tfdear.data.DataCache(source, directory=directory)
+        (batch,) = cache.batches(4, shuffle=False)
+        for one, other in zip(batch, tensors, strict=True):
+            np.testing.assert_array_equal(one, other)
+        statistics = cache.statistics()
+        assert (statistics["disk_records"], statistics["damaged"]) == (from_disk, 0)
+        cache.close()
 
 
 def test_what_changes_has_a_folder_of_its_own(records, directory):
@@ -179,7 +199,49 @@ def test_what_is_written_is_bounded(records, directory):
     assert (none["source_records"], none["disk_records"]) == (60, 0)
 
 
-def test_another_job_writes_nothing(records, directory):
+def test_what_is_there_does_not_count_for_what_is_free(records, directory, monkeypatch):
+    run(records, directory, disk=6000)
+    monkeypatch.setattr(disk_folder, "free_bytes", lambda folder: 7500)
+    _, second = run(records, directory)
+    assert 0 < second["disk_records"] < 60
+    _, third = run(records, directory)
+    assert (third["source_records"], third["disk_records"]) == (0, 60)
+
+
+@pytest.mark.parametrize("memory", [0, 400])
+def test_what_memory_does_not_hold_is_read_from_the_source_once(records, directory, memory):
+    source = tfdear.data.TFRecordFiles(records)
+    cache = tfdear.data.DataCache(
+        source, tf.strings.to_number, directory=directory, memory=memory, threads=1
+    )
+    dataset = cache.batches(7, seed=1)
+    for _ in range(3):
+        batches = [batch.tolist() for batch in dataset.as_numpy_iterator()]
+        assert sorted(sum(batches, [])) == list(range(60))
+    statistics = cache.statistics()
+    assert (statistics["source_records"], statistics["damaged"]) == (60, 0)
+    assert statistics["disk_records"] > 0
+    cache.close()
+    (part,) = map(str, files_of(directory))
+    assert len(list(tf.data.TFRecordDataset(part))) == 60
+
+
+def test_readers_wait_until_a_place_is_whole(records, directory):
+    source = tfdear.data.TFRecordFiles(records)
+    disk = DiskCache(source, disk_folder.open_folder(directory, source, ""), 0, 1 << 20)
+    with futures.ThreadPoolExecutor() as threads:
+        with disk._lock:
+            disk._begins[2] = 0
+            reading = threads.submit(disk.read, np.arange(4))
+            with pytest.raises(futures.TimeoutError):
+                reading.result(0.5)
+            disk._begins[2] = -1
+        (texts,), errors = reading.result(30)
+    assert [int(text) for text in texts.numpy()] == [0, 1, 2, 3]
+    assert not any(errors.numpy())
+
+
+def test_another_job_writes_nothing(records, directory, caplog):
     source = tfdear.data.TFRecordFiles(records)
     folder = disk_folder.open_folder(directory, source, "")
     with disk_folder.lock(folder):
@@ -187,6 +249,7 @@ def test_another_job_writes_nothing(records, directory):
         _, statistics = run(records, directory)
         assert statistics["source_records"] == 60
         assert files_of(directory) == []
+    assert "another job, or another cache of this one, writes into" in caplog.text
     run(records, directory)
     with disk_folder.lock(folder):
         _, statistics = run(records, directory)
@@ -230,10 +293,44 @@ def test_a_full_disk_ends_the_writing_alone(records, tmp_path):
     mount.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k,mode=700", "tmpfs", mount], check=True)
     try:
-        _, statistics = run(records, mount, disk="1MB")
-        assert statistics["source_records"] == 60
+        # Records that did not get as far as the file are no damage.
+        source = tfdear.data.TFRecordFiles(records)
+        cache = tfdear.data.DataCache(
+            source, tf.strings.to_number, directory=mount, disk="1MB", memory=0
+        )
+        for dataset in [cache.batches(7, seed=1)] * 2:
+            assert sorted(np.concatenate(list(dataset.as_numpy_iterator()))) == list(range(60))
+        statistics = cache.statistics()
+        assert statistics["source_records"] > 60
+        assert statistics["damaged"] == 0
+        cache.close()
     finally:
         subprocess.run(["umount", "--lazy", mount], check=True)
+
+
+def test_a_disk_that_takes_nothing_is_read_alone(records, tmp_path, caplog):
+    mount = tmp_path / "small"
+    mount.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", mount], check=True)
+    try:
+        with contextlib.suppress(OSError):  # In blocks as small as the file system has.
+            with (mount / "other").open("wb", buffering=0) as file:
+                while file.write(b"." * 4096):
+                    pass
+        _, full = run(records, mount)
+        assert full["source_records"] == 60
+        (mount / "other").unlink()
+        run(records, mount)
+        subprocess.run(["mount", "-o", "remount,ro", mount], check=True)
+        _, again = run(records, mount)
+        assert (again["source_records"], again["disk_records"]) == (0, 60)
+        _, other = run(records, mount, version="2")
+        assert other["source_records"] == 60
+    finally:
+        subprocess.run(["umount", "--lazy", mount], check=True)
+    warnings = [text for text in caplog.messages if "nothing is written into" in text]
+    for text, reason in zip(warnings, ("No space", "Read-only", "Read-only"), strict=True):
+        assert reason in text
 
 
 def test_directories_of_others_are_refused(records, directory, tmp_path):
@@ -248,6 +345,9 @@ def test_directories_of_others_are_refused(records, directory, tmp_path):
         run(records, link)
     with pytest.raises(ValueError, match="must be a local folder that can be written to"):
         run(records, records)
+    for other in ("gs://bucket/cache", "", 3):
+        with pytest.raises(ValueError, match=f"must be a folder on a local disk .*: {other!r}"):
+            run(records, other)
     run(records, directory)
     (folder,) = directory.iterdir()
     shutil.rmtree(folder)

@@ -84,7 +84,12 @@ def test_what_the_graph_does_not_say_needs_a_version(records, tmp_path):
             tf.numpy_function(lambda text: np.int64(text), [record], tf.int64), []
         )
 
-    for prepare in (looked_up_in(range(150)), in_python):
+    scale = tf.Variable(3)
+
+    def scaled(record):
+        return scale * tf.strings.to_number(record, tf.int32)
+
+    for prepare in (looked_up_in(range(150)), in_python, scaled):
         with pytest.raises(ValueError, match="Give the cache a `version`"):
             run(records, tmp_path / "disk", prepare)
     for values, version in ((range(150), "a"), (range(150, 300), "b"), (range(150), "a")):

@@ -93,6 +93,14 @@ def test_fewer_files_than_ranks_are_an_error_with_both_numbers(names):
         parts(with_policy(hinted, POLICY.HINT), 3)
 
 
+def test_every_place_that_reads_files_needs_enough(names):
+    joined = tf.data.TFRecordDataset(names[1:]).concatenate(tf.data.TFRecordDataset(names[2:4]))
+    dataset = with_policy(joined.batch(4), POLICY.FILE)
+    assert sorted(sum(parts(dataset, 2), [])) == sorted([*range(26), *range(1, 23)])
+    with pytest.raises(ValueError, match="has 2 files at one of 2 places, and there are 3 ranks"):
+        parts(dataset, 3)
+
+
 def test_ranks_with_other_files_are_named(names):
     dataset = with_policy(tf.data.TFRecordDataset(names).batch(4), POLICY.FILE)
     with pytest.raises(ValueError, match=r"\[\[0, 2\], \[1\]\].*by rank: \[5, 5, 5\]"):

@@ -30,7 +30,7 @@ def write(folder):
         (folder / f"class{label}").mkdir()
         for place in range(4):
             content = f"{4 * label + place}".ljust(_BYTES)
-            (folder / f"class{label}" / f"{place}.txt").write_text(content)
+            (folder / f"class{label}" / f"{place}.jpeg").write_text(content)
 
 
 @pytest.fixture
@@ -99,8 +99,8 @@ def test_what_fails_for_ever_is_an_error_with_file_and_record(observed):
     observed.fail("2.tfrecord")
     with pytest.raises(tf.errors.OpError, match=r"2.tfrecord, record \d+\) .*Input/output error"):
         epoch_of(cache)
-    observed.fail("class1/2.txt")
-    with pytest.raises(tf.errors.OpError, match=r"class1/2.txt\) .*Input/output error"):
+    observed.fail("class1/2.jpeg")
+    with pytest.raises(tf.errors.OpError, match=r"class1/2.jpeg\) .*Input/output error"):
         epoch_of(folder)
     with pytest.raises(tf.errors.OpError, match="Input/output error"):
         len(records(observed))
@@ -113,8 +113,8 @@ def test_a_file_that_becomes_shorter_is_an_error(observed):
     expected = rf"1.tfrecord was changed .* it has {size - 1} bytes .* had {size} bytes"
     with pytest.raises(tf.errors.OpError, match=expected):
         epoch_of(cache)
-    observed.cut("class0/1.txt", 7)
-    with pytest.raises(tf.errors.OpError, match=r"class0/1.txt was changed .* it has 7 bytes"):
+    observed.cut("class0/1.jpeg", 7)
+    with pytest.raises(tf.errors.OpError, match=r"class0/1.jpeg was changed .* it has 7 bytes"):
         epoch_of(folder)
     with pytest.raises(tf.errors.DataLossError, match="cut off"):
         len(records(observed))
@@ -131,15 +131,15 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(observed, folder):
     with pytest.raises(tf.errors.OpError, match="0.tfrecord was changed while the job was running"):
         for _ in range(4):  # The first batches of an epoch may have been read before.
             epoch_of(cache)
-    (folder / "class0" / "0.txt").write_text("9".ljust(_BYTES))
-    with pytest.raises(tf.errors.OpError, match="0.txt was changed while the job was running"):
+    (folder / "class0" / "0.jpeg").write_text("9".ljust(_BYTES))
+    with pytest.raises(tf.errors.OpError, match="0.jpeg was changed while the job was running"):
         for _ in range(4):
             epoch_of(images_cache)
 
 
 @pytest.mark.parametrize(
     ("source", "changed", "numbers"),
-    [(records, "0.tfrecord", _NUMBERS), (images, "class1/3.txt", list(range(8)))],
+    [(records, "0.tfrecord", _NUMBERS), (images, "class1/3.jpeg", list(range(8)))],
 )
 def test_what_changes_between_runs_is_another_source(
     observed, folder, tmp_path, source, changed, numbers

@@ -110,6 +110,52 @@ def test_different_leading_dimensions_in_a_graph_are_warned_about(capfd):
     assert capfd.readouterr().err.count("different leading dimensions") == 1
 
 
+@pytest.mark.parametrize("traced_for", ["eager", "any rows", "these rows"])
+def test_sparse_and_ragged_batches_of_a_rank_without_examples_have_a_row(traced_for):
+    sparse = tf.SparseTensorSpec([None, 4], tf.float32)
+    ragged = tf.RaggedTensorSpec([None, None], tf.int32, ragged_rank=1)
+    uniform = tf.RaggedTensorSpec([None, 2, None], tf.int32, ragged_rank=2)
+    known = elements()
+    known.add((ragged, uniform, sparse, LABELS))
+
+    def fill(*values):
+        return empty_batch.fill(values, examples.count(values, known), known)
+
+    def cut(*values):
+        count = examples.count(values, known)
+        filled = empty_batch.fill(values, count, known)
+        dense = tf.ones(filled[2].dense_shape), tf.ones([filled[0].nrows()])
+        return empty_batch.cut((*filled, *dense), count)
+
+    if traced_for != "eager":
+        signature = [ragged, uniform, sparse, LABELS] if traced_for == "any rows" else None
+        fill = tf.function(fill, input_signature=signature)
+        cut = tf.function(cut, input_signature=signature)
+    cells = tf.sparse.from_dense([[0.0, 1.0, 0.0, 2.0], [0.0, 0.0, 3.0, 0.0]])
+    words = tf.ragged.constant([[1, 2], []], tf.int32)
+    pairs = tf.ragged.constant([[[1], []], [[2, 3], [4]]], tf.int32)
+    pairs = tf.RaggedTensor.from_uniform_row_length(pairs.values, 2)
+    given = (words, pairs, cells, tf.constant([5, 6], tf.int64))
+    filled = fill(*given)
+    np.testing.assert_array_equal(tf.sparse.to_dense(filled[2]), tf.sparse.to_dense(cells))
+    assert [value.to_list() for value in filled[:2]] == [value.to_list() for value in given[:2]]
+    empty = (words[:0], pairs[:0], tf.sparse.slice(cells, [0, 0], [0, 4]), given[3][:0])
+    filled = fill(*empty)
+    np.testing.assert_array_equal(tf.sparse.to_dense(filled[2]), np.zeros([1, 4]))
+    assert filled[0].to_list() == [[]]
+    assert filled[1].to_list() == [[[], []]]
+    np.testing.assert_array_equal(filled[3], [0])
+    for values in (given, empty):
+        returned = cut(*values)
+        np.testing.assert_array_equal(
+            tf.sparse.to_dense(returned[2]), tf.sparse.to_dense(values[2])
+        )
+        assert [value.to_list() for value in returned[:2]] == [v.to_list() for v in values[:2]]
+        np.testing.assert_array_equal(returned[3], values[3])
+        rows = len(values[3])
+        assert [value.shape[0] for value in returned[4:]] == [rows, rows]
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_rank_without_examples_computes_on_a_row_of_the_data(compiled):
     known = elements()
