@@ -156,6 +156,7 @@ class StepStatistics(_Scalars):
     ) -> None:
         super().__init__(log_dir, every=every, all_ranks=all_ranks)
         self._source: report.StrategyStatistics | None = None
+        self._job: object = None  # Of which it is; another training may be of another job.
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
@@ -167,9 +168,9 @@ class StepStatistics(_Scalars):
                 f"Received: a model of {type(strategy).__name__}"
             )
         if job.world_size == 1 or not (self._all_ranks or job.rank == 0):
-            return
-        if self._source is None:
-            self._source = report.StrategyStatistics(job)
+            self._source = self._job = None
+        elif self._job is not job:
+            self._source, self._job = report.StrategyStatistics(job), job
             self._open_writer(job.rank)
 
     def on_train_begin(self, logs: Mapping[str, float] | None = None) -> None:

@@ -78,14 +78,14 @@ class Runner:
         (self.folder / name).write_text(PRELUDE + text)
         return name
 
-    def start(self, *arguments, **options):
+    def start(self, *arguments, command=(sys.executable, "-m", "tfdear", "run"), **options):
         """Popen of `tfdear run`; stdout and stderr go to files unless given."""
         files = {
             name: self._files.enter_context((self.folder / name).open("wb"))
             for name in ("out", "err")
         }
         return subprocess.Popen(
-            [sys.executable, "-m", "tfdear", "run", *arguments],
+            [*command, *arguments],
             cwd=self.folder,
             env=self.environment,
             # Whoever runs the tests may have been started with nohup, which is inherited.
@@ -421,14 +421,15 @@ def test_keras_is_shown_once_and_the_cause_of_a_failure_at_the_end(runner):
     assert summary.rstrip().endswith("KeyError: 'the key'")
 
 
-def test_a_rank_that_ends_because_of_another_did_not_fail_first(runner):
+@pytest.mark.parametrize("seconds", [0.3, 2.5])
+def test_a_rank_that_ends_because_of_another_did_not_fail_first(runner, seconds):
     script = runner.script(
         "if rank == 0:\n"
         "    print('tfdear: rank 0 ends: rank 1 failed', file=sys.stderr)\n"
         "    touch('ends')\n"
         "    sys.exit(1)\n"
         "wait_for('ends')\n"
-        "time.sleep(0.3)\n"
+        f"time.sleep({seconds})\n"
         "sys.exit(3)\n"
     )
     code, _, errors = runner.run("-n", "2", script)
@@ -444,6 +445,30 @@ def test_a_rank_may_end_before_the_others(runner):
     code, _, errors = runner.run("-n", "3", script)
     assert (code, errors) == (0, "")
     assert (runner.folder / "finished_1").exists() and (runner.folder / "finished_2").exists()
+
+
+def test_a_rank_that_runs_long_after_the_others_is_named_and_left_alone(runner):
+    script = runner.script(
+        "if rank == 0:\n"
+        "    pathlib.Path('pid').write_text(str(os.getpid()))\n"
+        "    wait_for('named')\n"
+        "    print('finished')\n"
+    )
+    early = (
+        "import sys\n"
+        "from tfdear.commands import main\n"
+        "from tfdear.launch import reminder\n"
+        "reminder.FIRST_SECONDS = 0.3\n"
+        "sys.exit(main.main(sys.argv[1:]))\n"
+    )
+    launcher = runner.start("-n", "3", script, command=[sys.executable, "-c", early, "run"])
+    words = "rank 0 still runs, "
+    wait_until(lambda: runner.read("err").count(words) > 1, words)
+    assert f": kill -USR1 {runner.read('pid')}. " in runner.read("err")
+    (runner.folder / "named").touch()
+    assert launcher.wait(timeout=DEADLINE) == 0
+    assert runner.read("out") == "finished\n"
+    assert runner.read("err").count("\n") == runner.read("err").count(words)
 
 
 def test_what_a_finished_rank_leaves_behind_is_ended(runner):

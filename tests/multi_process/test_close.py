@@ -66,6 +66,7 @@ def test_tensors_first_strategy_later_and_use_after_close(tmp_path):
     reports = run("notebook", tmp_path, TFDEAR_TIMELINE=str(tmp_path / "timeline.json"))
     for errors in reports:
         assert "close() it on all ranks before another one is created" in errors.pop("second")
+        assert "a DearStrategy of several ranks is open" in errors.pop("beside_a_single_rank")
         assert "cannot be closed in a step" in errors.pop("in_step")
         errors.pop("losses")
         for name, message in errors.items():

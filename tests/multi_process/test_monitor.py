@@ -167,3 +167,48 @@ if meeting.rank != 0:
     results = run_ranks(3, script, {"TFDEAR_HEARTBEAT": "2"})
     assert [code for code, _ in results] == [0, 0, 0], results
     assert all("finished" in results[rank][1] for rank in (1, 2))
+
+
+def test_a_rank_that_ends_while_rank_0_holds_its_interpreter_is_not_lost():
+    script = f"""
+import ctypes, sys, time
+sys.path.insert(0, {str(JOB.parent)!r})
+import watched_job
+meeting, engine, watch = watched_job.start()
+engine.collective("barrier")
+if meeting.rank == 0:
+    ctypes.PyDLL(None).usleep(4_000_000)  # As a C extension does; nothing of Python's runs.
+if meeting.rank == 1:
+    time.sleep(0.5)
+else:
+    end = time.monotonic() + 30
+    while not meeting.has_left(1) and watch.healthy and time.monotonic() < end:
+        time.sleep(0.05)
+    time.sleep(1)  # A loss would end the job.
+    print("rank 1:", meeting.store.told("monitor/left").get("1"), watch.healthy, flush=True)
+"""
+    results = run_ranks(3, script, {"TFDEAR_HEARTBEAT": "10"})
+    assert [code for code, _ in results] == [0, 0, 0], results
+    for rank in (0, 2):
+        assert 'rank 1: {"aborted": false, "failed": false} True' in results[rank][1]
+
+
+def test_a_rank_that_fails_while_rank_0_holds_its_interpreter_is_heard():
+    script = f"""
+import ctypes, sys, time
+sys.path.insert(0, {str(JOB.parent)!r})
+import watched_job
+meeting, engine, watch = watched_job.start()
+engine.collective("barrier")
+if meeting.rank == 0:
+    ctypes.PyDLL(None).usleep(8_000_000)  # As a C extension does; nothing of Python's runs.
+if meeting.rank == 1:
+    time.sleep(0.5)
+    raise ValueError("the data set is empty")
+engine.collective("all_reduce")
+"""
+    results = run_ranks(3, script, {"TFDEAR_HEARTBEAT": "30"})
+    assert [code for code, _ in results] == [1, 1, 1], results
+    for rank in (0, 2):
+        error = results[rank][1].rsplit("AbortedError: ", 1)[-1]
+        assert re.search(r"rank 1 \(host .*failed: ValueError: the data set is empty", error), error

@@ -139,3 +139,26 @@ for call in (
         assert ranks.wait() == [0], ranks.output(0)
         for name in names:
             assert f"{name}={tmp_path / name} has no effect" in ranks.output(0)
+
+
+@pytest.mark.timeout(60)
+def test_a_timeline_that_cannot_be_written_ends_the_start_on_all_ranks():
+    script = """
+import tfdear
+from tfdear.job import job
+
+try:
+    tfdear.DearStrategy(init_timeout=50)
+except ValueError as error:  # As in a notebook.
+    assert "TFDEAR_TIMELINE=/proc/timeline.json cannot be written" in str(error), error
+    assert job.current() is None
+    print("refused")
+"""
+
+    def variables(rank):
+        # Everybody may look into that folder, and nobody make a file there.
+        return {"TFDEAR_TIMELINE": "/proc/timeline.json" if rank else "timeline.json"}
+
+    (code, output), (_, refused) = run_ranks(2, script, variables)
+    assert code == 1 and "rank 1 " in output and "cannot be written" in output, output
+    assert "refused" in refused, refused

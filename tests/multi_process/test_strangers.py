@@ -517,6 +517,50 @@ def test_few_descriptors_are_enough_in_a_flood(tmp_path, undisturbed):
         assert (job.folder / "checkpoint_0.index").exists()
 
 
+_TABLES = """
+import os, time
+import tfdear
+
+strategy = tfdear.DearStrategy()
+with strategy.scope():
+    layer = tfdear.layers.ShardedEmbedding(20, 6)
+    layer.build()
+strategy.barrier()
+print("serves", flush=True)
+while not os.path.exists(os.environ["DONE"]):
+    time.sleep(0.05)
+print("read", layer.get_weights()[0].shape, flush=True)
+"""
+
+
+def test_strangers_hold_few_places_where_tables_are_served(tmp_path):
+    strangers.allow_many_files()
+    done = tmp_path / "done"
+    with Ranks(2, _TABLES, {"DONE": str(done)}) as job:
+        for rank in range(2):
+            job.wait_for_output(rank, "serves", 100)
+        ports = strangers.listening([process.pid for process in job.processes])
+        ports = [port for port in ports if port.address[1] != job.port]
+        assert len(ports) == 2
+        before = [strangers.num_files(port.pid) for port in ports]
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            idle = [Strangers(b"", 300)]
+            seconds = _CONTROL_SECONDS + _SLACK_SECONDS
+            visiting = [pool.submit(strangers.visit, p.address, idle, seconds) for p in ports]
+            most = list(before)
+            while not all(one.done() for one in visiting):
+                files = [strangers.num_files(port.pid) for port in ports]
+                most = list(map(max, most, files))
+                time.sleep(0.01)
+            for (visits,) in (one.result() for one in visiting):
+                assert all(one.is_turned_away for one in visits), visits
+        for held, files in zip(before, most, strict=True):
+            assert files - held <= 2 * 2 + 64 + 32, (held, files)
+        done.touch()
+        assert job.wait(timeout=60) == [0, 0]
+        assert all("read (20, 6)" in job.output(rank) for rank in range(2))
+
+
 def test_a_rank_0_without_a_secret_is_not_taken_for_the_jobs():
     script = """
 from tfdear.rendezvous import cluster, rendezvous

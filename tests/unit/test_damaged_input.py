@@ -5,6 +5,7 @@ import base64
 import copy
 import functools
 import json
+import os
 import pathlib
 import random
 import time
@@ -379,6 +380,16 @@ def test_much_damage_is_refused_in_words(subject, tmp_path):
             print(f"{subject.__name__}, seed {seed}")
             raise
     print(f"{subject.__name__}: {seed - 1_000_000} rounds")
+
+
+def test_a_damaged_index_is_not_kept_open(tmp_path, caplog):
+    indices = CacheIndices(tmp_path)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for seed in range(200):
+        indices.take(random.Random(seed))
+    # Who keeps what was logged keeps the errors, and what these hold.
+    assert caplog.records
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 def test_a_picture_of_a_damaged_timeline(tmp_path):

@@ -98,6 +98,8 @@ class Job:
             self.links = Links(self.groups)
             self._make_current()
             return
+        # Where a variable is wrong, this rank says so before the others wait for it.
+        stalls = {"stall_seconds": stall_seconds(), "warn_seconds": warn_seconds()}
         self._rendezvous = rendezvous.connect(
             cluster,
             timeout=options.init_timeout,
@@ -131,23 +133,24 @@ class Job:
             self.groups.names_and_members(),
             heartbeat=options.heartbeat,
             timeout=options.timeout,
-            stall_seconds=stall_seconds(),
-            warn_seconds=warn_seconds(),
             cleanup_timeout=options.cleanup_timeout,
+            **stalls,
         )
         self.monitor.start()
         exit_handlers.install(self.monitor, self.ending, drain=self._drain)
         self.last_end = LastEnd(self._rendezvous, self.rank, self.monitor)
         try:
             self._start(self.monitor)
-        except Exception as error:
-            self.monitor.report_failure(f"{type(error).__name__}: {error}"[:2000])
+        except BaseException as error:  # An interrupt, too: a notebook lives on.
+            self.close(error)
             raise
         self._make_current()
 
     def _make_current(self) -> None:
         global _current
-        _current = self
+        # One of one rank may be made beside one of several.
+        if _current is None or _current.world_size == 1:
+            _current = self
 
     def _start(self, monitor: Monitor) -> None:
         """The part of the start that the monitor watches: all ranks have met and do it together."""
@@ -234,7 +237,8 @@ class Job:
         healthy = monitor is None or monitor.healthy
         if not healthy:
             # The others know why by now. Nothing below may wait for them.
-            self.engine.abort("aborted", f"rank {self.rank} has left the job: {error}")
+            why = "it has failed" if error is None else exit_handlers.text_of(error)
+            self.engine.abort("aborted", f"rank {self.rank} has left the job: {why}")
         with contextlib.ExitStack() as rest:  # All of it, from its end, whatever becomes of a part.
             if monitor is not None:
                 rest.callback(self._stop_engine, reports=healthy)
@@ -274,13 +278,14 @@ class Job:
         hosts = self._rendezvous.hosts() if self.world_size > 1 else ()
         return make_cluster_resolver(self._cluster, hosts)
 
-    def exchange(self, value: str) -> list[str]:
+    def exchange(self, value: str, of: str = "exchange") -> list[str]:
         """The values of all ranks, in the order of the ranks. All ranks must call it together.
 
-        For short values: rank 0 sends all of them to all ranks. See `agree`.
+        For short values: rank 0 sends all of them to all ranks. See `agree`. `of`: what the error
+        calls it if some ranks do not come; exchanges of different names do not meet.
         """
         self.check_open()
-        return self._rendezvous.exchange("exchange", value, timeout=self.options.init_timeout)
+        return self._rendezvous.exchange(of, value, timeout=self.options.init_timeout)
 
     def agree(self, value: str, decide: Callable[[list[str]], str]) -> str:
         """What rank 0 decides by the values of all ranks, in their order; all call it together."""
@@ -305,6 +310,11 @@ class Job:
     def data_key(self) -> bytes:
         """What encrypts data between the ranks of this job; empty: they travel in the clear."""
         return self.groups.data_key()
+
+    @property
+    def server_limits(self) -> connections.Options:
+        """Options of a gRPC server that is to `listen`, which keep strangers from filling it."""
+        return connections.limits(self.world_size)
 
     def listen(self, server: Any) -> str:
         """Lets a gRPC server listen for ranks of this job; returns its "host:port"."""

@@ -4,8 +4,12 @@
 import atexit
 import contextlib
 
+from absl import logging
+
 from tfdear import errors
 from tfdear.base.deadline import Deadline
+from tfdear.base.ending import is_child_of_multiprocessing
+from tfdear.base.patience import Patience
 from tfdear.monitor.monitor import Monitor
 from tfdear.rendezvous import rank_names
 from tfdear.rendezvous.rendezvous import Rendezvous
@@ -21,6 +25,7 @@ class LastEnd:
     def __init__(self, rendezvous: Rendezvous, rank: int, monitor: Monitor):
         self._rendezvous, self._rank, self._monitor = rendezvous, rank, monitor
         self._is_awaited = False
+        self._has_come = False
 
     def await_at_exit(self) -> None:
         """From now on this process outlives its script, as others may need what it holds.
@@ -30,6 +35,9 @@ class LastEnd:
         """
         if not self._is_awaited:
             self._is_awaited = True
+            if is_child_of_multiprocessing():
+                self._rendezvous.ending.add(self._wait)
+                return
             # Not among the actions of the ending, which come behind all exit handlers that were
             # registered since the job began: some of them free what others still read here.
             atexit.register(self._wait)
@@ -44,16 +52,7 @@ class LastEnd:
                 which.
         """
         deadline = Deadline(timeout)
-        has_come = False
-        while True:
-            # Where the store is gone, it ended with rank 0's script, or the monitor finds out why.
-            with contextlib.suppress(errors.StoreUnavailableError):
-                if self._are_all_here():
-                    return
-                if not has_come:
-                    self._come()
-                    has_come = True
-                    continue
+        while not self._come_and_look():
             self._monitor.check_alive()
             if deadline.expired():
                 raise errors.RendezvousTimeoutError(
@@ -64,8 +63,18 @@ class LastEnd:
                 )
             self._rendezvous.store.wait_for_news(min(_PAUSE_SECONDS, deadline.remaining()))
 
-    def _come(self) -> None:
-        self._rendezvous.store.insert(f"{ENDED}/{self._rank}", "", timeout=CALL_SECONDS)
+    def _come_and_look(self) -> bool:
+        """Tells the others that this rank is here; returns whether all are.
+
+        False, too, where rank 0 does not answer, as while its script holds the interpreter.
+        """
+        # Where the store is gone, it ended with rank 0's script, or the monitor finds out why.
+        with contextlib.suppress(errors.StoreUnavailableError):
+            if not self._has_come and not self._are_all_here():
+                self._rendezvous.store.insert(f"{ENDED}/{self._rank}", "", timeout=CALL_SECONDS)
+                self._has_come = True
+            return self._are_all_here()
+        return False
 
     def _are_all_here(self) -> bool:
         """Rank 0 knows who is; the others hear of all."""
@@ -89,8 +98,14 @@ class LastEnd:
         return [self._rank]
 
     def _wait(self) -> None:
-        with contextlib.suppress(errors.StoreUnavailableError):
-            if self._monitor.healthy:
-                self._come()
-            while self._monitor.healthy and not self._are_all_here():
-                self._rendezvous.store.wait_for_news(_PAUSE_SECONDS)
+        patience = Patience()
+        while self._monitor.healthy and not self._come_and_look():
+            self._rendezvous.store.wait_for_news(_PAUSE_SECONDS)
+            if seconds := patience.ran_out():
+                logging.warning(
+                    "tfdear: rank %d stays, though its script ended %.0f s ago: others may still "
+                    "read what it holds, such as examples of a cache, until theirs end. %s",
+                    self._rank,
+                    seconds,
+                    rank_names.came(self._ranks_here(), self._rendezvous.world_size),
+                )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -33,6 +34,8 @@ class TimelineRecorder:
         # Now, so that a wrong path does not cost a long training.
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self._path.parent):
+                pass
         except OSError as error:
             raise ValueError(
                 f"{options.TIMELINE_VARIABLE}={path} cannot be written: {error}. Name a file in a "

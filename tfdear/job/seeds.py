@@ -14,6 +14,9 @@ import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
 
+# What TensorFlow was given here: another seed in every run. None: the script gave it one.
+drawn: int | None = None
+
 Agree = Callable[[str, Callable[[list[str]], str]], str]
 
 
@@ -24,6 +27,8 @@ def share(agree: Agree) -> None:
     """
     seed = int(agree(str(random.SystemRandom().randrange(1 << 31)), lambda seeds: seeds[0]))
     if _tf_private.context.global_seed() is None:
+        global drawn
+        drawn = seed
         tf.random.set_seed(seed)
     # Python's generator shuffles a `keras.utils.PyDataset`, numpy's the data of many scripts. A
     # state that is the same on all ranks was seeded by the script and stays.

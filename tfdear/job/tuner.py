@@ -15,6 +15,7 @@ import copy
 import dataclasses
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -48,6 +49,8 @@ _CLOSE_SECONDS = 60.0  # The search for a plan takes less.
 # A step that runs while plans change belongs to neither.
 _CHANGING_STEPS = 1
 _WATCH_STEPS = 50
+# So many times as long as a measurement took that brought nothing, none is made.
+_MEASURING_RESTS = 20
 # Kept beside those that a decision is made from: more than are opened between two looks.
 _LATEST_STEPS = 1000
 _NEVER = 1 << 40
@@ -81,6 +84,8 @@ class _Layout:
     # The measured times.
     trace: Trace | None = None
     tensor_of_layer: list[int] | None = None
+    # When they can be measured again, after there was too little to measure.
+    measure_from: float = 0.0
     # What the model says of the plan that was proposed last.
     prediction: Prediction | None = None
     # That plan, until all ranks have it, and the execution that began with.
@@ -244,10 +249,18 @@ class Tuner:
         self._propose(layout)
 
     def _measure(self, layout: _Layout, skip: int = 1) -> tuple[Trace, list[int]] | None:
+        # Where steps are rare among others', their rows may be too few each time.
+        begin = time.monotonic()
+        if begin < layout.measure_from:
+            return None
         rows = np.concatenate(self._rows)
-        return layer_times.measure(
+        measured = layer_times.measure(
             rows, layout.number, layout.names, layout.sizes, layout.variables, skip
         )
+        if measured is None:
+            end = time.monotonic()
+            layout.measure_from = end + _MEASURING_RESTS * (end - begin)
+        return measured
 
     def _propose(self, layout: _Layout) -> None:
         assert layout.trace is not None and layout.tensor_of_layer is not None

@@ -8,24 +8,22 @@ rank and all that it starts end when they must, also when the launcher itself is
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import pathlib
-import pty
 import select
 import signal
 import socket
 import subprocess
 import sys
-import termios
 import time
-import tty
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from tfdear.launch.output import Relay, Sink, exception_line, last_lines
 from tfdear.launch.plan import LaunchError, LaunchPlan, available_cores, free_port
-from tfdear.launch.rank import GUARD_SECONDS, Rank, signal_name
+from tfdear.launch.rank import GUARD_SECONDS, Rank, names, signal_name
+from tfdear.launch.reminder import Reminder
+from tfdear.launch.terminal import copy_window_size, pseudo_terminal
 
 _GUARD = pathlib.Path(__file__).with_name("guard.py")
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -70,6 +68,7 @@ class _Job:
         self._terminate_at = float("inf")
         self._abandon_at = float("inf")
         self._signalled_at = float("inf")
+        self._reminder = Reminder()
         self._wake_read, self._wake_write = os.pipe()
         self._files.callback(os.close, self._wake_read)
         self._files.callback(os.close, self._wake_write)
@@ -141,7 +140,7 @@ class _Job:
                 for sink in sinks:
                     live = number == 0
                     if live and sink is not None and sink.is_terminal:
-                        source, output = _pseudo_terminal(sink)
+                        source, output = pseudo_terminal(sink.descriptor)
                     else:
                         source, output = os.pipe()
                     child_side.callback(os.close, output)
@@ -208,7 +207,7 @@ class _Job:
 
     def _timeout_milliseconds(self) -> float:
         now = time.monotonic()
-        deadlines = (self._notice_at, self._terminate_at, self._abandon_at)
+        deadlines = (self._notice_at, self._terminate_at, self._abandon_at, self._reminder.at)
         seconds = min([deadline - now for deadline in deadlines] + [3600.0])
         return 1000 * max(0.0, min([seconds] + [sink.seconds_to_release() for sink in self._sinks]))
 
@@ -221,16 +220,19 @@ class _Job:
         running = [rank for rank in self._ranks if not rank.is_gone]
         if not running:
             return
-        names = _names(rank.number for rank in running)
+        others = names(running)
         if now >= self._notice_at:
             self._notice_at = float("inf")
             seconds = max(0.0, self._terminate_at - now)
-            self._say(f"{self._reason}; waiting up to {seconds:.0f} s for {names} to end too.")
+            self._say(f"{self._reason}; waiting up to {seconds:.0f} s for {others} to end too.")
         if now >= self._terminate_at:
             self._terminate_at = float("inf")
             killing = f"SIGTERM, SIGKILL after {self._plan.kill_after:g} s"
-            self._say(f"{self._reason}; ending {names} ({killing}).")
+            self._say(f"{self._reason}; ending {others} ({killing}).")
             self._signal_all(signal.SIGTERM)
+        reminder = self._reminder.text(self._ranks, now)
+        if reminder is not None and not self._signal:
+            self._say(reminder)
         if now >= self._abandon_at:
             # Only processes in uninterruptible system calls are still here.
             for rank in running:
@@ -262,7 +264,8 @@ class _Job:
         first = self._first
         if first is None or not first.ended_for_another:
             return
-        end = min((first.ended_at or 0.0) + _NOTICE_SECONDS, self._signalled_at)
+        # Rank 0 waits for the others before it goes, and any rank may clean up first.
+        end = self._signalled_at
         others = [rank for rank in self._ranks if rank.has_failed and not rank.ended_for_another]
         causes = [rank for rank in others if (rank.ended_at or end) < end]
         self._first = min(causes, key=lambda rank: rank.ended_at or end, default=first)
@@ -319,7 +322,7 @@ class _Job:
         for rank in self._ranks:
             for relay in rank.relays:
                 if relay.is_open and relay.sink and os.isatty(relay.source):
-                    _copy_window_size(relay.sink.descriptor, relay.source)
+                    copy_window_size(relay.sink.descriptor, relay.source)
 
     def _summarize(self) -> None:
         first = self._first
@@ -378,23 +381,3 @@ def _same_file(first: int, second: int) -> bool:
         return os.path.samestat(os.fstat(first), os.fstat(second))
     except OSError:
         return False
-
-
-def _pseudo_terminal(sink: Sink) -> tuple[int, int]:
-    """A terminal for the live rank, as wide as the one that shows it."""
-    source, output = pty.openpty()
-    # The real terminal does all the processing, once.
-    tty.setraw(output, termios.TCSANOW)
-    _copy_window_size(sink.descriptor, output)
-    return source, output
-
-
-def _copy_window_size(source: int, target: int) -> None:
-    with contextlib.suppress(OSError):
-        size = fcntl.ioctl(source, termios.TIOCGWINSZ, bytes(8))
-        fcntl.ioctl(target, termios.TIOCSWINSZ, size)
-
-
-def _names(numbers: Iterable[int]) -> str:
-    ordered = [str(number) for number in sorted(numbers)]
-    return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(ordered)}"

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from tfdear.launch.output import Relay, tail_of_file
@@ -140,3 +141,9 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def names(ranks: Sequence[Rank]) -> str:
+    """ "rank 3" or "ranks 0, 3"."""
+    numbers = sorted(rank.number for rank in ranks)
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

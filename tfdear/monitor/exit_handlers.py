@@ -32,6 +32,8 @@ def install(monitor: Monitor, ending: Ending, drain: Callable[[], None] | None =
     def close() -> None:
         if sys.excepthook is report:
             sys.excepthook = previous
+        if ending.failure is not None:
+            monitor.report_failure(text_of(ending.failure))
         if drain is not None and monitor.healthy:
             try:
                 drain()

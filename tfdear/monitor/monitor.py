@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,9 @@ from typing import Any, Protocol
 from absl import logging
 
 from tfdear import errors
+from tfdear.base.stack_requests import stack_requests
 from tfdear.monitor import diagnosis, stall_report, stuck_script, stuck_step
+from tfdear.monitor.announcement import say
 from tfdear.rendezvous import process_exit, store_records
 from tfdear.rendezvous.rendezvous import Rendezvous
 
@@ -96,7 +97,7 @@ class Monitor:
         local = rendezvous.on_one_machine
         self._poll_seconds = _POLL_ON_ONE_MACHINE_SECONDS if local else _POLL_SECONDS
         self._stuck_step = stuck_step.StuckStep(engine.waits)
-        self._stack_requests = stall_report.stack_requests()
+        self._stack_requests = stack_requests()
         self._thread = threading.Thread(target=self._run, name="tfdear-monitor", daemon=True)
         self._wake = threading.Event()
         self._lock = threading.Lock()
@@ -107,7 +108,6 @@ class Monitor:
         self._failure_since: float | None = None
         self._script_failure: dict[str, Any] | None = None
         self._reports: dict[str, str] = {}
-        self._rank0_left = False
         self._store_gone = False
         self._lost: dict[int, float] = {}
         self._published_stall = "[]"
@@ -154,7 +154,11 @@ class Monitor:
         return failure if self._cause is None else errors.JobAbortedError(self._cause.message)
 
     def report_failure(self, error: str) -> None:
-        """Tells the other ranks that this one fails. Call it before any connection closes."""
+        """Tells the other ranks that this one fails. Call it before any connection closes.
+
+        It waits up to a heartbeat: rank 0's script may hold the interpreter, and what the others
+        see first would else be that connections close.
+        """
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -163,7 +167,8 @@ class Monitor:
                 return
             self._reported = True
         report = {"error": error, "time": time.time()}
-        self._publish(f"monitor/failed/{self._rank}", json.dumps(report))
+        timeout = max(_CALL_SECONDS, self._heartbeat)
+        self._publish(f"monitor/failed/{self._rank}", json.dumps(report), timeout=timeout)
 
     def close(self) -> None:
         """Reports the end of this rank; call it when no collective runs any more.
@@ -176,15 +181,15 @@ class Monitor:
         self._wake.set()
         if self._rendezvous.world_size == 1:
             return
-        left = {"aborted": self._cause is not None, "failed": self._reported}
-        self._publish(f"monitor/left/{self._rank}", json.dumps(left))
+        left = json.dumps({"aborted": self._cause is not None, "failed": self._reported})
+        self._publish(f"monitor/left/{self._rank}", left)
         if self._rank == 0:
             self._wait_for_others()
         if self._cause is not None or self._reported:
             process_exit.leave_without_teardown(1)
         elif self._thread.is_alive():
             self._thread.join(_CALL_SECONDS + self._poll_seconds)
-        self._rendezvous.close()
+        self._rendezvous.close(left)
 
     def leave(self) -> None:
         """Says, after `close`, that the script goes on without the job: nothing watches it."""
@@ -210,12 +215,17 @@ class Monitor:
         failure = self._engine.failure()
         return {failure["peer"]} if failure and failure.get("peer", -1) >= 0 else set()
 
-    def _publish(self, key: str, value: str, overwrite: bool = False) -> None:
+    def _publish(
+        self, key: str, value: str, overwrite: bool = False, timeout: float = _CALL_SECONDS
+    ) -> bool:
+        """Whether the store has got it."""
         if self._store_gone:
-            return
+            return False
         # The loop notices an unreachable store, too, and finds out why.
         with contextlib.suppress(errors.StoreUnavailableError):
-            self._store.insert(key, value, timeout=_CALL_SECONDS, overwrite=overwrite)
+            self._store.insert(key, value, timeout=timeout, overwrite=overwrite)
+            return True
+        return False
 
     def _run(self) -> None:
         while self._closing_since is None and self._cause is None:
@@ -223,7 +233,8 @@ class Monitor:
             try:
                 self._check()
             except Exception as error:  # A monitor that dies silently is worse than any error.
-                logging.exception("tfdear: the monitor of rank %d failed", self._rank)
+                text = "tfdear: the monitor of rank %d failed"
+                say(logging.error, text, self._rank, exc_info=error)
                 self._abort(
                     diagnosis.Cause("aborted", f"the monitor of rank {self._rank} failed: {error}")
                 )
@@ -262,9 +273,7 @@ class Monitor:
             stall_seconds=self._stall_seconds,
         )
         if stacks := self._stack_requests.take():
-            logging.warning("tfdear: %s", stall_report.text_of(snapshot, stacks))
-        if 0 in left and self._rank != 0:
-            self._rank0_left = True
+            say(logging.warning, "tfdear: %s", stall_report.text_of(snapshot, stacks))
         if unreachable is not None:
             self._check_unreachable_store(snapshot, unreachable)
             return
@@ -278,19 +287,22 @@ class Monitor:
 
     def _read_reports(self) -> errors.StoreUnavailableError | None:
         """Reads what the service has told; an error where it tells nothing any more."""
+        gone = None
         try:
-            self._reports = self._store.told("monitor")
-            self._lost = self._rendezvous.lost_ranks()
+            self._store.check()
         except errors.StoreUnavailableError as error:
-            return error
-        return None
+            gone = error
+        # What it told at last counts, such as why rank 0 ends.
+        self._reports = self._store.known("monitor")
+        self._lost = store_records.lost(self._store.known("lost"))
+        return gone
 
     def _check_unreachable_store(
         self, snapshot: diagnosis.Snapshot, error: errors.StoreUnavailableError
     ) -> None:
         """Without the store every rank decides for itself, with the same result."""
         self._store_gone = True  # A report there would only cost time.
-        if not self._rank0_left:
+        if not self._rendezvous.has_left(0):
             self._abort(diagnosis.lost_rank_0(snapshot, error.refused))
 
     def _publish_stall(self, in_flight: list[dict[str, Any]]) -> None:
@@ -300,8 +312,10 @@ class Monitor:
             if item["seconds"] > self._stall_seconds
         ]
         text = json.dumps(stalled)
-        if text != self._published_stall:
-            self._publish(f"monitor/stall/{self._rank}", text, overwrite=True)
+        # Rank 0 may be busy: what it has not got is sent again.
+        if text != self._published_stall and self._publish(
+            f"monitor/stall/{self._rank}", text, overwrite=True
+        ):
             self._published_stall = text
 
     def _warn_of_stalls(self, snapshot: diagnosis.Snapshot) -> None:
@@ -311,7 +325,8 @@ class Monitor:
                 continue
             self._warned.add(key)
             missing = diagnosis.missing_ranks(snapshot, item)
-            logging.warning(
+            say(
+                logging.warning,
                 "tfdear: rank %d has waited %.0f s in %s; the job ends after %g s. %s",
                 self._rank,
                 item["seconds"],
@@ -326,8 +341,10 @@ class Monitor:
 
     def _agree_and_abort(self, cause: diagnosis.Cause) -> None:
         """All ranks take the first cause in the store."""
+        # Rank 0 may be busy for as long as it would not count as lost.
+        timeout = max(_CALL_SECONDS, self._heartbeat)
         try:
-            if not self._store.insert("monitor/cause", cause.to_json(), timeout=_CALL_SECONDS):
+            if not self._store.insert("monitor/cause", cause.to_json(), timeout=timeout):
                 text = self._store.try_get("monitor/cause", timeout=_CALL_SECONDS)
                 cause = diagnosis.Cause.from_json(text) if text else cause
         except errors.StoreUnavailableError:
@@ -342,7 +359,8 @@ class Monitor:
         # From here on, TensorFlow cannot be shut down in order.
         process_exit.leave_without_teardown(1)
         if not self._reported:
-            logging.error("tfdear: rank %d ends: %s", self._rank, cause.message)
+            # Before the script hears of it and ends: `tfdear run` tells by it who failed first.
+            say(logging.error, "tfdear: rank %d ends: %s", self._rank, cause.message)
         self._engine.abort(cause.kind, cause.message)
 
     def _end_stuck_script(self) -> None:
@@ -357,15 +375,12 @@ class Monitor:
         if not is_stuck:
             return
         message = self._cause.message if self._cause is not None else ""
-        # Printed, not logged: the exit handlers may have shut logging down.
-        print(
-            f"tfdear: rank {self._rank} did not react to the end of the job and ends itself "
-            f"with code {process_exit.EXIT_CODE_STUCK} (cleanup_timeout "
-            f"{self._cleanup_timeout:g} s). The job ended because {message}",
-            file=sys.stderr,
-            flush=True,
-        )
         if self._closing_since is None:
             left = json.dumps({"aborted": True, "failed": False})
             self._publish(f"monitor/left/{self._rank}", left)
-        process_exit.leave_now(process_exit.EXIT_CODE_STUCK)
+        process_exit.leave_now(
+            process_exit.EXIT_CODE_STUCK,
+            f"tfdear: rank {self._rank} did not react to the end of the job and ends itself "
+            f"with code {process_exit.EXIT_CODE_STUCK} (cleanup_timeout "
+            f"{self._cleanup_timeout:g} s). The job ended because {message}",
+        )

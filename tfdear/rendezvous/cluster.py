@@ -26,6 +26,9 @@ from typing import Any
 _FIRST_DERIVED_PORT = 61440
 _NUM_DERIVED_PORTS = 4096
 _TF_CONFIG = "TF_CONFIG"
+_SLURM = "Slurm (SLURM_PROCID)"
+_ALONE = "one process"
+_LOOPBACK = "127.0.0.1"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Cluster:
     local_rank: int | None = None  # Number of this rank among those of its node.
     local_size: int | None = None  # Number of ranks on the node.
     node_rank: int | None = None
-    source: str = "one process"  # Where the record comes from, for messages.
+    source: str = _ALONE  # Where the record comes from, for messages.
 
     def __post_init__(self) -> None:
         if self.world_size < 1:
@@ -83,11 +86,14 @@ def split_address(address: str, what: str) -> tuple[str, int]:
 
     `what` names the variable that it comes from, for the ValueError.
     """
-    host, _, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
+    named, _, port = address.rpartition(":")
+    host = named.removeprefix("[").removesuffix("]")
+    # Without brackets the last part of an address may be meant for its own.
+    is_bare = ":" in host and named != f"[{host}]"
+    if not host or is_bare or not port.isdecimal() or not 1 <= int(port) <= 65535:
         raise ValueError(
-            f"{what} must be host:port with a port from 1 to 65535. Received: {address!r}"
+            f"{what} must be host:port, or [IPv6 address]:port, with a port from 1 to 65535. "
+            f"Received: {address!r}"
         )
     return host, int(port)
 
@@ -113,7 +119,24 @@ def _from_environment(environ: Mapping[str, str]) -> Cluster:
                     "TF_CONFIG if the launcher decides who the ranks are; else start the script "
                     "without it."
                 )
+    elif cluster.source in (_ALONE, _SLURM):
+        _check_for_other_mpi(environ, cluster.world_size)
     return cluster
+
+
+def _check_for_other_mpi(environ: Mapping[str, str], world_size: int) -> None:
+    """Raises where MPICH or its like started several processes: each would train alone.
+
+    Their variables do not tell where ranks could meet. Slurm may set the same ones for its own.
+    """
+    size = environ.get("PMI_SIZE", "")
+    if size.isdigit() and int(size) not in (1, world_size):
+        raise ValueError(
+            f"An MPI other than Open MPI has started {size} processes (PMI_SIZE), and does not "
+            "tell where they meet. Say so: mpiexec -n ... sh -c 'TFDEAR_RANK=$PMI_RANK "
+            "TFDEAR_WORLD_SIZE=$PMI_SIZE TFDEAR_COORDINATOR=host:port exec python train.py', where "
+            "rank 0 runs on that host. If each is to train alone, unset PMI_SIZE."
+        )
 
 
 def _integer(environ: Mapping[str, str], name: str) -> int:
@@ -133,6 +156,17 @@ def _optional_integer(environ: Mapping[str, str], name: str) -> int | None:
 
 def _derived_port(job: str) -> int:
     return _FIRST_DERIVED_PORT + zlib.crc32(job.encode()) % _NUM_DERIVED_PORTS
+
+
+def _meeting_host(host: str, local_size: int | None, world_size: int) -> str:
+    """Where ranks meet whose launcher names a host: on the loopback interface if all are here.
+
+    A machine's own name often means 127.0.1.1 to itself, for which rank 0 would have to listen on
+    all interfaces: to others it may mean another address.
+    """
+    if local_size == world_size:
+        return _LOOPBACK
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def _from_jobs(jobs: Mapping[str, Any], task_type: Any, task_index: Any, source: str) -> Cluster:
@@ -256,7 +290,7 @@ def _from_slurm(environ: Mapping[str, str]) -> Cluster | None:
         job = environ.get("SLURM_JOB_ID", environ.get("SLURM_JOBID", ""))
         step = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", ""))
         one_node = (environ.get("SLURM_STEP_NUM_NODES") or environ.get("SLURM_NNODES")) == "1"
-        host = "127.0.0.1" if one_node else _first_host(nodes)
+        host = _LOOPBACK if one_node else _first_host(nodes)
         coordinator = f"{host}:{_derived_port(f'slurm {job}.{step}')}"
     return Cluster(
         rank=_integer(environ, "SLURM_PROCID"),
@@ -264,7 +298,7 @@ def _from_slurm(environ: Mapping[str, str]) -> Cluster | None:
         coordinator=coordinator,
         local_rank=_optional_integer(environ, "SLURM_LOCALID"),
         node_rank=_optional_integer(environ, "SLURM_NODEID"),
-        source="Slurm (SLURM_PROCID)",
+        source=_SLURM,
     )
 
 
@@ -276,10 +310,11 @@ def _from_open_mpi(environ: Mapping[str, str]) -> Cluster | None:
     coordinator = environ.get("TFDEAR_COORDINATOR", "")
     if world_size > 1 and not coordinator:
         if "MASTER_ADDR" in environ:
-            coordinator = f"{environ['MASTER_ADDR']}:{_integer(environ, 'MASTER_PORT')}"
+            host = _meeting_host(environ["MASTER_ADDR"], local_size, world_size)
+            coordinator = f"{host}:{_integer(environ, 'MASTER_PORT')}"
         elif local_size == world_size:
             job = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid") or ""
-            coordinator = f"127.0.0.1:{_derived_port(f'open mpi {job}')}"
+            coordinator = f"{_LOOPBACK}:{_derived_port(f'open mpi {job}')}"
         else:
             raise ValueError(
                 "Open MPI does not tell on which node rank 0 runs. Name it: mpirun -x "
@@ -299,17 +334,19 @@ def _from_torchrun(environ: Mapping[str, str]) -> Cluster | None:
     if not all(name in environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")):
         return None
     world_size = _integer(environ, "WORLD_SIZE")
+    local_size = _optional_integer(environ, "LOCAL_WORLD_SIZE")
     coordinator = environ.get("TFDEAR_COORDINATOR", "")
     if world_size > 1 and not coordinator:
         # torchrun's own store listens on MASTER_PORT for as long as the job lives.
         port = _integer(environ, "MASTER_PORT")
-        coordinator = f"{environ['MASTER_ADDR']}:{port + 1 if port < 65535 else port - 1}"
+        host = _meeting_host(environ["MASTER_ADDR"], local_size, world_size)
+        coordinator = f"{host}:{port + 1 if port < 65535 else port - 1}"
     return Cluster(
         rank=_integer(environ, "RANK"),
         world_size=world_size,
         coordinator=coordinator,
         local_rank=_optional_integer(environ, "LOCAL_RANK"),
-        local_size=_optional_integer(environ, "LOCAL_WORLD_SIZE"),
+        local_size=local_size,
         source="torchrun (RANK)",
     )
 

@@ -12,6 +12,23 @@ from tfdear.rendezvous import certificates
 
 Options = Sequence[tuple[str, int]]
 
+_HANDSHAKE_MILLISECONDS = 10_000
+# Connections beyond those of the ranks: a rank that starts again, and strangers.
+_SPARE_CONNECTIONS = 64
+
+
+def limits(world_size: int) -> Options:
+    """Options of a server for the ranks of a job, of whose places strangers take few, not for long.
+
+    gRPC itself would let them take all descriptors of the process, for two minutes.
+    """
+    return [
+        # A second server on its port is an error, not half of the connections.
+        ("grpc.so_reuseport", 0),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MILLISECONDS),
+        ("grpc.max_allowed_incoming_connections", 2 * world_size + _SPARE_CONNECTIONS),
+    ]
+
 
 def listen(server: Any, address: str, certificate: certificates.Certificate | None) -> int:
     """Lets a server listen at "host:port", for ranks of the job alone; returns the port.

@@ -23,7 +23,7 @@ def check(backend: str) -> None:
         return
     if backend == "gloo":
         raise ValueError(f'{VARIABLE}=1 needs backend "tcp": Gloo encrypts nothing.')
-    if secret.find(os.environ) is None:
+    if secret.current() is None:
         raise ValueError(
             f"{VARIABLE}=1 encrypts with a key that follows from the job's secret, and "
             "TFDEAR_INSECURE=1 goes without one. Set one of both."

@@ -131,10 +131,16 @@ class DataListener:
     def _listen(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
         listener = socket.create_server((self.address, 0), family=family, backlog=_BACKLOG)
-        self._listener = listener
-        threading.Thread(
+        accepting = threading.Thread(
             target=self._accept, args=(listener,), name="tfdear-data-listener", daemon=True
-        ).start()
+        )
+        try:
+            accepting.start()
+        except RuntimeError:  # There are too many threads.
+            listener.close()
+            raise
+        # Whoever finds it here waits for what that thread accepts.
+        self._listener = listener
         return listener
 
     def _stop_listening(self) -> None:
@@ -165,9 +171,17 @@ class DataListener:
                 self._make_room()
                 handshake = _Handshake(str(address[0]), connection)
                 self._handshakes.append(handshake)
-            threading.Thread(
+            welcoming = threading.Thread(
                 target=self._welcome, args=(handshake,), name="tfdear-handshake", daemon=True
-            ).start()
+            )
+            try:
+                welcoming.start()
+            except RuntimeError as error:  # There are too many threads. A rank tries again.
+                with self._lock, contextlib.suppress(ValueError):
+                    self._handshakes.remove(handshake)
+                connection.close()
+                logging.warning("tfdear: rank %d cannot welcome a peer: %s", self._rank, error)
+                time.sleep(RETRY_SECONDS)
 
     def _make_room(self) -> None:
         """Ends the oldest handshake of the address that has most: ranks need milliseconds."""

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import logging
 import os
 import sys
+import threading
 
 # Code of a process that had to be ended because it did not react to the end of the job.
 EXIT_CODE_STUCK = 70
+_FLUSH_SECONDS = 2.0
 
-_exit_code: list[int] = []
-_pid = os.getpid()  # A forked child ends in its own way.
+# The code, and the process that asked for it: a child that it forks ends in its own way.
+_exit_code: list[tuple[int, int]] = []
 
 
 def leave_without_teardown(code: int) -> None:
@@ -27,22 +30,45 @@ def leave_without_teardown(code: int) -> None:
     The code is not 0. The first call wins.
     """
     if not _exit_code:
-        _exit_code.append(code)
+        _exit_code.append((code, os.getpid()))
 
 
-def leave_now(code: int) -> None:
-    """Ends the process at once with this exit code. What was printed is still written."""
+def leave_now(code: int, message: str = "") -> None:
+    """Ends the process at once with this exit code, with a last message on stderr.
+
+    What was printed is still written, if its reader takes it within 2 s: where nobody reads, a
+    write does not return, and the thread that is in it holds what a flush needs.
+    """
+    flush = threading.Thread(target=_flush, args=(message,), name="tfdear-flush", daemon=True)
+    try:
+        flush.start()
+        flush.join(_FLUSH_SECONDS)
+    except RuntimeError:
+        # From Python 3.12 on no thread starts among the exit handlers. This watchdog needs none,
+        # but knows no code but 1.
+        with open(os.devnull, "w") as nowhere:
+            faulthandler.dump_traceback_later(_FLUSH_SECONDS, exit=True, file=nowhere)
+            _flush(message)
+    finally:
+        os._exit(code)
+
+
+def _flush(message: str) -> None:
+    # Streams may be closed, or their readers gone.
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        if message:
+            # Not logged: the exit handlers may have shut logging down.
+            print(message, file=sys.stderr)
+        sys.stderr.flush()
     logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        # It may be closed, or its reader may be gone.
-        with contextlib.suppress(AttributeError, OSError, ValueError):
-            stream.flush()
-    os._exit(code)
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        sys.stdout.flush()
 
 
 def _leave_if_asked() -> None:
-    if _exit_code and os.getpid() == _pid:
-        leave_now(_exit_code[0])
+    for code, pid in _exit_code:
+        if pid == os.getpid():
+            leave_now(code)
 
 
 # Registered when this module is imported: exit handlers run in reverse order, so those of the

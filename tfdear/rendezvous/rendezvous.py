@@ -246,9 +246,9 @@ class Rendezvous:
         """
         return store_records.lost(self.store.told("lost"))
 
-    def close(self) -> None:
-        """Ends this rank's part; rank 0's service ends with it."""
-        self.store.leave()
+    def close(self, report: str | None = None) -> None:
+        """Ends this rank's part, with its last report; rank 0's service ends with it."""
+        self.store.leave(report)
         if self._service is not None:
             # For ranks that are about to leave, or to hear what rank 0 has heard; those that stay
             # have been waited for before.
@@ -290,9 +290,14 @@ def connect(
     }
     meeting = start.Meeting(cluster, timeout, heartbeat)
     try:
-        verdict = meeting.run(own)
-    except errors.RendezvousError as error:
-        meeting.refuse(error)
+        meeting.listen()  # Where that fails another job may be there, which must not hear of it.
+        try:
+            verdict = meeting.run(own)
+        except errors.RendezvousError as error:
+            meeting.refuse(error)
+            raise
+    except BaseException:  # An interrupt, too: a notebook lives on.
+        meeting.close()
         raise
     return Rendezvous(
         cluster,

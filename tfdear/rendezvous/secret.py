@@ -60,7 +60,7 @@ def take() -> Secret | None:
     Raises:
         ValueError: A secret is too short, or its file is missing, or open to others.
     """
-    found = find(os.environ)
+    found = current()
     if found is None or found.source != TEXT_VARIABLE:
         return found
     os.environ.pop(TEXT_VARIABLE, None)
@@ -68,8 +68,16 @@ def take() -> Secret | None:
     return found
 
 
+def current() -> Secret | None:
+    """As `take`, and the environment stays as it is."""
+    others = {name: text for name in (TEXT_VARIABLE, _INSECURE) if (text := os.environ.get(name))}
+    if _taken and others in ({}, {_INSECURE: "0"}):
+        return _taken[0]
+    return find(os.environ)
+
+
 def find(environ: Mapping[str, str]) -> Secret | None:
-    """As `take`, from these variables, which stay as they are."""
+    """The secret that these variables mean, whatever this process has taken; raises as `take`."""
     insecure = environ.get(_INSECURE, "")
     if insecure not in ("", "0", "1"):
         raise ValueError(f"{_INSECURE} must be 0 or 1. Received: {_INSECURE}={insecure!r}")
@@ -77,12 +85,10 @@ def find(environ: Mapping[str, str]) -> Secret | None:
         return None
     if environ.get(TEXT_VARIABLE):
         return _checked(environ[TEXT_VARIABLE], TEXT_VARIABLE)
-    if _taken:
-        return _taken[0]
     if environ.get(_FILE):
         return _read(pathlib.Path(environ[_FILE]).expanduser(), f"{_FILE}=")
     path = _path_of_user(environ)
-    if not path.exists():
+    if not os.path.exists(path):
         _make(path)
     return _read(path, "")
 
@@ -94,7 +100,8 @@ def _path_of_user(environ: Mapping[str, str]) -> pathlib.Path:
     folders = [configured, environ.get("XDG_RUNTIME_DIR", "")]
     for folder in filter(None, folders):
         path = pathlib.Path(folder, "tfdear", "secret")
-        if path.exists() or _is_writable(path.parent):
+        # Unlike `path.exists()`, it does not raise where a folder may not be read.
+        if os.path.exists(path) or _is_writable(path.parent):
             return path
     raise ValueError(
         "the ranks of a job know each other by a secret, and there is no place for one: neither "
@@ -131,7 +138,8 @@ def _read(path: pathlib.Path, prefix: str) -> Secret:
     what = f"{prefix}{path}"
     try:
         if not path.is_file():
-            raise FileNotFoundError(errno.ENOENT, "there is no such file")
+            what_is_wrong = "it is no regular file" if path.exists() else "there is no such file"
+            raise FileNotFoundError(errno.ENOENT, what_is_wrong)
         with path.open(encoding="utf-8") as file:
             facts = os.fstat(file.fileno())
             text = file.read(_MOST_CHARACTERS + 1)

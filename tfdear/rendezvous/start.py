@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import socket
 import time
@@ -14,6 +15,7 @@ from absl import logging
 
 from tfdear import errors
 from tfdear.base.deadline import Deadline
+from tfdear.base.stack_requests import stack_requests
 from tfdear.rendezvous import (
     addresses,
     certificates,
@@ -25,7 +27,7 @@ from tfdear.rendezvous import (
     store_records,
     store_service,
 )
-from tfdear.rendezvous.cluster import Cluster
+from tfdear.rendezvous.cluster import Cluster, split_address
 from tfdear.rendezvous.mismatch import mismatch
 
 JOB_BYTES = 16  # Of the number of a job.
@@ -34,6 +36,7 @@ _REFUSAL_SECONDS = 10.0  # Rank 0 waits this long for the others to hear why the
 # Another secret must be found for so long: an earlier job may just be leaving the address.
 _DIFFERENT_SECONDS = 3.0
 _LOOK_SECONDS = 0.5  # Between two looks at what is not told.
+_WORDS_SECONDS = 30.0  # Ranks may be started minutes apart; after so long it says who is missing.
 # A wait for the verdict, of which a rank hears at once; rank 0 looks at who came in between.
 _NEWS_SECONDS, _RANKS_SECONDS = 1.0, 0.1
 
@@ -46,6 +49,9 @@ class Meeting:
         self._timeout = timeout
         self._heartbeat = heartbeat
         self._deadline = Deadline(timeout)
+        self._begin = time.monotonic()
+        self._has_said = False
+        self._stack_requests = stack_requests()
         self._secret = secret.take()
         self.certificate: certificates.Certificate | None = None
         if self._secret is None:
@@ -64,13 +70,14 @@ class Meeting:
         # each of rank 0.
         self.came: dict[int, dict[str, Any]] = {}
         self._lost: list[int] = []
+        self._unreachable = ""  # What the last call said that rank 0 did not answer.
         self._mismatch_grace: Deadline | None = None
         # What is different at rank 0's address, since when, and when to look again.
         self._different: tuple[str, float] | None = None
         self._next_look = time.monotonic() + _LOOK_SECONDS
 
-    def run(self, own: dict[str, Any]) -> dict[str, Any]:
-        """Takes part; returns the verdict with which all ranks start (`store_records.verdict`)."""
+    def listen(self) -> None:
+        """Serves the meeting, where this is rank 0."""
         cluster = self._cluster
         if cluster.rank == 0:
             self.service = store_service.StoreService(
@@ -81,6 +88,10 @@ class Meeting:
                 self.certificate,
             )
             self.service.start()
+
+    def run(self, own: dict[str, Any]) -> dict[str, Any]:
+        """Takes part; returns the verdict with which all ranks start (`store_records.verdict`)."""
+        cluster = self._cluster
         # Rank 0's service may start to listen much later than this rank.
         while not self._try(lambda: self._join(own)):
             self._pause()
@@ -120,9 +131,15 @@ class Meeting:
             if all_came and not self.service.present():
                 break
             deadline.pause()
-        self.service.stop()
+
+    def close(self) -> None:
+        """Ends what a start that failed has begun, so that this process may try again."""
+        self.store.close()
+        if self.service is not None:
+            self.service.stop()
 
     def _join(self, own: dict[str, Any]) -> bool:
+        self._look_up_rank_0()
         rank = self._cluster.rank
         text = self.store.join(rank, json.dumps(own), timeout=self._deadline.remaining())
         if text is None:
@@ -133,6 +150,19 @@ class Meeting:
             f"{other['pid']} on host {other['host']}, and pid {own['pid']} on host "
             f"{own['host']}. Give every process a rank of its own ({self._cluster.source})."
         )
+
+    def _look_up_rank_0(self) -> None:
+        """Raises where its name is not known yet, as on platforms that name a process as it starts.
+
+        gRPC would look for it again, but less and less often, with up to two minutes in between.
+        """
+        host, port = split_address(self._cluster.coordinator, "coordinator")
+        try:
+            socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise errors.StoreUnavailableError(
+                f"{socket.gethostname()} knows no address of {host}: {error.strerror}."
+            ) from None
 
     def _agree(self) -> dict[str, Any] | None:
         """Whether all ranks start, and if not, why; None: not known yet. Rank 0 decides."""
@@ -193,6 +223,7 @@ class Meeting:
         except errors.StoreUnavailableError as error:
             if self.store.was_joined and self._cluster.rank != 0:
                 self._raise_lost_rank_0(error)
+            self._unreachable = str(error)
             self._look_for_difference()
             return None
 
@@ -253,21 +284,47 @@ class Meeting:
     def _pause(self) -> None:
         if self._deadline.expired():
             self._try(self._read_who_came)
-            raise errors.RendezvousTimeoutError(self._timeout_message())
+            raise errors.RendezvousTimeoutError(
+                f"the job did not come together within {self._timeout:g} s. "
+                + self._what_is_missing()
+            )
+        self._say_what_is_missing()
         self._deadline.pause()
 
-    def _timeout_message(self) -> str:
+    def _say_what_is_missing(self) -> None:
+        """Says it once after a while, and to whoever asks by SIGUSR1."""
+        stacks = self._stack_requests.take()
+        seconds = time.monotonic() - self._begin
+        # Of those that have reached rank 0, it alone speaks: all would ask it about all.
+        speaks = self._cluster.rank == 0 or not self.store.was_joined
+        is_due = speaks and seconds > _WORDS_SECONDS and not self._has_said
+        if not is_due and not stacks:
+            return
+        self._has_said = self._has_said or is_due
+        if not speaks:
+            self._try(self._read_who_came)
+        logging.warning(
+            "tfdear: rank %d (host %s, pid %d) has waited %.0f s for the job to come together, of "
+            "at most %g s (init_timeout). %s%s",
+            self._cluster.rank,
+            socket.gethostname(),
+            os.getpid(),
+            seconds,
+            self._timeout,
+            self._what_is_missing(),
+            f" Its threads are at:\n{stacks.rstrip()}" if stacks else "",
+        )
+
+    def _what_is_missing(self) -> str:
         cluster = self._cluster
-        text = f"the job did not come together within {self._timeout:g} s. "
         if not self.came:
-            return text + (
+            return (
                 f"Rank {cluster.rank} (host {socket.gethostname()}) could not reach rank 0 at "
                 f"{cluster.coordinator} ({cluster.source}). Check that rank 0 runs, that this "
-                "address is right and that no firewall is between."
-            )
+                f"address is right and that no firewall is between. {self._unreachable}"
+            ).rstrip()
         return (
-            text
-            + rank_names.came(list(self.came), cluster.world_size)
+            rank_names.came(list(self.came), cluster.world_size)
             + f" The meeting point is {cluster.coordinator}. Check that the missing ranks were "
             "started, with this address, and see their logs."
         )

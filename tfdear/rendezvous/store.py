@@ -7,7 +7,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -20,7 +20,7 @@ CALL_SECONDS = 10.0
 # First and longest pause between two attempts to connect. gRPC's defaults are one second, which is
 # long where the first attempt comes too early because all ranks start together, and two minutes.
 _RECONNECT_MILLISECONDS = (50, 1000)
-_LEAVE_SECONDS = 1.0
+_CLOSE_SECONDS = 1.0
 # How gRPC, or the kernel in its words, says that the other end does not answer; a process that has
 # ended is told of by a reset or the end of the connection.
 _SILENT = ("timeout", "timed out", "unreachable", "No route to host")
@@ -65,7 +65,7 @@ class Store:
         self._to_send: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._threads: list[threading.Thread] = []
         # Why the stream ended, if it did.
-        self._broken: grpc.RpcError | None = None
+        self._broken: str | None = None
 
     def insert(self, key: str, value: str, *, timeout: float, overwrite: bool = False) -> bool:
         """Stores a value; False when the key exists and may not be overwritten."""
@@ -103,7 +103,7 @@ class Store:
         to_send: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._to_send = to_send
         to_send.put({"rank": rank, "description": description})
-        answers: queue.Queue[dict[str, Any] | grpc.RpcError] = queue.Queue()
+        answers: queue.Queue[dict[str, Any] | str] = queue.Queue()
         self._stream = stream(iter(to_send.get, None))
         self._start(self._read, "tfdear-told", self._stream, to_send, answers)
         try:
@@ -111,7 +111,7 @@ class Store:
         except queue.Empty:
             self._stream.cancel()
             raise self._unavailable("Join", "no answer", refused=False) from None
-        if isinstance(answer, grpc.RpcError):
+        if isinstance(answer, str):
             raise self._unavailable_by(answer, "Join")
         if "other" in answer:
             return str(answer["other"])
@@ -142,6 +142,10 @@ class Store:
         Raises a StoreUnavailableError when rank 0 tells nothing any more.
         """
         self.check()
+        return self.known(prefix)
+
+    def known(self, prefix: str) -> dict[str, str]:
+        """As `told`, also when rank 0 tells nothing any more."""
         start = prefix + "/"
         with self._changed:
             return {k[len(start) :]: v for k, v in self._told.items() if k.startswith(start)}
@@ -191,33 +195,40 @@ class Store:
         if broken is not None:
             # Not a matter of whether its port is closed by now: on a busy machine a process that
             # was killed ends its connections seconds before that.
-            details = _details_of(broken)
-            is_silent = any(words in details for words in _SILENT)
-            raise self._unavailable("Join", details, refused=not is_silent)
+            is_silent = any(words in broken for words in _SILENT)
+            raise self._unavailable("Join", broken, refused=not is_silent)
 
-    def leave(self) -> None:
-        """Ends this rank's part in the job, so that nobody takes it for lost."""
+    def leave(self, report: str | None = None) -> None:
+        """Ends this rank's part in the job, so that nobody takes it for lost.
+
+        The others are told of `report`, unless this rank has reported its end before. It waits up
+        to a heartbeat: rank 0's script may hold the interpreter, and whoever closes the connection
+        before rank 0 has heard that it leaves is lost.
+        """
         self._leaves = True
         if self._joined and self._broken is None:
-            self._to_send.put({"leaves": True})
+            self._to_send.put({"leaves": True, "report": report})
+            self._to_send.put(None)
             with self._changed:
-                self._changed.wait_for(lambda: not self._joined, _LEAVE_SECONDS)
+                self._changed.wait_for(lambda: not self._joined, self._heartbeat)
         self.close()
 
     def close(self) -> None:
         """Closes the connection, and ends the threads that serve it."""
         self._to_send.put(None)
         self._channel.close()
-        end = time.monotonic() + _LEAVE_SECONDS
+        end = time.monotonic() + _CLOSE_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
+        # Its destructor takes a lock that a thread of gRPC's may hold. That one must still run: at
+        # the end of the process it may have been ended with the lock held.
+        self._stream = None
 
-    def _read(
-        self, stream: Iterator[dict[str, Any]], to_send: queue.Queue, answers: queue.Queue
-    ) -> None:
-        error: grpc.RpcError | None = None
+    def _read(self, stream: Any, to_send: queue.Queue, answers: queue.Queue) -> None:
+        # Rank 0 ends a stream in good order only where this rank leaves.
+        ended = "the stream has ended"
         try:
-            answer = next(stream, {})
+            answer: dict[str, Any] = next(stream, {})
             with self._changed:
                 self._joined = "joined" in answer
             answers.put(answer)
@@ -225,10 +236,11 @@ class Store:
                 with self._changed:
                     self._told[event["key"]] = event["value"]
                     self._changed.notify_all()
-        except grpc.RpcError as broken:
-            error = broken
-        # Rank 0 ends a stream in good order only where this rank leaves.
-        ended = error or grpc.RpcError("the stream has ended")
+        except Exception as broken:  # Whatever it was: nothing is heard any more.
+            ended = _details_of(broken)
+            # gRPC raises the stream itself, which would live on in the frames of its traceback.
+            broken.__traceback__ = None
+            stream.cancel()
         answers.put(ended)
         to_send.put(None)  # Else gRPC's thread would wait for more.
         with self._changed:
@@ -252,12 +264,11 @@ class Store:
         try:
             return call(request, timeout=max(timeout, 0.001))
         except grpc.RpcError as error:
-            raise self._unavailable_by(error, method) from None
+            raise self._unavailable_by(_details_of(error), method) from None
         except ValueError as error:  # The channel was closed by another thread.
             raise errors.StoreUnavailableError(f"{method}: {error}") from None
 
-    def _unavailable_by(self, error: Any, method: str) -> errors.StoreUnavailableError:
-        details = _details_of(error)
+    def _unavailable_by(self, details: str, method: str) -> errors.StoreUnavailableError:
         return self._unavailable(method, details, "Connection refused" in details)
 
     def _unavailable(self, method: str, reason: str, refused: bool) -> errors.StoreUnavailableError:
@@ -269,4 +280,4 @@ class Store:
 def _details_of(error: Any) -> str:
     with contextlib.suppress(AttributeError):
         return f"{error.code().name}: {error.details()}"
-    return str(error)
+    return f"{type(error).__name__}: {error}"

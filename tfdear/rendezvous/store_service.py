@@ -9,7 +9,8 @@ long is not taken for dead.
 [Note: one job after another]
 A process may take part in a job, and then in another one at the same address. A rank may come to
 the next job before rank 0 has ended this one: it is turned away, and tries again until the service
-of the next job listens, as ranks do that start before rank 0.
+of the next job listens, as ranks do that start before rank 0. So is a process that is started again
+in the place of one that was lost, while the others still come to their ends.
 
 [Note: signs of life]
 Both ends of a stream send a ping after half a heartbeat without a byte and wait half a heartbeat
@@ -37,9 +38,6 @@ from tfdear.rendezvous.cluster import split_address
 
 _START_SECONDS = 30.0
 _GRACE_SECONDS = 0.5  # For calls that are about to return.
-_HANDSHAKE_MILLISECONDS = 10_000
-# Connections beyond those of the ranks: a rank that starts again, and strangers.
-_SPARE_CONNECTIONS = 64
 _MOST_STREAMS = 64  # Of one connection.
 _LONGEST_WAIT_SECONDS = 10.0  # For a value; whoever still wants it asks again.
 
@@ -112,35 +110,37 @@ class StoreService:
         """Why this address cannot be had: gRPC tells it on its own log alone."""
         host, port = split_address(self._listen, "address")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((host, port))
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    return f"{error.strerror}. Choose another address."
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
                 return (
                     f"{error.strerror}. Another job, or an earlier run of this one, may still hold "
                     f"it: `ss -ltnp 'sport = :{port}'` shows which. Stop it or choose another port."
                 )
-        return str(self._error)
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                return f"{error.strerror}. Choose another address."
+        return f"{type(self._error).__name__}: {self._error}"
 
     def _run(self) -> None:
-        asyncio.run(self._serve())
+        try:
+            asyncio.run(self._serve())
+        except Exception as error:
+            if self._listens.is_set():
+                raise
+            self._error = error
+            self._listens.set()
 
     async def _serve(self) -> None:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         # What is told to all ranks alike, such as their nodes, has many repetitions.
         server = grpc.aio.server(options=self._options(), compression=grpc.Compression.Gzip)
         server.add_generic_rpc_handlers((self._handlers(),))
-        try:
-            connections.listen(server, self._listen, self._certificate)
-            await server.start()
-        except RuntimeError as error:
-            self._error = error
-            return
-        finally:
-            self._listens.set()
+        connections.listen(server, self._listen, self._certificate)
+        await server.start()
+        self._listens.set()
         await self._end.wait()
         # gRPC logs a traceback for every call that it has to cancel.
         await server.stop(grace=_GRACE_SECONDS)
@@ -148,10 +148,7 @@ class StoreService:
     def _options(self) -> list[tuple[str, int]]:
         return [
             *store_protocol.options(self._heartbeat),
-            # A second server on this port is an error, not half of the connections.
-            ("grpc.so_reuseport", 0),
-            ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MILLISECONDS),
-            ("grpc.max_allowed_incoming_connections", 2 * self._world_size + _SPARE_CONNECTIONS),
+            *connections.limits(self._world_size),
             ("grpc.max_concurrent_streams", _MOST_STREAMS),
             # Pings without other traffic are what this service wants.
             ("grpc.http2.max_ping_strikes", 0),
@@ -195,7 +192,8 @@ class StoreService:
         rank, description = int(request["rank"]), str(request["description"])
         other = self._entries.get(f"start/rank/{rank}")
         same = other is not None and _same_process(other, description)
-        if store_protocol.ALL_ENDED in self._entries or (same and rank in self._left):
+        is_over = store_protocol.ALL_ENDED in self._entries or f"lost/{rank}" in self._entries
+        if is_over or (same and rank in self._left):
             # See [Note: one job after another].
             yield {"ended": True}
             return
@@ -246,6 +244,10 @@ class StoreService:
         async for request in requests:
             self._last_sign[rank] = time.monotonic()
             if request.get("leaves"):
+                # The rank's own call may have come too late, while the script held the interpreter.
+                left, report = f"monitor/left/{rank}", request.get("report")
+                if report is not None and left not in self._entries:
+                    self._put(left, str(report))
                 events.put_nowait({"leaves": True})
 
     def _lose(self, rank: int) -> None:

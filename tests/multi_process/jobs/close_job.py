@@ -47,10 +47,11 @@ def make_model(kind="dense"):
     return model
 
 
-def fit(model, kind="dense"):
+def fit(model, kind="dense", callbacks=None):
     inputs = IDS if kind == "tables" else INPUTS
     labels = INPUTS[:, :1]
-    return model.fit(inputs, labels, batch_size=6, epochs=2, verbose=0, shuffle=False).history
+    arguments = {"batch_size": 6, "epochs": 2, "verbose": 0, "shuffle": False}
+    return model.fit(inputs, labels, callbacks=callbacks, **arguments).history
 
 
 def raised(call, *arguments, **options):
@@ -109,7 +110,8 @@ def notebook():
     second = raised(tfdear.DearStrategy)
     with strategy.scope():
         model = make_model()
-    fit(model)
+    watch = tfdear.callbacks.StepStatistics(DIRECTORY / "logs", every=1)
+    fit(model, callbacks=[watch])
     cache = tfdear.data.DataCache(tf.data.Dataset.range(7))
     assert sorted(int(n) for batch in cache.batches(2) for n in batch) != []
     step = tf.function(lambda: strategy.all_reduce(tf.constant(1.0)))
@@ -159,8 +161,22 @@ def notebook():
         errors["train_on_batch_later"] = raised(model.train_on_batch, INPUTS[:6], INPUTS[:6, :1])
         with following.scope():
             model = make_model()
-        again = fit(model)
+        again = fit(model, callbacks=[watch])
         assert following.statistics()["steps"] <= 8, "steps of the strategy before"
+        # One of a single rank beside it, for something local, is not this process's.
+        alone = tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec({}))
+        with tfdear.DearStrategy(alone) as single:
+            assert single.world_size == 1
+        errors["beside_a_single_rank"] = raised(tfdear.DearStrategy)
+        assert job.current() is following._job
+    if RANK == 0:  # Eight batches in each of both trainings.
+        points = {
+            event.step
+            for file in (DIRECTORY / "logs").iterdir()
+            for event in tf.compat.v1.train.summary_iterator(str(file))
+            if event.summary.value
+        }
+        assert min(points) <= 8 and 10 <= max(points) <= 16, points
     errors["losses"] = again["loss"]
     (DIRECTORY / f"notebook_{RANK}.json").write_text(json.dumps(errors))
 

@@ -69,3 +69,43 @@ def test_the_exit_of_the_process_is_the_latest(argument, lines):
     )
     assert ended.stdout.splitlines() == lines, ended.stderr
     assert ("in the middle" in ended.stderr) == (argument == "open")
+
+
+_CHILDREN = """
+import multiprocessing, sys
+from tfdear.base.ending import Ending
+
+def work(how):
+    ending = Ending()
+    ending.add(lambda: print(how, repr(ending.failure), flush=True))
+    if how == "raises":
+        raise ValueError("no data")
+    if how == "exits":
+        sys.exit(3)
+    if how == "closes":
+        ending.run()
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    for how in ("returns", "raises", "exits", "closes"):
+        try:
+            raise KeyError("the parent handles it while it forks")
+        except KeyError:
+            child = context.Process(target=work, args=(how,))
+            child.start()
+        child.join()
+        print(child.exitcode, flush=True)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_child_of_multiprocessing_ends_as_others_do(method, tmp_path):
+    script = tmp_path / "children.py"
+    script.write_text(_CHILDREN)
+    ended = subprocess.run(
+        [sys.executable, script, method], capture_output=True, text=True, timeout=120
+    )
+    assert ended.stdout.splitlines() == [
+        *("returns None", "0", "raises ValueError('no data')", "1"),
+        *("exits None", "3", "closes None", "0"),
+    ], ended.stderr

@@ -1,6 +1,10 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """What the tuner makes plans for."""
 
+import time
+
+import numpy as np
+
 import tfdear
 from tfdear import simulator
 from tfdear.base.names import Lane, data_type
@@ -37,3 +41,22 @@ def test_a_busy_line_gets_a_plan_for_the_measured_times():
     assert layout.prediction is not None and layout.prediction.time == best
     words = engine_plan.encode(plan, tensors, layout.tensor_of_layer, plan_format)
     assert layout.proposed == words
+
+
+def test_a_measurement_that_brings_nothing_is_seldom_repeated(monkeypatch):
+    calls = []
+
+    def measure(*_):
+        calls.append(time.sleep(0.05))
+
+    monkeypatch.setattr(tuner.layer_times, "measure", measure)
+    planner = tfdear.fusion.Planned()
+    watching = tuner.Tuner(Engine(), EventReader(), planner, "dear", None, engine_plan.PlanFormat())
+    watching._rows.append(np.zeros(0))
+    layout = tuner._Layout(0, ["layer"], [], [0], planner, opened=[0.0] * 9)
+    for _ in range(5):
+        watching._profile(layout)
+    assert len(calls) == 1
+    layout.measure_from = 0.0
+    watching._profile(layout)
+    assert len(calls) == 2

@@ -145,8 +145,32 @@ def test_torchrun_leaves_its_store_its_port():
     found = cluster.discover(environ=TORCHRUN)
     assert (found.rank, found.world_size, found.local_rank) == (5, 6, 1)
     assert found.coordinator == "head:29501"
+    of_ipv6 = cluster.discover(environ={**TORCHRUN, "MASTER_ADDR": "fd00::1"})
+    assert of_ipv6.coordinator == "[fd00::1]:29501"
     last_port = cluster.discover(environ={**TORCHRUN, "MASTER_PORT": "65535"})
     assert last_port.coordinator == "head:65534"
+
+
+@pytest.mark.parametrize("launcher", [TORCHRUN, {**OPEN_MPI, "MASTER_PORT": "700"}])
+def test_a_job_on_one_machine_meets_on_its_loopback_interface(launcher):
+    # torchrun names the machine, which would be reached from elsewhere.
+    named = {**launcher, "MASTER_ADDR": "head"}
+    sizes = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+    world_size = cluster.discover(environ=named).world_size
+    for local_size, host in ((world_size, "127.0.0.1"), (1, "head")):
+        found = cluster.discover(environ={**named, **dict.fromkeys(sizes, str(local_size))})
+        assert cluster.split_address(found.coordinator, "")[0] == host
+        assert found.local_size == local_size
+    asked = {**named, **dict.fromkeys(sizes, str(world_size)), "TFDEAR_COORDINATOR": "other:800"}
+    assert cluster.discover(environ=asked).coordinator == "other:800"
+
+
+@pytest.mark.parametrize(
+    "environ, size", [({}, "1"), (SLURM, "8"), (LAUNCHER, "9"), (OPEN_MPI, "9"), (TORCHRUN, "9")]
+)
+def test_an_mpi_that_started_this_process_alone_or_is_not_what_counts_is_passed_over(environ, size):
+    expected = cluster.discover(environ=environ)
+    assert cluster.discover(environ={**environ, "PMI_RANK": "0", "PMI_SIZE": size}) == expected
 
 
 def test_order_of_sources():
@@ -198,6 +222,10 @@ def test_node_rank_overrides_every_source():
         ({**LAUNCHER, "TFDEAR_WORLD_SIZE": "0"}, "world size must be at least 1.*world_size=0"),
         ({**LAUNCHER, "TFDEAR_COORDINATOR": "h"}, "host:port.*'h'"),
         ({**LAUNCHER, "TFDEAR_COORDINATOR": "h:70000"}, "from 1 to 65535.*'h:70000'"),
+        (
+            {**LAUNCHER, "TFDEAR_COORDINATOR": "fd00::1:5000"},
+            r"\[IPv6 address\]:port.*'fd00::1:5000'",
+        ),
         ({**LAUNCHER, "TFDEAR_NODE_RANK": ""}, "TFDEAR_NODE_RANK must be an integer.*''"),
         ({"TFDEAR_RANK": "0"}, "TFDEAR_WORLD_SIZE is not set"),
         ({"TF_CONFIG": "{"}, "TF_CONFIG must be JSON"),
@@ -220,6 +248,8 @@ def test_node_rank_overrides_every_source():
             "rank 0 of 2, by Open MPI .* rank 1 of 2",
         ),
         ({**SLURM, "SLURM_NTASKS": "3"}, "rank must be between 0 and 2"),
+        ({"PMI_RANK": "1", "PMI_SIZE": "4"}, "MPI other than .* 4 processes.*TFDEAR_COORDINATOR="),
+        ({**SLURM_BATCH, "PMI_RANK": "1", "PMI_SIZE": "4"}, "MPI other than .* 4 processes"),
         ({**TORCHRUN, "MASTER_PORT": "x"}, "MASTER_PORT must be an integer.*'x'"),
     ],
 )

@@ -2,6 +2,7 @@
 """The job's secret: where it comes from, and what is refused."""
 
 import concurrent.futures
+import errno
 import os
 import stat
 
@@ -64,8 +65,9 @@ def test_a_file_that_will_not_do(tmp_path, mode, text, words):
 
 def test_what_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for name in ("pipe", "nothing", "."):
-        with pytest.raises(ValueError, match="cannot be read from TFDEAR_SECRET_FILE="):
+    wrong = "it is no regular file"
+    for name, why in (("pipe", wrong), ("nothing", "there is no such file"), (".", wrong)):
+        with pytest.raises(ValueError, match=f"cannot be read from TFDEAR_SECRET_FILE=.*: {why}"):
             secret.find({"TFDEAR_SECRET_FILE": str(tmp_path / name)})
 
 
@@ -82,6 +84,28 @@ def test_no_place_for_a_secret():
         secret.find({})
 
 
+def test_a_home_that_may_not_be_read_is_none(monkeypatch, tmp_path):
+    """As that of root, for the user of a container."""
+    closed = str(tmp_path / "closed")
+    stat_of, make = os.stat, os.mkdir
+
+    def refuse(call):
+        def checked(path, *arguments, **options):
+            if str(path).startswith(closed):
+                raise PermissionError(errno.EACCES, "Permission denied", path)
+            return call(path, *arguments, **options)
+
+        return checked
+
+    monkeypatch.setattr(os, "stat", refuse(stat_of))
+    monkeypatch.setattr(os, "mkdir", refuse(make))
+    with pytest.raises(ValueError, match="there is no place for one"):
+        secret.find({"HOME": closed})
+    elsewhere = str(tmp_path / "run")
+    found = secret.find({"HOME": closed, "XDG_RUNTIME_DIR": elsewhere})
+    assert found.source.startswith(elsewhere)
+
+
 def test_insecure_is_said_in_full(home):
     with pytest.raises(ValueError, match="TFDEAR_INSECURE must be 0 or 1"):
         secret.find(home | {"TFDEAR_INSECURE": "yes"})
@@ -94,11 +118,14 @@ def test_a_secret_shows_its_fingerprint_only():
     assert found.fingerprint != secret.find({"TFDEAR_SECRET": TEXT + "s"}).fingerprint
 
 
-def test_it_is_taken_out_of_the_environment(monkeypatch):
+def test_it_is_taken_out_of_the_environment(monkeypatch, tmp_path):
+    file = file_of(tmp_path / "file", "f" * 32)
     monkeypatch.setattr(secret, "_taken", [])
     monkeypatch.setenv("TFDEAR_SECRET", TEXT)
     first = secret.take()
     assert "TFDEAR_SECRET" not in os.environ
     assert secret.take() == first  # A second strategy of this process.
+    assert secret.current() == first
+    assert secret.find({"TFDEAR_SECRET_FILE": file}).value == b"f" * 32  # As for another process.
     monkeypatch.setenv("TFDEAR_SECRET", "t" * 32)
     assert secret.take().value == b"t" * 32

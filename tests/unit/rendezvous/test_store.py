@@ -2,6 +2,8 @@
 """The store in which ranks meet: values, news, who is there, who gets in. Real sockets."""
 
 import contextlib
+import errno
+import gc
 import json
 import os
 import signal
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -126,9 +129,20 @@ def test_who_leaves_is_not_lost():
     with service() as (served, address), client(address, 0) as zero, client(address, 1) as one:
         assert zero.join(0, description(), timeout=5) is None
         assert one.join(1, description(), timeout=5) is None
-        one.leave()
+        one.leave("its last report")
         until(lambda: served.present() == {0})
         assert zero.told("lost") == {}
+        assert zero.wait_for("monitor/left/1", timeout=5) == "its last report"
+
+
+def test_who_has_reported_its_end_leaves_with_that_report():
+    with service() as (served, address), client(address, 0) as zero, client(address, 1) as one:
+        assert zero.join(0, description(), timeout=5) is None
+        assert one.join(1, description(), timeout=5) is None
+        one.insert("monitor/left/1", "the first", timeout=5)
+        one.leave("the last")
+        until(lambda: served.present() == {0})
+        assert zero.told("monitor/left") == {"1": "the first"}
 
 
 RANK_1 = """
@@ -207,6 +221,16 @@ def test_the_end_of_rank_0_is_known_to_the_others():
         assert caught.value.refused
 
 
+def test_a_store_that_cannot_read_what_it_is_told_is_broken():
+    with service() as (served, address), client(address, 1) as one:
+        assert one.join(1, description(), timeout=5) is None
+        until(lambda: served.present() == {1})
+        served._loop.call_soon_threadsafe(served._present[1].put_nowait, {"key": "a"})
+        with pytest.raises(errors.StoreUnavailableError, match="KeyError: 'value'"):
+            until(lambda: one.told("monitor") is None)
+        until(lambda: not served.present())
+
+
 @pytest.mark.parametrize(
     "own, of_rank_0, found",
     [
@@ -262,6 +286,21 @@ def test_a_port_that_is_taken():
             second.start()
 
 
+@pytest.mark.parametrize("where", ["asyncio.run", "grpc.aio.server"])
+def test_a_service_that_cannot_start_says_why(where, monkeypatch):
+    def fail(*coroutines, **options):
+        for coroutine in coroutines:
+            coroutine.close()
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    address = f"127.0.0.1:{free_port()}"
+    service = StoreService(address, "127.0.0.1", 3, 2.0, certificates.of_rank(SECRET, 0))
+    monkeypatch.setattr(where, fail)
+    with pytest.raises(errors.RendezvousError, match=f"listen on {address}.*: OSError: .*Too many"):
+        service.start()
+    service.stop()
+
+
 def test_strangers_fill_no_place_of_a_rank_for_long():
     with service(world_size=1) as (_, address), client(address, 0) as store:
         assert store.join(0, description(), timeout=5) is None
@@ -309,6 +348,21 @@ def test_who_has_left_is_turned_away_and_comes_to_the_next_job():
         following.stop()
 
 
+def test_who_comes_in_the_place_of_a_lost_rank_waits_for_the_next_job():
+    """Started again by whatever watches over processes, while the others still end."""
+    with service() as (served, address), client(address, 0) as zero:
+        assert zero.join(0, description(), timeout=5) is None
+        lost = Store(address, 2.0, 3, certificates.of_rank(SECRET, 1))
+        assert lost.join(1, description(10), timeout=5) is None
+        lost.close()
+        assert zero.wait_for("lost/1", timeout=10) is not None
+        with client(address, 1) as again:
+            with pytest.raises(errors.StoreUnavailableError, match="job has ended for rank 1"):
+                again.join(1, description(11), timeout=5)
+            assert not again.was_joined
+        assert served.present() == {0}
+
+
 def test_a_store_that_has_left_has_no_threads():
     with service() as (_, address):
         before = threading.active_count()
@@ -316,3 +370,26 @@ def test_a_store_that_has_left_has_no_threads():
             assert store.join(1, description(), timeout=5) is None
             assert threading.active_count() > before
         until(lambda: threading.active_count() == before)
+
+
+@pytest.mark.parametrize("how", ["leaves", "closes", "rank 0 ends", "turned away"])
+def test_a_store_that_is_closed_has_no_stream(how):
+    """gRPC's stream must go while its threads run; at the end of a process it may wait for ever."""
+    gc.collect()
+    gc.disable()  # Nothing may be left to it: it may come too late.
+    try:
+        with service() as (served, address), client(address, 1) as other:
+            store = Store(address, 2.0, 3, certificates.of_rank(SECRET, 1))
+            if how == "turned away":
+                assert other.join(1, description(1), timeout=5) is None
+                assert json.loads(store.join(1, description(2), timeout=5))["pid"] == 1
+            else:
+                assert store.join(1, description(), timeout=5) is None
+            stream = weakref.ref(store._stream)
+            if how == "rank 0 ends":
+                served.stop()
+                until(lambda: not store._joined)
+            store.leave() if how == "leaves" else store.close()
+            until(lambda: stream() is None)
+    finally:
+        gc.enable()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tfdear.benchmarks import report
@@ -80,8 +80,12 @@ def measure(
     schedules = {name: METHODS[name].schedule for name in methods}
     predicted = prediction.iteration_times(trace, network, workers, schedules)
     least = {name: _least_bytes(name, dense_bytes, tables, ranks) for name in methods}
-    exposed = {
-        name: _exposed_bytes(name, tables, ranks)
+    shortest = {
+        name: _Shortest(
+            tuple(_windows(name, layers, places, tables, ranks)),
+            least[name],
+            sum(_exposed_bytes(name, table, ranks) for table in tables),
+        )
         for name in methods
         if METHODS[name].exchange.startswith("all_to_all")
     }
@@ -94,11 +98,6 @@ def measure(
         f"{trace.name} on {ranks} ranks: dense gradients {dense_bytes / 1e6:.1f} MB (x {scale:g}), "
         f"computation {computation:.3f} s"
     )
-    dense_least = 2 * (ranks - 1) / ranks * dense_bytes
-    shortest = {
-        name: _Shortest(computation, _behind_dense(layers), least[name], dense_least, exposed[name])
-        for name in exposed
-    }
     _print(settings, results, least, shortest, predicted, computation, ranks * tables[0].ids)
     _print_scaling(settings, predicted, workers, tables[0].ids)
     return {
@@ -119,7 +118,7 @@ def measure(
                 "communication": result.communication,
                 "stall": result.median - computation,
                 "least_bytes": least[name],
-                "exposed_bytes": exposed.get(name),
+                "exposed_bytes": shortest[name].exposed_bytes if name in shortest else None,
                 "predicted": predicted.get(name),
             }
             for name, result in results.items()
@@ -225,26 +224,38 @@ def _least_bytes(name: str, dense_bytes: int, tables: Sequence[Table], ranks: in
     return total
 
 
-def _exposed_bytes(name: str, tables: Sequence[Table], ranks: int) -> float:
-    """Rows and vectors that computation can hide nothing of: ready last and needed first."""
-    total = 0.0
-    for table in tables:
-        gradients = table.prior if METHODS[name].prior_only else table.coalesced
-        vectors = table.prior if METHODS[name].early else table.coalesced
-        holders = partition.choose("auto", table.rows, table.columns, ranks)
-        traffic = TableTraffic(table, ranks, holders)
-        total += traffic.vectors(vectors) + traffic.gradients(gradients)
-    return total
+def _exposed_bytes(name: str, table: Table, ranks: int) -> float:
+    """Rows and vectors of a table that travel between its layer's backward and forward passes.
 
-
-def _behind_dense(layers: Sequence[Computation]) -> float:
-    """Seconds of both passes of the last layer with dense gradients, and of what is behind it.
-
-    Meanwhile no dense gradient can travel: the last sums have arrived before the layer's forward
-    pass, and its own gradients, the first, come out of its backward pass.
+    Those of a table in the first layer are ready last and needed first: computation can hide
+    nothing of them.
     """
-    last = max((i for i, layer in enumerate(layers) if layer.sizes), default=len(layers))
-    return sum(layer.forward + layer.backward for layer in layers[last:])
+    gradients = table.prior if METHODS[name].prior_only else table.coalesced
+    vectors = table.prior if METHODS[name].early else table.coalesced
+    holders = partition.choose("auto", table.rows, table.columns, ranks)
+    traffic = TableTraffic(table, ranks, holders)
+    return traffic.vectors(vectors) + traffic.gradients(gradients)
+
+
+def _windows(
+    name: str,
+    layers: Sequence[Computation],
+    places: Mapping[str, int],
+    tables: Sequence[Table],
+    ranks: int,
+) -> Iterator[tuple[float, float]]:
+    """For each layer, the seconds of both passes from it on, and bytes that cannot travel then.
+
+    What layers before it, and it, exchange is ready when its backward pass is over, or later, and
+    has arrived before its forward pass begins.
+    """
+    outside = 0.0
+    for place, layer in enumerate(layers):
+        outside += 2 * (ranks - 1) / ranks * 4 * sum(layer.sizes)
+        for table in tables:
+            if places[table.layer] == place:
+                outside += _exposed_bytes(name, table, ranks)
+        yield sum(behind.forward + behind.backward for behind in layers[place:]), outside
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,27 +263,25 @@ class _Shortest:
     """What a step takes at least, whatever the order of its exchanges.
 
     Args:
-        computation: Of a step, in seconds.
-        behind_dense: Seconds of it in which no dense gradient can travel.
+        windows: What `_windows` says of each layer.
         bytes: That a rank has to send.
-        dense_bytes: Of these, those of dense gradients.
-        exposed_bytes: Of these, what nothing can hide.
+        exposed_bytes: Of these, of all tables, what travels between backward and forward passes.
     """
 
-    computation: float
-    behind_dense: float
+    windows: Sequence[tuple[float, float]]
     bytes: float
-    dense_bytes: float
     exposed_bytes: float
 
     def bound(self, rate: float) -> float:
-        """Seconds if the line, of so many bytes per second, or the computation never rests."""
-        return max(self.computation + self.exposed_bytes / rate, self.bytes / rate)
+        """Seconds if the line, of so many bytes per second, or the computation never rests.
+
+        As if all tables were in the first layer and every gradient could be hidden.
+        """
+        return max(self.windows[0][0] + self.exposed_bytes / rate, self.bytes / rate)
 
     def seconds(self, rate: float) -> float:
-        """The same, and what has to travel outside of some of the computation does so."""
-        outside = (self.dense_bytes + self.exposed_bytes) / rate
-        return max(self.bound(rate), self.behind_dense + outside)
+        """Seconds with what the layers have to wait for."""
+        return max(self.bytes / rate, *(span + outside / rate for span, outside in self.windows))
 
 
 def _print(

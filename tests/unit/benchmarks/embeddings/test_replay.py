@@ -6,20 +6,28 @@ from tfdear.benchmarks.embeddings.methods import Computation
 from tfdear.planning.table import Table
 
 
-def test_nothing_dense_travels_during_the_last_layer_that_has_gradients():
-    layers = [Computation(1, 2, (5,)), Computation(3, 4, (5,)), Computation(0.5, 0.25)]
-    assert replay._behind_dense(layers) == 3 + 4 + 0.5 + 0.25
-    assert replay._behind_dense([Computation(1, 2)]) == 0
+def test_what_layers_wait_for_travels_outside_of_their_passes():
+    layers = [Computation(1, 2, (6,)), Computation(3, 4), Computation(0.5, 0.25, (12,))]
+    table = Table("words", 10, 64, ids=8, coalesced=6, prior=3, workers=2)
+    exposed = replay._exposed_bytes("+early", table, ranks=2)
+    assert exposed == 2 * 3 * 32 * 4  # Vectors and gradients: 3 rows, half the columns, 4 bytes.
+    windows = list(replay._windows("+early", layers, {"words": 1}, [table], ranks=2))
+    dense = [4 * 6, 4 * 6, 4 * (6 + 12)]
+    assert windows == [(10.75, dense[0]), (7.75, dense[1] + exposed), (0.75, dense[2] + exposed)]
 
 
 @pytest.mark.parametrize(
-    ("computation", "behind_dense", "expected"),
-    [(10, 1, 10 + 2), (1, 1, 9), (1, 4, 4 + 6 + 2)],  # Computation; the line; what must wait.
+    ("windows", "expected"),
+    [
+        (((10, 20), (1, 80)), 10 + 2),  # All of the computation;
+        (((1, 20), (0.5, 80)), 9),  # the line;
+        (((6, 20), (4, 80)), 4 + 8),  # what must wait for the last layer.
+    ],
 )
-def test_the_least_of_a_step(computation, behind_dense, expected):
-    shortest = replay._Shortest(computation, behind_dense, 90, dense_bytes=60, exposed_bytes=20)
+def test_the_least_of_a_step(windows, expected):
+    shortest = replay._Shortest(windows, bytes=90, exposed_bytes=30)
     assert shortest.seconds(rate=10) == expected
-    assert shortest.bound(rate=10) == max(computation + 2, 9)
+    assert shortest.bound(rate=10) == max(windows[0][0] + 3, 9)
 
 
 @pytest.mark.parametrize(("counts", "ids"), [(None, 8), ((12, 4, 2), 6)])
