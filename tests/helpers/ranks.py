@@ -6,25 +6,18 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
-import socket
 import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Mapping
 
 from fork_server import ForkedProcess, ForkServer
+from ports import free_port
 
 from tfdear.rendezvous import rank_environment, secret
 
 _SECRET = secret.new()  # Of all jobs here: some meet a process that is not of their own.
 _REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-
-
-def free_port() -> int:
-    """A port on which nobody listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Ranks:

@@ -7,11 +7,11 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 
 import pytest
+from ports import free_port
 
 import tfdear
 
@@ -98,13 +98,7 @@ def test_digits_alone(start):
 # docs/getting-started.md and TensorFlow's tutorials, in test_saving.py, start jobs so, too.
 @pytest.mark.long
 def test_digits_under_tf_config(start):
-    ports = []
-    with contextlib.ExitStack() as probes:
-        for _ in range(2):
-            probe = probes.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            ports.append(probe.getsockname()[1])
-    workers = [f"localhost:{port}" for port in ports]
+    workers = [f"localhost:{free_port()}" for _ in range(2)]
     ranks = []
     for index in range(2):
         config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}

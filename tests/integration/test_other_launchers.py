@@ -14,6 +14,7 @@ import sys
 import time
 
 import pytest
+from ports import free_port
 
 import tfdear
 
@@ -81,10 +82,13 @@ def program(name):
 def torchrun():
     # Its own interpreter need not be the one that has TensorFlow. PyTorch 1.13 under Python 3.11
     # does not know the default of the last two.
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    flags = ["--no_python", f"--master_port={port}", "--log_dir=logs", "--redirects=1", "--tee=1"]
+    flags = [
+        "--no_python",
+        f"--master_port={free_port()}",
+        "--log_dir=logs",
+        "--redirects=1",
+        "--tee=1",
+    ]
     return [program("torchrun"), f"--nproc_per_node={NUM_RANKS}", *flags]
 
 
@@ -170,18 +174,14 @@ def slurm(tmp_path):
     folder = tmp_path / "slurm"
     for name in ("state", "spool"):
         (folder / name).mkdir(parents=True)
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
-        ports = first.getsockname()[1], second.getsockname()[1]
     configuration = folder / "slurm.conf"
     configuration.write_text(
         SLURM_CONFIGURATION.format(
             host=socket.gethostname().partition(".")[0],
             user=getpass.getuser(),
             folder=folder,
-            controller_port=ports[0],
-            node_port=ports[1],
+            controller_port=free_port(),
+            node_port=free_port(),
         )
     )
     variables = {"SLURM_CONF": str(configuration)}

@@ -4,7 +4,8 @@
 import re
 
 import pytest
-from ranks import Ranks, free_port
+from ports import free_port
+from ranks import Ranks
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only]
 

@@ -5,6 +5,7 @@ import json
 import socket
 
 import pytest
+from ports import free_port
 from ranks import Ranks, run_ranks
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only]
@@ -109,10 +110,7 @@ print("RESULT", json.dumps(places))
 meeting.exchange("end", "", 30)
 """
     )
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    addresses = [f"localhost:{port}", "localhost:2", "localhost:3"]
+    addresses = [f"localhost:{free_port()}", "localhost:2", "localhost:3"]
 
     def variables(rank):
         task = {"type": "worker", "index": rank}

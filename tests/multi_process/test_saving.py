@@ -11,7 +11,8 @@ import textwrap
 import case_reports
 import numpy as np
 import pytest
-from ranks import Ranks, free_port
+from ports import free_port
+from ranks import Ranks
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 

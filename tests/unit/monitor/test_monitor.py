@@ -4,12 +4,12 @@
 import concurrent.futures
 import json
 import signal
-import socket
 import threading
 import time
 
 import pytest
 from absl import logging
+from ports import free_port
 
 from tfdear import errors
 from tfdear.monitor.monitor import Monitor
@@ -38,9 +38,7 @@ class Engine:
 
 
 def meet():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
 
     def connect(rank):
         cluster = Cluster(rank, 2, coordinator=address)

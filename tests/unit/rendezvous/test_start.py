@@ -9,6 +9,7 @@ import time
 
 import pytest
 from absl import logging
+from ports import free_port
 
 from tfdear import errors
 from tfdear.rendezvous import certificates, rendezvous, start
@@ -17,12 +18,6 @@ from tfdear.rendezvous.store import Store
 from tfdear.rendezvous.store_service import StoreService
 
 SECRET = "s" * 32
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def serve():

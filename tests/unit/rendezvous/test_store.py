@@ -16,6 +16,7 @@ import time
 import weakref
 
 import pytest
+from ports import free_port
 
 from tfdear import errors
 from tfdear.rendezvous import certificates, secret_check
@@ -23,12 +24,6 @@ from tfdear.rendezvous.store import Store
 from tfdear.rendezvous.store_service import StoreService
 
 SECRET, OTHER = b"s" * 32, b"o" * 32
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def description(pid=1):
