@@ -68,7 +68,7 @@ class Ranks:
         for process in self.processes:
             # The whole session: a rank may have started processes of its own.
             process.kill_session()
-            process.wait(10)
+            process.wait(60)
         self._directory.cleanup()
 
     def output(self, rank: int) -> str:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 
 ROOT = pathlib.Path(tfdear.__file__).resolve().parents[1]
 # Only ends tests that hang.
-DEADLINE = 60.0
+DEADLINE = 240.0
 MARK = "TFDEAR_TEST_MARK"
 
 # Begins every script: `rank`, and `touch` and `wait_for` to tell each other where they are.
@@ -38,7 +38,7 @@ def touch(name):
     pathlib.Path(name).touch()
 
 def wait_for(name):
-    end = time.monotonic() + 50
+    end = time.monotonic() + 200
     while not pathlib.Path(name).exists():
         assert time.monotonic() < end, f"no {name}"
         time.sleep(0.01)
@@ -468,7 +468,8 @@ def test_a_rank_that_runs_long_after_the_others_is_named_and_left_alone(runner):
     (runner.folder / "named").touch()
     assert launcher.wait(timeout=DEADLINE) == 0
     assert runner.read("out") == "finished\n"
-    assert runner.read("err").count("\n") == runner.read("err").count(words)
+    # Of ranks 1 and 2 one may end much later than the other, and is named until then.
+    assert runner.read("err").count("\n") == runner.read("err").count(" still run")
 
 
 def test_what_a_finished_rank_leaves_behind_is_ended(runner):

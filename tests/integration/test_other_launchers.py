@@ -191,9 +191,9 @@ def slurm(tmp_path):
             process = subprocess.Popen(
                 [path, "-D"], env=environment(**variables), stdout=log, stderr=log
             )
-            stack.callback(process.wait, 30)
+            stack.callback(process.wait, 120)
             stack.callback(process.terminate)
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while (
             "idle"
             not in subprocess.run(

@@ -39,17 +39,17 @@ def test_what_a_job_wrote_until_it_was_killed_is_taken_up(source, tmp_path, seed
     def arguments(seconds):
         return tuple(map(str, (source, disk, report, seconds)))
 
-    with Ranks(2, _JOB, arguments=arguments(4 * _SECONDS / _EXAMPLES)) as job:
+    with Ranks(2, _JOB, arguments=arguments(8 * _SECONDS / _EXAMPLES)) as job:
         for rank in range(2):
-            job.wait_for_output(rank, "begun", 60)
+            job.wait_for_output(rank, "begun", 120)
         time.sleep(choice.uniform(0, _SECONDS))
         for rank in choice.sample(range(2), choice.choice([1, 2])):
             job.processes[rank].kill_session()
-        assert any(job.wait(timeout=60))
+        assert any(job.wait(timeout=120))
     # Two ranks may have written a record, if one of them was lost first.
     indices = [disk_writer.load_index(path) for path in disk.glob("*/index-*.npy")]
     indexed = len({number for index in indices for number in index["number"].tolist()})
-    for code, output in run_ranks(2, _JOB, {}, timeout=60, arguments=arguments(0)):
+    for code, output in run_ranks(2, _JOB, {}, timeout=150, arguments=arguments(0)):
         assert code == 0, output[-3000:]
         assert "damaged" not in output
     ranks = [json.loads(pathlib.Path(f"{report}.{rank}").read_text()) for rank in range(2)]

@@ -40,7 +40,8 @@ def check_cycles(reports, settled):
     for of_rank in reports:
         after = of_rank[settled:]
         for what in ("descriptors", "threads"):
-            assert [cycle[what] for cycle in after] == [after[0][what]] * len(after), what
+            counts = [cycle[what] for cycle in after]
+            assert max(counts) == counts[0], (what, counts)
 
 
 def test_a_few_cycles(tmp_path):

@@ -155,7 +155,7 @@ _FROM_DISK = """
 def test_ranks_find_what_others_of_their_node_wrote(tmp_path):
     _write_records(tmp_path)
     arguments = (str(tmp_path), str(tmp_path / "disk"))
-    for code, output in run_ranks(2, _FROM_DISK, timeout=60, arguments=arguments):
+    for code, output in run_ranks(2, _FROM_DISK, timeout=150, arguments=arguments):
         assert code == 0, output[-3000:]
         read = json.loads(output.split("read:")[1].splitlines()[0])
         assert read[0] == _EXAMPLES
@@ -180,7 +180,7 @@ _DIFFERENT = """
 def test_ranks_with_different_files_are_told(tmp_path):
     _write_records(tmp_path)
     paths = tuple(str(tmp_path / f"{name}.tfrecord") for name in "ab")
-    for code, output in run_ranks(2, _DIFFERENT, timeout=60, arguments=paths):
+    for code, output in run_ranks(2, _DIFFERENT, timeout=150, arguments=paths):
         assert code != 0
         assert "All ranks must make the same DataCache" in output
         assert f"by rank, sources: {[['TFRecordFiles', path] for path in paths]}" in output

@@ -41,7 +41,7 @@ def reports():
             for world in WORLDS
         }
         ends: dict = {}
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 480
         while time.monotonic() < deadline and len(ends) < sum(world or 1 for world in WORLDS):
             for world, job in jobs.items():
                 for rank, process in enumerate(job.processes):

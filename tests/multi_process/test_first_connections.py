@@ -81,7 +81,7 @@ def test_who_has_left_before_the_first_connection_is_named():
 
 # Rank 1 does not connect before the job ends, or `LATE` seconds have gone.
 _CONNECTING_LATE = """
-import signal, time
+import pathlib, signal, sys, time
 import keras
 import numpy as np
 import tensorflow as tf
@@ -139,15 +139,19 @@ except KeyboardInterrupt:
         assert re.search(r"rank 0 \(.*KeyboardInterrupt", job.output(1)), job.output(1)[-3000:]
 
 
-def test_who_waits_for_a_connection_hears_why_the_job_ends():
+def test_who_waits_for_a_connection_hears_why_the_job_ends(tmp_path):
     script = """
 strategy = tfdear.DearStrategy()
 if strategy.rank == 2:
-    time.sleep(4)  # The others wait in it by then.
+    while not all(pathlib.Path(sys.argv[1], str(rank)).exists() for rank in range(2)):
+        time.sleep(0.01)
+    time.sleep(2)  # The others wait in it by then.
     raise RuntimeError("rank 2 gives up")
+pathlib.Path(sys.argv[1], str(strategy.rank)).touch()
 strategy.all_gather(tf.constant([strategy.rank]))
 """
-    with Ranks(3, connecting_late("EXCHANGES", 600, script), _VARIABLES) as job:
+    late = connecting_late("EXCHANGES", 600, script)
+    with Ranks(3, late, _VARIABLES, (str(tmp_path),)) as job:
         job.wait_for_output(0, "connects EXCHANGES", 100)
         assert job.wait(timeout=60) == [1] * 3
         for rank in range(2):

@@ -94,7 +94,7 @@ _CIRCLE = """
     import tfdear
     from tfdear.engine import library
 
-    strategy = tfdear.DearStrategy(timeout=4.0)
+    strategy = tfdear.DearStrategy(timeout=15.0)
     with strategy.scope():
         layers = [tfdear.layers.ShardedEmbedding(10, 4, name=name) for name in ("first", "second")]
         for layer in layers:

@@ -161,10 +161,10 @@ import watched_job
 meeting, engine, watch = watched_job.start()
 engine.collective("barrier")
 if meeting.rank != 0:
-    time.sleep(16)  # evaluates, saves, ...: longer than rank 0 waits for it
+    time.sleep(18)  # evaluates, saves, ...: longer than rank 0 waits for it
     print("finished", flush=True)
 """
-    results = run_ranks(3, script, {"TFDEAR_HEARTBEAT": "2"})
+    results = run_ranks(3, script, {"TFDEAR_HEARTBEAT": "5"})
     assert [code for code, _ in results] == [0, 0, 0], results
     assert all("finished" in results[rank][1] for rank in (1, 2))
 

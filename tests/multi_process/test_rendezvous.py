@@ -218,7 +218,7 @@ def test_ranks_with_different_secrets_say_so():
         return {"TFDEAR_SECRET": str(rank) * 32} if rank < 2 else {"TFDEAR_INSECURE": "1"}
 
     with Ranks(3, CONNECT, variables) as ranks:
-        assert ranks.wait([1, 2], timeout=20) == [1, 1]
+        assert ranks.wait([1, 2], timeout=120) == [1, 1]
         for rank, other, own in (
             (1, "another secret", "TFDEAR_SECRET, finger"),
             (2, "a secret", ""),

@@ -236,7 +236,7 @@ def show_other_certificates(job, port, scale):
         for one in data:
             assert strangers.told_over_tls(port.address, context, one) == b"", (port, name)
     # At once, not when their time is over.
-    assert time.monotonic() - begun < _SLACK_SECONDS
+    assert time.monotonic() - begun < 3 * _SLACK_SECONDS
 
 
 def pose_as_ranks(job, port, scale):

@@ -122,7 +122,7 @@ def _check_waited(events):
 def test_what_travels_last_waits_for_the_dense_sums_of_the_forward_pass(tmp_path):
     # Whether dense sums are on the way when vectors arrive is up to the machine: a busy one yields
     # a run without any now and then.
-    for run in range(4):
+    for run in range(10):
         reports = _train(tmp_path / f"delayed_{run}", 2, TFDEAR_MAX_DELAY_MS="20")
         checked = sum((_check_waited(events) for _, events in reports), collections.Counter())
         if checked["embedding_vectors"] and checked["embedding_delayed"]:

@@ -25,7 +25,7 @@ _WORDS = {
 
 @pytest.mark.multi_process
 @pytest.mark.newest_only
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("kind", "victim"),
     [
@@ -40,7 +40,7 @@ def test_survivors_end_with_the_victims_name(kind, victim):
         _WORLD_SIZE, _JOB, {"TFDEAR_HEARTBEAT": str(_HEARTBEAT)}, (kind, str(victim))
     )
     with job:
-        job.wait_for_output(victim, "fails now", 60)
+        job.wait_for_output(victim, "fails now", 120)
         failed = time.monotonic()
         survivors = [rank for rank in range(_WORLD_SIZE) if rank != victim]
         codes = job.wait(survivors, timeout=_HEARTBEAT + 5 + 15)

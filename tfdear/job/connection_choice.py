@@ -37,22 +37,24 @@ def choose(engine: Engine, groups: ProcessGroups) -> None:
     data = np.zeros(_LEAST_BYTES // 4, np.float32)
     while data.nbytes < _MOST_BYTES and not _rank_0_says(engine, _seconds(engine, data) > _SECONDS):
         data = np.zeros(2 * data.size, np.float32)
-    fastest = least = None
-    for number in _NUMBERS:
-        if number > 1:
-            groups.use_connections(engine, number)
-        seconds = _typical(engine, data)
-        if not _rank_0_says(engine, least is None or seconds < (1 - _LEAST_GAIN) * least):
+    fastest, least = _NUMBERS[0], _typical(engine, groups, data, _NUMBERS[0])
+    for number in _NUMBERS[1:]:
+        seconds = _typical(engine, groups, data, number)
+        if not _rank_0_says(engine, seconds < (1 - _LEAST_GAIN) * least):
+            break
+        # Something else may have held the fewer ones up.
+        least = min(least, _typical(engine, groups, data, fastest))
+        if not _rank_0_says(engine, seconds < (1 - _LEAST_GAIN) * least):
             break
         fastest, least = number, seconds
-    assert fastest is not None
     groups.use_connections(engine, fastest)
     if fastest > 1:
         logging.info("tfdear: %d connections to each peer are faster than one", fastest)
 
 
-def _typical(engine: Engine, data: np.ndarray) -> float:
-    """Seconds of a sum, back to back with others."""
+def _typical(engine: Engine, groups: ProcessGroups, data: np.ndarray, number: int) -> float:
+    """Seconds of a sum, back to back with others, over this many connections."""
+    groups.use_connections(engine, number)
     once = _seconds(engine, data)  # New connections are slow, too.
     repeats = what_rank_0_says(engine, Lane.GRADIENTS, max(int(_SECONDS / max(once, 1e-6)), 1))
     taken = [_seconds(engine, data, repeats) / repeats for _ in range(_TIMES)]

@@ -253,8 +253,12 @@ class StoreService:
     def _lose(self, rank: int) -> None:
         """Tells the others that a rank is gone; its last sign says which way."""
         silent = time.monotonic() - self._last_sign[rank]
+        # Pings end a connection after half a heartbeat at the earliest. A sign may be late: where
+        # a rank's interpreter was held before it was killed.
         was_silent = silent > max(
-            2 * store_protocol.pulse_seconds(self._heartbeat, self._world_size), 1.0
+            2 * store_protocol.pulse_seconds(self._heartbeat, self._world_size),
+            0.45 * self._heartbeat,
+            1.0,
         )
         self._put(f"lost/{rank}", json.dumps({"silent": silent if was_silent else 0.0}))
 

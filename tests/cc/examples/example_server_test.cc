@@ -28,7 +28,7 @@ namespace tfdear {
 namespace {
 
 constexpr int64_t kExamples = 1000;
-const std::chrono::milliseconds kTime{5000};
+const std::chrono::milliseconds kTime{20000};
 
 std::string ContentOf(int64_t example) {
   const size_t bytes = example == 777 ? size_t{3} << 20 : example * 37 % 5000;  // One is large.

@@ -236,13 +236,13 @@ TEST(TcpTransport, AWaitEndsAtItsDeadlineAndSaysWhatCameInstead) {
 
 TEST(TcpTransport, AMessageThatIsSlowButComesIsWaitedFor) {
   const auto [own, other] = ConnectedSockets();
-  const auto transport = TransportTo(own, milliseconds(300));
+  const auto transport = TransportTo(own, milliseconds(3000));
   const std::vector<char> data = Bytes(1000, 3);
   const TcpConnection::Header header = HeaderOf(5, data.size());
   std::thread sender([&, other = other] {
     send(other, &header, sizeof(header), 0);
     for (size_t i = 0; i < data.size(); i += 100) {
-      std::this_thread::sleep_for(milliseconds(100));
+      std::this_thread::sleep_for(milliseconds(400));
       send(other, &data[i], 100, 0);
     }
   });

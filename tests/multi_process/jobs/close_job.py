@@ -63,20 +63,27 @@ def raised(call, *arguments, **options):
     raise AssertionError(f"{call} did not fail")
 
 
+def _threads_and_descriptors():
+    return [len(os.listdir(f"/proc/self/{of}")) for of in ("task", "fd")]
+
+
 def held(before):
     """Descriptors, threads, and kibibytes of memory, of this process.
 
-    Threads of a model's last pipelines end a little later: it waits until there are as many as
-    `before`, for a while.
+    Threads of a model's last pipelines, and connections that gRPC closes, end a little later: it
+    waits until there are no more than `before`, for a while.
     """
     keras.backend.clear_session()
     gc.collect()
     end = time.monotonic() + 10
-    while (threads := len(os.listdir("/proc/self/task"))) != before and time.monotonic() < end:
+    while any(now > then for now, then in zip(_threads_and_descriptors(), before, strict=True)):
+        if time.monotonic() > end:
+            break
         time.sleep(0.02)
+    threads, descriptors = _threads_and_descriptors()
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
     return {
-        "descriptors": len(os.listdir("/proc/self/fd")),
+        "descriptors": descriptors,
         "threads": threads,
         "kibibytes": pages * os.sysconf("SC_PAGE_SIZE") // 1024,
     }
@@ -97,7 +104,7 @@ def cycles(variants):
                 del model
         del strategy
         assert job.current() is None
-        before = reports[-1]["threads"] if reports else None
+        before = [reports[-1][of] if reports else 0 for of in ("threads", "descriptors")]
         reports.append({"variant": name, "losses": losses, **held(before)})
     (DIRECTORY / f"cycles_{RANK}.json").write_text(json.dumps(reports))
 
@@ -206,7 +213,7 @@ def error():
 
 def missing():
     """Rank 0 closes, rank 1 goes on with something else."""
-    strategy = tfdear.DearStrategy(timeout=4)
+    strategy = tfdear.DearStrategy(timeout=15)
     if RANK == 0:
         (DIRECTORY / "missing_0.json").write_text(json.dumps({"seen": raised(strategy.close)}))
         return

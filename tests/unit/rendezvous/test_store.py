@@ -305,8 +305,8 @@ def test_strangers_fill_no_place_of_a_rank_for_long():
                 with contextlib.suppress(OSError):
                     connection = socket.create_connection((host, int(port)), timeout=1)
                     held.enter_context(connection)
-            store.insert("monitor/x", "1", timeout=1)
-            assert store.wait_for("monitor/x", timeout=1) == "1"
+            store.insert("monitor/x", "1", timeout=5)
+            assert store.wait_for("monitor/x", timeout=5) == "1"
             # A rank that comes meanwhile gets its place when theirs are taken from them.
             with client(address, 1) as late:
                 end = time.monotonic() + 25
@@ -364,7 +364,8 @@ def test_a_store_that_has_left_has_no_threads():
         with client(address, 1, heartbeat=60.0) as store:
             assert store.join(1, description(), timeout=5) is None
             assert threading.active_count() > before
-        until(lambda: threading.active_count() == before)
+        # One of the test before may have ended meanwhile.
+        until(lambda: threading.active_count() <= before)
 
 
 @pytest.mark.parametrize("how", ["leaves", "closes", "rank 0 ends", "turned away"])
