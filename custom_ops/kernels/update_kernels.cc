@@ -15,6 +15,7 @@
 #include "custom_ops/kernels/layer_operands.h"
 #include "custom_ops/kernels/program_of_op.h"
 #include "custom_ops/kernels/program_run.h"
+#include "custom_ops/kernels/released_interpreter.h"
 #include "custom_ops/kernels/table.h"
 #include "custom_ops/kernels/ticket.h"
 #include "custom_ops/kernels/update_of_rows.h"
@@ -88,7 +89,10 @@ class DeferUpdateOp : public tensorflow::OpKernel {
   // The runtime that updates run in belongs to the function that calls this op and goes with it,
   // for example when a model is deleted right after training. Every receiver is called, with an
   // error at the latest when the engine's deadline has passed, so this wait ends.
-  ~DeferUpdateOp() override { in_flight_->WaitForAll(); }
+  ~DeferUpdateOp() override {
+    const ReleasedInterpreter released;
+    in_flight_->WaitForAll();
+  }
 
   void Compute(OpKernelContext* context) override {
     auto reduction = GetTicket<Reduction>(context);

@@ -126,7 +126,8 @@ Puts an optimizer update off until the sum of its gradient is there, and returns
 captured: What `f` takes after the gradient: values at the time of this call, and the resource
   handles of the variables that it reads and writes.
 f: The update: called with the sum (values and indices if sparse) and the captured tensors.
-writes: The variables that `f` writes. Reads of them wait (DearAwait) until it has run.
+writes: The variables that `f` writes, and those that it reads in place. Who uses them later waits
+  (DearAwait) until it has run.
 norms: Which norms `f` wants of its layer, taken in parallel over the ranks: of the weights and of
   the gradient (lars) or of Adam's step (lamb).
 norms_argument: The captured tensor in whose place `f` gets the two norms.

@@ -245,6 +245,8 @@ The value of a whole table, whose gradient is that of the table.
 
 REGISTER_OP("DearSettleTable")
     .Input("table: resource")
+    .Input("slots: num_slots * resource")
+    .Attr("num_slots: int >= 0")
     .Attr("number: int")
     .Attr("forgets_noted: bool = false")
     .SetIsStateful()
@@ -252,6 +254,7 @@ REGISTER_OP("DearSettleTable")
     .Doc(R"doc(
 Makes up for every update that some row of a table missed.
 
+slots: Those that are used next: their rows are made up for, too, so they keep its place.
 forgets_noted: No update is for rows that what was `noted` has touched (DearChangeTable): their sums of
   gradients are about to be replaced.
 )doc");

@@ -85,6 +85,8 @@ class DeferredUpdate:
 
     function: tf.types.experimental.ConcreteFunction
     written: list[DearVariable]
+    # What it uses in place when it runs: all that it writes, and slots that it only reads.
+    used: list[DearVariable]
     norms: Request | None
     # Which captured tensors are resources of others, which may change before a later run: variables
     # that no strategy of several ranks has made, tables, counters.
@@ -173,14 +175,16 @@ def _retrace(
         except _ForeignWrite as met:
             owned.append(met.variable)
 
-    foreign = []
+    foreign, used = [], dict(trace.written)
     for index, captured in enumerate(function.captured_inputs):
         if captured.dtype == tf.resource:
-            used = _variable_of(captured)
-            if used is None or not trace.owns(used):
+            captured_variable = _variable_of(captured)
+            if captured_variable is None or not trace.owns(captured_variable):
                 foreign.append(index)
+            else:
+                used[id(captured_variable)] = captured_variable
     written = list(trace.written.values())
-    return DeferredUpdate(function, written, trace.request, foreign)
+    return DeferredUpdate(function, written, list(used.values()), trace.request, foreign)
 
 
 @contextlib.contextmanager

@@ -23,12 +23,14 @@ import tensorflow as tf
 from tfdear.data import call_time, step_data
 from tfdear.engine import engine as engine_module
 from tfdear.engine import library
-from tfdear.gradients import next_ids, order
+from tfdear.gradients import graph_notes, next_ids, order
 from tfdear.gradients.placement import Placement
 
 # What brings data into a graph: it depends on nothing in it.
 _SOURCES = frozenset(("Placeholder", "IteratorGetNext", "_Arg"))
 _MOST_ANCESTORS = 500
+# Notes of a graph: the group that still takes tables, and the lookups by the tensors of their ids.
+_GROUPS, _OPEN, _LOOKUPS = "lookup_groups", "open", "lookups"
 
 
 class LookupGroup:
@@ -125,14 +127,10 @@ class LookupGroups:
 
     def __init__(self, engine: engine_module.Engine):
         self._engine = engine
-        # The group of each graph that still takes tables.
-        self._open: weakref.WeakKeyDictionary[tf.Graph, LookupGroup] = weakref.WeakKeyDictionary()
+        # Graphs that have a group which still takes tables.
+        self._open: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
         # Graphs that may have written a table before what they look up from now on.
         self._writing: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
-        # The lookup of each tensor of ids, in each graph, by id: tensors compare by elements.
-        self._lookups: weakref.WeakKeyDictionary[tf.Graph, dict[int, tuple[tf.Tensor, Lookup]]] = (
-            weakref.WeakKeyDictionary()
-        )
 
     def group_for(
         self, ids: tf.Tensor, order_resource: tf.Tensor, beside: Sequence[tf.Tensor] = ()
@@ -141,25 +139,26 @@ class LookupGroups:
         graph = step_data.current_graph()
         if graph is None:
             return LookupGroup(self._engine, order_resource)
-        group = self._open.get(graph)
-        if group is None or not _come_from_data([ids, *beside]):
-            group = self._open[graph] = LookupGroup(
+        groups = graph_notes.of(graph, _GROUPS)
+        if graph not in self._open or not _come_from_data([ids, *beside]):
+            self._open.add(graph)
+            groups[_OPEN] = LookupGroup(
                 self._engine, order_resource, follows_write=graph in self._writing
             )
-        return group
+        return groups[_OPEN]
 
     def remember(self, ids: tf.Tensor, lookup: Lookup) -> None:
         """Notes that the ids of a batch were looked up."""
         if (graph := step_data.current_graph()) is not None:
-            self._lookups.setdefault(graph, {})[id(ids)] = (ids, lookup)
+            graph_notes.of(graph, _LOOKUPS)[ids.name] = lookup
 
     def lookup_of(self, indices: tf.Tensor) -> Lookup | None:
         """The lookup of ids that are the indices of a gradient; None: there is not just one."""
         graph = step_data.current_graph()
-        known = None if graph is None else self._lookups.get(graph)
-        while known:
-            if id(indices) in known:
-                return known[id(indices)][1]
+        known = {} if graph is None else graph_notes.of(graph, _LOOKUPS)
+        while known and indices.graph is graph:
+            if indices.name in known:
+                return known[indices.name]
             if indices.op.type not in ("Cast", "Identity"):
                 break
             indices = indices.op.inputs[0]

@@ -20,8 +20,8 @@ from tfdear._private import tensorflow as _tf_private
 from tfdear.data import call_time
 from tfdear.data import look_ahead as look_ahead_module
 from tfdear.data.look_ahead import Kind, LookAhead, Read
+from tfdear.gradients import graph_notes
 
-_FOUND = "_tfdear_next_batch"
 _MOST_ANCESTORS = 500
 # They have state, vocabularies, which steps do not change.
 _READING = frozenset(("LookupTableFindV2", "LookupTableSizeV2"))
@@ -97,10 +97,7 @@ def _follow(tensor: tf.Tensor, look_ahead: LookAhead) -> _Found | None:
 
 def _known(graph: tf.Graph) -> dict[str, _Found]:
     """What was found in a graph already, by names of tensors."""
-    if not hasattr(graph, _FOUND):
-        # An attribute lives as long as the graph, which tensors keep alive.
-        setattr(graph, _FOUND, {})
-    return getattr(graph, _FOUND)
+    return graph_notes.of(graph, "next_batch")
 
 
 def _can_be_added(op: tf.Operation) -> bool:

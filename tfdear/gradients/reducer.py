@@ -26,6 +26,7 @@ from tfdear.engine import library, plan
 from tfdear.gradients import (
     deferred_update,
     elementwise_update,
+    graph_notes,
     lookup_group,
     order,
     row_travel,
@@ -44,6 +45,8 @@ _DATA_TYPES = {tf.as_dtype(name): number for number, name in enumerate(names.DAT
 # number, one layout serves all shapes, with sizes that are known at run time only.
 _MAX_EAGER_LAYOUTS = 256
 _NO_VARIABLE = -1
+# The lookups whose ids the rows of tensors have, among the notes of a graph: by ticket and place.
+_LOOKUPS = "lookups_of_rows"
 # The momentum of the optimizer whose gradients are being summed; None: there is none.
 _momentum: contextvars.ContextVar[float | None] = contextvars.ContextVar("momentum", default=None)
 
@@ -98,8 +101,6 @@ class Reducer:
         # The tensors of each layout of a graph, and their names.
         self._tensors: dict[int, list[plan.TensorSpec]] = {}
         self._names: dict[int, list[str]] = {}
-        # The lookup whose ids the rows of a tensor of a layout have.
-        self._lookup_of_tensor: dict[tuple[int, int], lookup_group.Lookup] = {}
         # The numbers of the variables whose gradients the tensors of each layout are.
         self._variables: dict[int, list[int]] = {}
         # Layouts of eager calls, by lane: the ranks of a lane's group have made the same calls, so
@@ -191,9 +192,8 @@ class Reducer:
             else:
                 rows, indices = sparse_rows.of_lookup(value.values, lookup)
                 known, table = [lookup.ticket], lookup.index
-                layout = ticket.op.get_attr("layout") if tf.is_symbolic_tensor(ticket) else None
-                if layout is not None:
-                    self._lookup_of_tensor[layout, index] = lookup
+                if tf.is_symbolic_tensor(ticket):
+                    graph_notes.of(ticket.graph, _LOOKUPS)[ticket.name, index] = lookup
             op = ops.dear_contribute_rows(
                 ticket, rows, indices, weight, known, index=index, table_of_lookup=table
             )
@@ -232,8 +232,8 @@ class Reducer:
         norms = traced.norms
         if norms is not None:
             self._engine.request_norms(layout, index)
-        for written in traced.written:
-            written.await_updates()
+        for used in traced.used:
+            used.await_updates()
         with tf.device(self.device):
             program = None
             if not sparse and norms is None:
@@ -254,7 +254,7 @@ class Reducer:
                 T=(gradient.values if sparse else gradient).dtype,
                 index=index,
                 sparse=sparse,
-                writes=[written.number for written in traced.written],
+                writes=[used.number for used in traced.used],
             )
         return True
 
@@ -277,9 +277,9 @@ class Reducer:
         self.travel.tell(layout, index, table)
         if table.placement.partition.ranks > 1:
             self._engine.set_partition(layout, index, table.placement.column_begins)
-        lookup = self._lookup_of_tensor.get((layout, index))
-        if table.placement.partition.ranks == 1:
-            lookup = None
+        lookup = None
+        if table.placement.partition.ranks > 1:
+            lookup = graph_notes.of(source.graph, _LOOKUPS).get((ticket.name, index))
         # Its rows are in order by themselves: several updates of them may be in flight.
         for written in traced.written:
             if not isinstance(written, ShardedVariable):

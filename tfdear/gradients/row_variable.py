@@ -47,9 +47,12 @@ class RowVariable(variable_module.DearVariable):
     def settle(self) -> None:
         """Makes up for all that rows missed, at this point of the program."""
         table = self.table
-        table.await_updates()
+        slots = [] if table is self else [self]
+        table.await_updates(*slots)
         with tf.device(self.device):
-            library.load().dear_settle_table(table.raw_handle, number=table.number)
+            library.load().dear_settle_table(
+                table.raw_handle, [slot.raw_handle for slot in slots], number=table.number
+            )
 
     def _settle_for_use(self) -> None:
         if (

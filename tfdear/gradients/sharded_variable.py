@@ -12,6 +12,7 @@ other one: zeros of the shape that the variable's resource has. So tapes know a 
 of another shape, which has all columns and no rows. A gradient without rows is that of no word.
 """
 
+import contextlib
 import dataclasses
 import weakref
 from collections.abc import Callable
@@ -208,23 +209,47 @@ class ShardedVariable(variable_module.DearVariable):
 
     def assign_shard(self, value: tf.Tensor) -> None:
         """Replaces what this rank holds."""
-        if self.placement.partition.ranks > 1:
-            # Another rank may still be reading the old value.
-            self.strategy.extended.collectives.barrier()
-            self.strategy.extended.lookup_groups.close()
-        # What rows missed concerns the old values of this variable, and the others stay.
-        self.table.await_updates()
+        # Another rank may still be reading the old value.
+        with self._after_barrier():
+            if self.placement.partition.ranks > 1:
+                self.strategy.extended.lookup_groups.close()
+            # What rows missed concerns the old values of this variable, and the others stay.
+            self._settle(forgets_noted=self.note_rows is not None)
+            with variable_module.raw_handles():
+                written = super().assign(value, read_value=False)
+        # Who reads the whole now gets what all have written.
+        with self._after_barrier(written):
+            self.was_assigned = True
+            if self.note_rows is not None:
+                self.note_rows(value)
+
+    def prepare_for_slot(self) -> None:
+        """Lets go of the slots of former optimizers, before a table gets another one."""
+        # Another rank may still be reading what rows were some changes ago.
+        with self._after_barrier():
+            self._settle()
+
+    def _settle(self, forgets_noted: bool = False) -> None:
+        """Makes up for all that rows missed, at this point of the program."""
+        slots = [] if self.table is self else [self]
+        self.table.await_updates(*slots)
         with tf.device(self.device):
             library.load().dear_settle_table(
                 self.table.raw_handle,
+                [slot.raw_handle for slot in slots],
                 number=self.table.number,
-                forgets_noted=self.note_rows is not None,
+                forgets_noted=forgets_noted,
             )
-        with variable_module.raw_handles():
-            super().assign(value, read_value=False)
-        self.was_assigned = True
-        if self.note_rows is not None:
-            self.note_rows(value)
+
+    def _after_barrier(
+        self, written: tf.Operation | None = None
+    ) -> contextlib.AbstractContextManager[None]:
+        """Within it, all ranks have come as far; in a graph, after a write."""
+        if self.placement.partition.ranks == 1:
+            return contextlib.nullcontext()
+        with tf.control_dependencies([] if written is None else [written]):
+            barrier = self.strategy.extended.collectives.barrier()
+        return tf.control_dependencies([] if barrier is None else [barrier])
 
     def assign_add(
         self,

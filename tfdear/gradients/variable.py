@@ -176,12 +176,16 @@ class DearVariable(_Base):
             self.await_updates()
         return self._bare_handle
 
-    def await_updates(self) -> None:
-        """Adds the op that later uses of the variable in program order wait for."""
+    def await_updates(self, *others: DearVariable) -> None:
+        """Adds the op that later uses of it, and of others, in program order wait for."""
         # A SavedModel is loaded where nothing is in flight.
         if not _tf_private.save_context.in_save_context():
+            awaited = [self, *others]
             with step_data.required():
-                library.load().dear_await(handles=[self._bare_handle], variables=[self.number])
+                library.load().dear_await(
+                    handles=[variable.raw_handle for variable in awaited],
+                    variables=[variable.number for variable in awaited],
+                )
             forward_marks.mark(self.number)
 
     # Properties that do not depend on the value: no reason to wait.

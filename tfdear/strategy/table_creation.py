@@ -59,12 +59,15 @@ def create(
             value = whole_table.part_of(placement, value)
         elif value.shape != placement.shard_shape:
             return None
+        of_table = owner if isinstance(owner, ShardedVariable) else None
+        if of_table is not None:
+            of_table.prepare_for_slot()
         table = ShardedVariable(
             value,
             placement=placement,
             creation_path=variable_names.path(given.get("name"), given.get("initial_value")),
             number=engine.create_variable(),
-            owner=owner if isinstance(owner, ShardedVariable) else None,
+            owner=of_table,
             reconciliation=variable_module.Reconciliation.NONE,
             distribute_strategy=strategy,
             **{name: given[name] for name in _KEPT if given.get(name) is not None},

@@ -4,9 +4,10 @@
 [Note: Reading whole tables]
 `save` on the chief alone must not wait for the other ranks to call something. So every rank has a
 server that hands out the rows it holds. A reader says how many changes of the table it has seen; a
-rank waits until it has made as many. It cannot have made more: the next change needs a gradient of
-the reader's, and writes of a script wait for all ranks (`ShardedVariable.assign`). A rank whose
-script has ended serves until the scripts of all have; rank 0 waits for them, up to `timeout`.
+rank waits until it has made as many. It cannot have made more: the next change of a step needs a
+gradient of the reader's, and others, such as what a script writes, wait for all ranks first
+(`ShardedVariable.assign`, `table_steps`). A rank whose script has ended serves until the scripts of
+all have; rank 0 waits for them, up to `timeout`.
 """
 
 import concurrent.futures

@@ -65,6 +65,10 @@ def _update_part(
     with tf.device(device):
         # What is traced reads variables where the update is called.
         if tf.executing_eagerly():
+            if gradient is None and table.placement.partition.ranks > 1:
+                # Another rank may still be reading what is before it. One with a gradient has to
+                # wait for that of every rank.
+                extended.collectives.barrier()
             tf.function(lambda: run(can_defer=False), autograph=False)()
         else:
             run(can_defer=extended.is_distributed_dear)
