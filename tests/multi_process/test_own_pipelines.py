@@ -359,7 +359,7 @@ def test_a_pipeline_that_differs_is_caught_in_its_first_batch_of_an_epoch(
 
 LOST = """
     import os, signal, numpy as np, tensorflow as tf, tfdear
-    strategy = tfdear.DearStrategy(timeout=20, heartbeat=2)
+    strategy = tfdear.DearStrategy(timeout=60, heartbeat=5)
 
     def batches():
         for number in range(100):
@@ -385,7 +385,7 @@ LOST = """
 )
 def test_a_lost_rank_is_named_by_those_that_wait_for_its_batches(end, words):
     with Ranks(2, LOST, {"CASE_END": end}) as ranks:
-        codes = ranks.wait(timeout=60)
+        codes = ranks.wait(timeout=120)
         assert codes[0] == 1
         assert "rank 1" in ranks.output(0) and words in ranks.output(0)
         # An error is raised when its batch is asked for, though it was read ahead.

@@ -72,7 +72,7 @@ def test_hints_schedules_and_delays_change_no_bit(tmp_path, world_size):
         tmp_path / "none", world_size, TFDEAR_EMBEDDING_SCHEDULE="none"
     )
     _check_same(others, expected)
-    right = _train(tmp_path / "right", world_size, CASE_BACKWARD="0.1")
+    right = _train(tmp_path / "right", world_size, CASE_BACKWARD="0.2")
     _check_same(right, expected)
     for _, events in right:
         _check_order(events)

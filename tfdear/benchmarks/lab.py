@@ -161,7 +161,10 @@ def up(nodes: int, rate: str | None = "1gbit", name: str = "lab", paths: int = 1
         hosts = "".join(f"{node.address} {node.hostname}\n" for node in made)
         for node in made:
             folder = _HOSTS_FILES / node.namespace
-            folder.mkdir(parents=True, exist_ok=True)
+            # Who removes the last other network removes the folder of all, perhaps just now.
+            while not folder.exists():
+                with contextlib.suppress(FileNotFoundError):
+                    folder.mkdir(parents=True, exist_ok=True)
             (folder / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
     except BaseException:
         _remove(name)

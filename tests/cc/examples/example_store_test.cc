@@ -15,11 +15,13 @@ namespace tfdear {
 namespace {
 
 constexpr size_t kRecordBytes = 5000;
+constexpr std::chrono::seconds kLong{20};
+constexpr std::chrono::seconds kShort{2};  // Where the wait ends with it.
 const auto kNever = [] { return false; };
 
 std::shared_ptr<ExampleStore> MakeStore(
     int64_t examples, size_t memory, int64_t begin = 0, int64_t end = -1,
-    std::chrono::milliseconds timeout = std::chrono::seconds(2)) {
+    std::chrono::milliseconds timeout = kLong) {
   ExampleStore::Options options;
   options.examples = examples;
   options.own_begin = begin;
@@ -135,7 +137,7 @@ TEST(ExampleStore, AFailureGoesToWhoeverWaitsAndIsTriedAgain) {
 }
 
 TEST(ExampleStore, APreparationThatHangsIsAnError) {
-  const auto store = MakeStore(4, size_t{1} << 20);
+  const auto store = MakeStore(4, size_t{1} << 20, 0, -1, kShort);
   store->Want(1);
   EXPECT_EQ(store->Next(1), (std::vector<int64_t>{1}));
   ExampleStore::Record record;
@@ -208,7 +210,7 @@ TEST(ExampleStore, IsFilledWhenAllIsThereOrFailedOrDoesNotFit) {
 }
 
 TEST(ExampleStore, AFillingThatStandsStillIsAnError) {
-  const auto store = MakeStore(10, size_t{1} << 20);
+  const auto store = MakeStore(10, size_t{1} << 20, 0, -1, kShort);
   store->ReadFrom({false, 0, nullptr}, 0, 0);
   store->Next(2, 2);  // They never come.
   bool filled = true;
@@ -223,7 +225,7 @@ TEST(ExampleStore, AFillingThatStandsStillIsAnError) {
 // Two stores of one process stand for two ranks: each maps the other's segment, as processes do.
 class TwoRanks {
  public:
-  explicit TwoRanks(size_t memory, std::chrono::seconds timeout = std::chrono::seconds(2)) {
+  explicit TwoRanks(size_t memory, std::chrono::seconds timeout = kLong) {
     stores = {MakeStore(100, memory, 0, 50, timeout), MakeStore(100, memory, 50, 100, timeout)};
     TFDEAR_EXPECT_OK(stores[0]->Map(1, stores[1]->address()));
     TFDEAR_EXPECT_OK(stores[1]->Map(0, stores[0]->address()));
@@ -296,7 +298,7 @@ TEST(ExampleStore, WhatAnotherRankBringsAtLastIsTaken) {
 }
 
 TEST(ExampleStore, ASilentRankIsNamed) {
-  TwoRanks ranks(size_t{1} << 20);
+  TwoRanks ranks(size_t{1} << 20, kShort);
   ranks.stores[1]->ReadFrom({false, 0, nullptr}, 0, 0);
   ranks.stores[0]->Want(60);
   ExampleStore::Record record;

@@ -23,6 +23,8 @@ from tfdear.rendezvous import certificates, secret_check
 from tfdear.rendezvous.store import Store
 from tfdear.rendezvous.store_service import StoreService
 
+# Long enough for a thread that waits for a core.
+_HEARTBEAT = 4.0
 SECRET, OTHER = b"s" * 32, b"o" * 32
 
 
@@ -31,7 +33,7 @@ def description(pid=1):
 
 
 @contextlib.contextmanager
-def service(job_secret=SECRET, world_size=3, heartbeat=2.0):
+def service(job_secret=SECRET, world_size=3, heartbeat=_HEARTBEAT):
     address = f"127.0.0.1:{free_port()}"
     certificate = certificates.of_rank(job_secret, 0) if job_secret else None
     served = StoreService(address, "127.0.0.1", world_size, heartbeat, certificate)
@@ -43,7 +45,7 @@ def service(job_secret=SECRET, world_size=3, heartbeat=2.0):
 
 
 @contextlib.contextmanager
-def client(address, rank, job_secret=SECRET, heartbeat=2.0):
+def client(address, rank, job_secret=SECRET, heartbeat=_HEARTBEAT):
     certificate = certificates.of_rank(job_secret, rank) if job_secret else None
     store = Store(address, heartbeat, 3, certificate)
     try:
@@ -52,7 +54,7 @@ def client(address, rank, job_secret=SECRET, heartbeat=2.0):
         store.leave()
 
 
-def until(condition, seconds=10.0):
+def until(condition, seconds=20.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -144,7 +146,7 @@ RANK_1 = """
 import json, sys, time
 from tfdear.rendezvous import certificates
 from tfdear.rendezvous.store import Store
-store = Store(sys.argv[1], 2.0, 3, certificates.of_rank(b"s" * 32, 1))
+store = Store(sys.argv[1], 4.0, 3, certificates.of_rank(b"s" * 32, 1))
 print(store.join(1, json.dumps({"host": "h", "pid": 5}), timeout=20), flush=True)
 {then}
 time.sleep(60)
@@ -154,7 +156,7 @@ time.sleep(60)
 @pytest.mark.parametrize("how", ["killed", "stopped", "held"])
 def test_a_rank_that_is_gone_is_known_to_all(how):
     # A script that holds the interpreter, as some C extensions do, is not gone.
-    hold = "import ctypes; ctypes.PyDLL(None).usleep(6_000_000); store.leave(); print('left')"
+    hold = "import ctypes; ctypes.PyDLL(None).usleep(8_000_000); store.leave(); print('left')"
     script = RANK_1.replace("{then}", hold if how == "held" else "")
     with service() as (_, address), client(address, 0) as zero:
         assert zero.join(0, description(), timeout=5) is None
@@ -168,7 +170,7 @@ def test_a_rank_that_is_gone_is_known_to_all(how):
                 assert zero.told("lost") == {}
                 return
             os.kill(child.pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
-            lost = json.loads(zero.wait_for("lost/1", timeout=6.0))
+            lost = json.loads(zero.wait_for("lost/1", timeout=20.0))
             assert (lost["silent"] > 1.0) == (how == "stopped")
         finally:
             child.kill()
@@ -180,7 +182,7 @@ import sys, time
 from tfdear.rendezvous import certificates
 from tfdear.rendezvous.store_service import StoreService
 certificate = certificates.of_rank(b"s" * 32, 0)
-StoreService(sys.argv[1], "127.0.0.1", 2, 2.0, certificate).start()
+StoreService(sys.argv[1], "127.0.0.1", 2, 4.0, certificate).start()
 print("listens", flush=True)
 time.sleep(60)
 """
