@@ -19,9 +19,9 @@ constexpr std::chrono::seconds kLong{20};
 constexpr std::chrono::seconds kShort{2};  // Where the wait ends with it.
 const auto kNever = [] { return false; };
 
-std::shared_ptr<ExampleStore> MakeStore(
-    int64_t examples, size_t memory, int64_t begin = 0, int64_t end = -1,
-    std::chrono::milliseconds timeout = kLong) {
+std::shared_ptr<ExampleStore> MakeStore(int64_t examples, size_t memory, int64_t begin = 0,
+                                        int64_t end = -1,
+                                        std::chrono::milliseconds timeout = kLong) {
   ExampleStore::Options options;
   options.examples = examples;
   options.own_begin = begin;
