@@ -119,11 +119,19 @@ GRADIENTS_PREFIX = REGISTRY.name(
 
 # The seed of the whole program, to give all ranks the same one.
 REGISTRY.name(_CONTEXT, "global_seed", "()")
+# To give each rank another one in a step.
+REGISTRY.name(_CONTEXT, "Context.__init__", sets="_seed")
 
 # The order in which operations were added to a graph, and edges between them.
 REGISTRY.name(_OPS, "Operation._id")
 REGISTRY.name(_OPS, "Operation._add_control_input")
 REGISTRY.name(_OPS, "get_default_graph", "()")
+
+# What a function does that an operation of a graph calls.
+REGISTRY.name(_OPS, "Graph._get_function", "(self, name)")
+REGISTRY.name(
+    "tensorflow.python.eager.polymorphic_function.atomic_function", "AtomicFunction.graph"
+)
 
 # Functions of gradients, which stay registered for ever.
 REGISTRY.name(_OPS, "gradient_registry")

@@ -10,21 +10,29 @@ values. Its gradients and its changes of metrics are left
 out of the sums, and it is cut off what the step returns.
 """
 
+from collections.abc import Set
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from tfdear.data import examples as examples_module
+from tfdear.data import own_rows
 
 _Structure = TypeVar("_Structure")
 
 _COUNTS = "_tfdear_counts"
+_OF_ALL_RANKS = "_tfdear_of_all_ranks"
 
 
 def fill(
-    arguments: _Structure, examples: tf.Tensor, elements: examples_module.Elements
+    arguments: _Structure, examples: tf.Tensor | None, elements: examples_module.Elements
 ) -> _Structure:
-    """Gives a step's arguments one row if this rank has no `examples` (scalar int64)."""
+    """Gives a step's arguments one row if this rank has no `examples` (scalar int64).
+
+    As they are, if their number is not known.
+    """
+    if examples is None:
+        return arguments
     flat = tf.nest.flatten(arguments)
     # Nothing infers a placeholder's value: where a graph is traced for arguments of known shapes,
     # the made-up row must not become part of those that `cut` leaves alone.
@@ -53,13 +61,29 @@ def fill(
     return tf.nest.pack_sequence_as(arguments, flat)
 
 
-def cut(outputs: _Structure, examples: tf.Tensor) -> _Structure:
-    """Cuts the made-up row off the batches that a step returned."""
+def note_of_all_ranks(value: tf.Tensor) -> tf.Tensor:
+    """Notes that the rows of a value are those of all ranks; returns it."""
+    setattr(value, _OF_ALL_RANKS, True)
+    return value
+
+
+def cut(
+    outputs: _Structure, examples: tf.Tensor | None, own_reads: Set[tf.Operation] = frozenset()
+) -> _Structure:
+    """Cuts the made-up row off the batches that a step returned.
+
+    `own_reads`: operations that yield values of this rank's own, besides what the step was given.
+    """
+    if examples is None:
+        return outputs
 
     def is_batch(value: tf.Tensor | tf.SparseTensor) -> bool:
-        if not value.shape.rank:
+        if not value.shape.rank or hasattr(value, _OF_ALL_RANKS):
             return False
-        return value.shape[0] == (1 if tf.executing_eagerly() else None)
+        if tf.executing_eagerly():
+            return value.shape[0] == 1
+        one = value.values if isinstance(value, tf.SparseTensor) else value
+        return value.shape[0] is None and own_rows.are_in(one, own_reads)
 
     def cut_row(value: Any) -> Any:
         if isinstance(value, tf.RaggedTensor):

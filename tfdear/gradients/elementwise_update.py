@@ -230,13 +230,19 @@ class _Translation:
         combine = elementwise_program.ASSIGN[operation.type]
         if combine is not None:
             self._instructions.append([combine, target, target, register])
-        elif self._is_last_result(register) and len(value.consumers()) == 1:
-            # Only computed for the variable: it can be written there directly.
+        elif self._is_only_for(register, value):
+            # It can be written there directly.
             self._instructions[-1][1] = target
             self._results -= 1
         else:
             self._instructions.append([Number.COPY, target, register, _GRADIENT])
         self._versions[variable] += 1
+
+    def _is_only_for(self, register: int, value: tf.Tensor) -> bool:
+        """Whether the last result was computed for this one use of a value."""
+        # Others may be the same array: what an identity was made of.
+        tensors = sum(array.register == register for array in self._arrays.values())
+        return self._is_last_result(register) and len(value.consumers()) == 1 and tensors == 1
 
     def _is_last_result(self, register: int) -> bool:
         newest = self._first_result + self._results - 1

@@ -27,7 +27,7 @@ from typing import Any, Protocol, TypeVar
 import tensorflow as tf
 
 from tfdear.data import examples as examples_module
-from tfdear.data import iterators
+from tfdear.data import iterators, own_rows
 from tfdear.losses import row_sums
 
 _Structure = TypeVar("_Structure")
@@ -315,10 +315,6 @@ def _map_floating(function: Callable[[tf.Tensor], tf.Tensor], structure: _Struct
     return tf.nest.map_structure(apply, structure)
 
 
-# Ops whose results are the same on all ranks, whatever their inputs.
-_SAME_ON_ALL_RANKS = ("DearReduced", "ReadVariableOp", "Const")
-
-
 def _is_local_scalar(value: object, own_reads: set[tf.Operation]) -> bool:
     """Whether a value is a scalar number that may differ between ranks."""
     if not isinstance(value, tf.Tensor) or value.shape.rank != 0:
@@ -328,18 +324,7 @@ def _is_local_scalar(value: object, own_reads: set[tf.Operation]) -> bool:
         return value.dtype.is_floating
     if not value.dtype.is_floating and value.dtype not in (tf.int32, tf.int64):
         return False
-    waiting, seen = [value.op], set()
-    while waiting:
-        op = waiting.pop()
-        if op in own_reads:
-            return True
-        if op in seen or op.type in _SAME_ON_ALL_RANKS:
-            continue
-        if not op.inputs:
-            return True
-        seen.add(op)
-        waiting.extend(tensor.op for tensor in op.inputs)
-    return False
+    return own_rows.are_in(value, own_reads)
 
 
 def average_outside_of_run(

@@ -99,6 +99,7 @@ class RowSums:
             if op.type in ("Sum", "L2Loss"):
                 if tensor.shape.rank == 0 and self._has_rows_of_the_batch(op.inputs[0]):
                     return True
+                waiting.extend(_summed_scalars(op))
             elif op.type in _TERMS:
                 waiting.extend(op.inputs)
             elif op.type in _PRODUCTS:
@@ -145,6 +146,14 @@ class RowSums:
             return True
         divisor = abs(float(value) if is_divisor else 1.0 / float(value))
         return any(_is_multiple(divisor, rows) for rows in known)
+
+
+def _summed_scalars(op: tf.Operation) -> list[tf.Tensor]:
+    """The scalars that an op adds up, as Keras does with losses; none, if they are no scalars."""
+    (summed, *_) = op.inputs
+    terms = list(summed.op.inputs) if summed.op.type == "Pack" else [summed]
+    is_sum = op.type == "Sum" and all(term.shape.rank == 0 for term in terms)
+    return terms if is_sum else []
 
 
 def _is_multiple(value: float, rows: int) -> bool:

@@ -68,7 +68,9 @@ class DataSets:
                 number=next(self._numbers),
             )
             comparison = getattr(dataset, first_batch.COMPARISON, None)
-            self._elements.add(dataset.element_spec, comparison)
+            self._elements.add(
+                dataset.element_spec, None if comparison is None else comparison.seen
+            )
         every = 1 if options.checks_data() else None
         return iterators.hand_out(dataset, self._look_ahead.iterate, every, epochs)
 

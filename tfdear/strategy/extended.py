@@ -25,6 +25,7 @@ from tfdear.strategy import (
     ignored_options,
     replica_context,
     step_collectives,
+    step_seeds,
     table_creation,
     table_steps,
     variable_creation,
@@ -214,15 +215,14 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
             reducer.check_not_xla()
             count = self.number_of_examples((args, kwargs))
             examples = examples_module.Examples(count, self.reducer)
-            if count is not None:
-                args, kwargs = empty_batch.fill((args, kwargs), count, self.elements)
+            args, kwargs = empty_batch.fill((args, kwargs), count, self.elements)
             context = replica_context.DearReplicaContext(
                 strategy, self._job.rank, examples, (args, kwargs)
             )
-            with context:
+            with context, step_seeds.of_rank(self._job):
                 outputs = context.losses.make_global(fn(*args, **kwargs))
                 context.finish()
-            return outputs if count is None else empty_batch.cut(outputs, count)
+            return empty_batch.cut(outputs, count, context.own_reads)
 
     def number_of_examples(self, arguments: object) -> tf.Tensor | None:
         """This rank's number of examples in a step's arguments, or None if it is not known."""

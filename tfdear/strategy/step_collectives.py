@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from tfdear.data import empty_batch
 from tfdear.data import examples as examples_module
 from tfdear.gradients import collectives as collectives_module
 from tfdear.gradients import reducer as reducer_module
@@ -72,7 +73,8 @@ class StepCollectives:
 
             return self._collectives.all_gather(rows, lane), gradient
 
-        return _across_ranks(gather, examples.rows(tf.convert_to_tensor(value)))
+        gathered = _across_ranks(gather, examples.rows(tf.convert_to_tensor(value)))
+        return empty_batch.note_of_all_ranks(gathered)
 
     def gather(
         self, value: _TensorLike | tf.RaggedTensor, axis: int
@@ -92,7 +94,8 @@ class StepCollectives:
         if axis == 0:
             return self.all_gather(value)
         swapaxes = tf.experimental.numpy.swapaxes
-        return swapaxes(self.all_gather(swapaxes(value, 0, axis)), 0, axis)
+        gathered = swapaxes(self.all_gather(swapaxes(value, 0, axis)), 0, axis)
+        return empty_batch.note_of_all_ranks(gathered)
 
     def reduce_scatter(self, value: _TensorLike, group: str = "world") -> tf.Tensor:
         """This rank's rows of the sum over a group's ranks."""
@@ -144,7 +147,7 @@ class StepCollectives:
 
             return self._collectives.broadcast(value, root, lane), gradient
 
-        return _across_ranks(send, tf.convert_to_tensor(value))
+        return empty_batch.note_of_all_ranks(_across_ranks(send, tf.convert_to_tensor(value)))
 
     def _sum(
         self,

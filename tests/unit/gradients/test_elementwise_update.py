@@ -134,6 +134,29 @@ def test_a_value_that_is_used_again_is_copied():
     _translate(update, [weight, momentum])()
 
 
+def test_a_value_that_is_used_again_by_another_name_is_copied():
+    weight, momentum = _variables(2)
+
+    def identity(gradient, rate):
+        moved = 0.9 * momentum + gradient
+        momentum.assign(tf.identity(moved))
+        half = 0.5 * gradient
+        weight.assign_sub(half + moved)
+
+    def identity_once(gradient, rate):
+        moved = 0.9 * momentum + gradient
+        momentum.assign(tf.identity(moved))
+        weight.assign_sub(0.1 * moved)
+
+    def mask(gradient, rate):
+        is_positive = gradient > 0.5
+        momentum.assign(tf.cast(is_positive, tf.float32))
+        weight.assign_sub(rate * tf.where(is_positive, gradient, 0.1 * gradient))
+
+    for update in (identity, identity_once, mask):
+        _translate(update, [weight, momentum])()
+
+
 def test_identity_and_negation():
     (weight,) = _variables(1)
     _translate(lambda gradient, rate: weight.assign_add(-tf.identity(gradient)), [weight])()

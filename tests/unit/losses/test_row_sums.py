@@ -43,12 +43,21 @@ SUMS = {
         0.1 * tf.reduce_sum(tf.abs(net(x))) / 3.0 + tf.reduce_mean(x) + tf.add_n(net.losses)
     ),
     "times a variable": lambda net, x, y: tf.reduce_sum(square(net, x, y)) * WEIGHT,
+    "added up as by Keras": lambda net, x, y: keras.ops.sum(
+        [tf.reduce_sum(square(net, x, y)), keras.ops.sum(weights(net))]
+    ),
+    "an added loss": lambda net, x, y: (
+        keras.ops.mean(square(net, x, y)) + keras.ops.sum(keras.ops.sum(tf.abs(net(x))))
+    ),
     "entropy": lambda net, x, y: tf.reduce_sum(
         tf.nn.sigmoid_cross_entropy_with_logits(labels=y, logits=net(x))
     ),
 }
 NO_SUMS = {
     "mean": lambda net, x, y: keras.ops.mean(square(net, x, y)),
+    "means, added up as by Keras": lambda net, x, y: keras.ops.sum(
+        [keras.ops.mean(square(net, x, y)), keras.ops.sum(weights(net))]
+    ),
     "object": lambda net, x, y: keras.losses.MeanSquaredError()(y, net(x)),
     "by the count": lambda net, x, y: tf.reduce_sum(square(net, x, y)) / rows(x),
     "times the inverse": lambda net, x, y: (1.0 / rows(x)) * tf.reduce_sum(square(net, x, y)),
