@@ -28,6 +28,7 @@ CASES = (
     "accumulated",
     "accumulated_scaled",
     "uneven_parts",
+    "uneven_last_parts",
     "compiled",
     "compiled_sum",
     "add_loss",

@@ -2,15 +2,17 @@
 """Raw records in ArrayRecord files, by number."""
 
 import bisect
+import collections
 import math
 import os
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfdear.base import extras
+from tfdear.base import descriptors, extras
 from tfdear.data import shared_listing
 from tfdear.data.pattern_files import PatternFiles
 from tfdear.data.shared_listing import Found, Share
@@ -19,6 +21,7 @@ from tfdear.data.shared_listing import Found, Share
 _READ_BYTES = 5 << 20
 # Records are read one here, one there.
 _OPTIONS = "readahead_buffer_size:0"
+_MOST_OPEN = 256  # Files at a time.
 
 
 class ArrayRecordFiles(PatternFiles):
@@ -56,7 +59,9 @@ class ArrayRecordFiles(PatternFiles):
         self._open = array_record_module.ArrayRecordReader
         # The number of the first record of each file, and of all records.
         self._begins: np.ndarray | None = None
-        self._readers: dict[int, Any] = {}
+        # Of files that are open, the last one that was used last.
+        self._readers: collections.OrderedDict[int, Any] = collections.OrderedDict()
+        self._lock = threading.Lock()
         super().__init__(patterns)
 
     @property
@@ -69,7 +74,7 @@ class ArrayRecordFiles(PatternFiles):
         del kept
 
         def find(file: int) -> Found:
-            return {"records": np.array([self._reader(file).num_records()], np.int64)}
+            return {"records": np.array([self._new_reader(file).num_records()], np.int64)}
 
         found = share(len(self.files().paths), find)
         self._begins = np.cumsum([0, *(int(part["records"][0]) for part in found)])
@@ -106,23 +111,40 @@ class ArrayRecordFiles(PatternFiles):
         """Records of a file at once, or one by one if one of them cannot be read."""
         try:
             return self._reader(file).read(places), [b""] * len(places)
+        except OSError as error:  # It is there, or not, but cannot be opened now.
+            code = "NOT_FOUND" if isinstance(error, FileNotFoundError) else "UNAVAILABLE"
+            return [b""] * len(places), [f"{code}: {error}".encode()] * len(places)
         except (RuntimeError, ValueError) as error:
             if len(places) == 1:
-                self._readers.pop(file, None)
+                with self._lock:
+                    self._readers.pop(file, None)
                 code = "DATA_LOSS" if os.path.exists(self.files().paths[file]) else "NOT_FOUND"
                 return [b""], [f"{code}: {error}".encode()]
         each = [self._read(file, [place]) for place in places]
         return [records[0] for records, _ in each], [errors[0] for _, errors in each]
 
     def _reader(self, file: int) -> Any:
-        if (reader := self._readers.get(file)) is None:
-            path = self.files().paths[file]
-            if "://" in path:
-                raise ValueError(f"ArrayRecord files are read from local paths. Received: {path!r}")
-            reader = self._open(path, _OPTIONS)
-            if not reader.ok():
-                raise ValueError(f"{path} is cut off, or no ArrayRecord file.")
+        with self._lock:
+            reader = self._readers.get(file)
+            if reader is not None:
+                self._readers.move_to_end(file)
+                return reader
+        reader = self._new_reader(file)
+        with self._lock:
             self._readers[file] = reader
+            # Whoever still reads from one keeps it.
+            while len(self._readers) > min(_MOST_OPEN, descriptors.limit() // 4):
+                self._readers.popitem(last=False)
+        return reader
+
+    def _new_reader(self, file: int) -> Any:
+        path = self.files().paths[file]
+        if "://" in path:
+            raise ValueError(f"ArrayRecord files are read from local paths. Received: {path!r}")
+        reader = self._open(path, _OPTIONS)
+        if not reader.ok():
+            with open(path, "rb"):  # Its own error tells what the reader does not.
+                raise ValueError(f"{path} is cut off, or no ArrayRecord file.")
         return reader
 
     @property

@@ -51,26 +51,26 @@ class Elements:
     """The kinds of elements that a strategy's distributed datasets yield."""
 
     def __init__(self) -> None:
-        self._kinds: dict[tuple[_Kind, ...], first_batch.FirstBatch | None] = {}
+        self._kinds: dict[tuple[_Kind, ...], first_batch.Seen | None] = {}
 
-    def add(self, specification: object, first: first_batch.FirstBatch | None = None) -> None:
-        """Remembers a dataset by its `element_spec`, and what compares its first batch."""
+    def add(self, specification: object, seen: first_batch.Seen | None = None) -> None:
+        """Remembers a dataset by its `element_spec`, and what is seen of its batches."""
         kind = tuple(_kind(spec) for spec in _batched(specification))
         if kind:
-            self._kinds[kind] = first
+            self._kinds[kind] = seen
 
     @property
     def are_uneven(self) -> bool:
         """Whether ranks hold different shares of the parts of some dataset's batches."""
-        return any(first is not None and first.is_uneven for first in self._kinds.values())
+        return any(seen is not None and seen.is_uneven for seen in self._kinds.values())
 
     def rows(self, values: Sequence[object]) -> dict[int, np.ndarray]:
         """Arrays of one row of a dataset, by the index of the step's value that they look like."""
         indices = [index for index, value in enumerate(values) if _batched(value)]
         kinds = [_kind(values[index]) for index in indices]
         for known in sorted(self._kinds, key=len, reverse=True):
-            first = self._kinds[known]
-            row = first.row if first is not None else ()
+            seen = self._kinds[known]
+            row = seen.row if seen is not None else ()
             if len(row) != len(known):
                 continue
             for start in range(len(kinds) - len(known) + 1):

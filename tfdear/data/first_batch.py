@@ -44,6 +44,17 @@ _REMEDIES = (
 
 
 @dataclasses.dataclass(eq=False)
+class Seen:
+    """What is known of a dataset's batches by its first ones; it does not hold the dataset."""
+
+    # The first row of the last first batch, by component; empty if they are not all tensors.
+    row: list[np.ndarray] = dataclasses.field(default_factory=list)
+    # Whether parts of a batch have different numbers of rows, so that a rank may hold different
+    # shares of them.
+    is_uneven: bool = False
+
+
+@dataclasses.dataclass(eq=False)
 class FirstBatch:
     """Compares the first global batches of the epochs of one dataset."""
 
@@ -56,10 +67,7 @@ class FirstBatch:
     rank: int
     gather: Gather
     gather_later: Gather  # The same, from within a pipeline.
-    # The first row of the last first batch, by component; empty if they are not all tensors.
-    row: list[np.ndarray] = dataclasses.field(default_factory=list, init=False)
-    # Whether ranks hold different shares of the parts of that batch.
-    is_uneven: bool = dataclasses.field(default=False, init=False)
+    seen: Seen = dataclasses.field(default_factory=lambda: Seen(), init=False)
     _digests: list[int] = dataclasses.field(default_factory=list, init=False)
     _rows: list[int] = dataclasses.field(default_factory=list, init=False)
     _datasets: dict[int | None, tf.data.Dataset] = dataclasses.field(
@@ -148,7 +156,7 @@ class FirstBatch:
         self._digests = _digests_of(examples, *tensors).tolist()
         self._rows = [len(tensor) for tensor in tensors[:examples]]
         dense = examples == len(tensors) and all(self._rows)
-        self.row[:] = [np.array(tensor[:1]) for tensor in tensors] if dense else []
+        self.seen.row[:] = [np.array(tensor[:1]) for tensor in tensors] if dense else []
         return np.int64(2)
 
     def compare(self, found: bool) -> None:
@@ -157,8 +165,9 @@ class FirstBatch:
         `found`: whether this rank's iterator has a first batch.
         """
         world_size = self._compare(found, self._digests, "The first batch", self.gather)
-        self.is_uneven = found and _shares_differ(self._rows, world_size)
-        if self.is_uneven and self.rank == 0:
+        # If only the last batch has uneven shares, what was traced before cannot be changed.
+        self.seen.is_uneven |= found and len({rows for rows in self._rows if rows}) > 1
+        if found and self.rank == 0 and _shares_differ(self._rows, world_size):
             _warn_of_shares(self._rows, world_size)
 
     def _compare_later(self, position: np.int64, digests: np.ndarray, found: np.bool_) -> np.int64:

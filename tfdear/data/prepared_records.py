@@ -1,6 +1,8 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Prepared examples as raw records, for a disk that holds those."""
 
+import itertools
+import re
 from typing import Any
 
 import numpy as np
@@ -8,6 +10,12 @@ import tensorflow as tf
 
 from tfdear.data.preparation import Preparation
 from tfdear.data.record_source import RecordSource, fingerprint_of
+
+# Operations that read files, or data sets that may.
+_READS_FILES = re.compile(
+    "ReadFile|MatchingFiles|WholeFileReader|.*RecordReader|TextLineReader|LMDBReader|.*Dataset(V[0-9])?$"
+    "|IteratorGetNext|MakeIterator"
+)
 
 
 class PreparedRecords:
@@ -24,12 +32,12 @@ class PreparedRecords:
     """
 
     def __init__(self, source: RecordSource, preparation: Preparation, threads: int, version: str):
-        if not version and (preparation.calls_python or _reads_resources(preparation.function)):
+        if not version and (preparation.calls_python or _reads_more(preparation.function)):
             raise ValueError(
                 '`disk_holds="prepared"` cannot tell whether what `prepare` calls in Python, reads '
-                "from a variable or looks up in a table is what it was when the examples were "
-                "written. Give the cache a `version`, and another one when that changes, or take "
-                '`disk_holds="raw"`.'
+                "from a file or a variable, or looks up in a table, is what it was when the "
+                "examples were written. Give the cache a `version`, and another one when that "
+                'changes, or take `disk_holds="raw"`.'
             )
         self._source = source
         self._preparation = preparation
@@ -115,6 +123,11 @@ class PreparedRecords:
         return self._source.name(number)
 
 
-def _reads_resources(function: Any) -> bool:
-    """Whether a function captures what has contents, which may change: a variable, or a table."""
-    return any(tensor.dtype in (tf.resource, tf.variant) for tensor in function.captured_inputs)
+def _reads_more(function: Any) -> bool:
+    """Whether a function reads what may change: a variable or table that it captures, or a file."""
+    definition = function.graph.as_graph_def(add_shapes=False)
+    functions = definition.library.function
+    nodes = itertools.chain(definition.node, *(each.node_def for each in functions))
+    return any(
+        tensor.dtype in (tf.resource, tf.variant) for tensor in function.captured_inputs
+    ) or any(_READS_FILES.match(node.op) for node in nodes)

@@ -24,6 +24,8 @@ class ExampleCourse {
     order_ = order;
     epoch_ = epoch;
     position_ = std::min(position, examples_);
+    of_epoch_ = nullptr;
+    passed_ = 0;
   }
   // Whether nothing was to be done for all of an epoch, so that nothing will be.
   bool over() const { return !begun_ || passed_ == examples_; }

@@ -26,8 +26,11 @@ ExampleReader::Position ExampleReader::Begin() {
 }
 
 void ExampleReader::SetNext(Position next) {
-  MutexLock lock(mutex_);
-  next_ = next;
+  {
+    MutexLock lock(mutex_);
+    next_ = next;
+  }
+  store_->ReadFrom(options_.order, next.epoch, next.step * options_.batch_size, true);
 }
 
 std::pair<int64_t, int64_t> ExampleReader::Rows(int64_t step) const {

@@ -125,10 +125,10 @@ bool ExampleStore::Find(int64_t example, Record* record) const {
   return peer != nullptr && peer->examples->Find(example, &record->data, &record->bytes);
 }
 
-void ExampleStore::ReadFrom(const ReadingOrder& order, int64_t epoch, int64_t position) {
+void ExampleStore::ReadFrom(const ReadingOrder& order, int64_t epoch, int64_t at, bool anew) {
   MutexLock lock(mutex_);
-  if (course_.begun() || options_.examples == 0) return;
-  course_.Begin(order, epoch, position);
+  if (options_.examples == 0 || (anew ? course_.over() : course_.begun())) return;
+  course_.Begin(order, epoch, at);
   active_ = Clock::now();
   own_->Start();
   to_prepare_.notify_all();
@@ -327,6 +327,7 @@ Status ExampleStore::Take(int64_t example, const std::function<bool()>& cancelle
   bool comes = false;
   const Peer* const peer = PeerOf(example);
   if (peer != nullptr) status = AwaitPeer(*peer, example, cancelled, &comes);
+  auto since = Clock::now();  // The peer may have had its own time before.
   {
     MutexLock lock(mutex_);
     ++progress_.misses;
@@ -349,10 +350,10 @@ Status ExampleStore::Take(int64_t example, const std::function<bool()>& cancelle
         status = Status(StatusCode::kCancelled, "the iterator was given up");
       } else if (asked_.count(example) > 0) {
         lock.Wait(&there_);  // The client has a deadline, and says whom it asked.
-      } else if (Clock::now() > std::max(begin, active_) + options_.timeout) {
-        status = StandsStill(TextOf("example ", example), std::max(begin, active_));
+      } else if (since = std::max(since, active_); Clock::now() > since + options_.timeout) {
+        status = StandsStill(TextOf("example ", example), since);
       } else {
-        lock.WaitUntil(&there_, std::max(begin, active_) + options_.timeout + kLook);
+        lock.WaitUntil(&there_, since + options_.timeout + kLook);
       }
     }
     progress_.waited_micros += MicrosSince(begin);
@@ -389,11 +390,10 @@ ExampleStore::Progress ExampleStore::progress() const {
   progress.owned = own_->end() - own_->begin();
   progress.held = progress.held_on_node = own_->held();
   for (const Peer& peer : peers_) progress.held_on_node += peer.examples->held();
-  if (server_ != nullptr) {
-    progress.served = server_->counts().served;
-    progress.served_bytes = server_->counts().served_bytes;
-    progress.refused = server_->counts().refused;
-  }
+  if (server_ == nullptr) return progress;
+  progress.served = server_->counts().served;
+  progress.served_bytes = server_->counts().served_bytes;
+  progress.refused = server_->counts().refused;
   return progress;
 }
 

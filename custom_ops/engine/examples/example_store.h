@@ -95,8 +95,9 @@ class ExampleStore {
   void Unpublish() { own_->Unpublish(); }
 
   // The order in which examples will be read, from this position on: it is prepared in this order.
-  // Not heard if there is one already.
-  void ReadFrom(const ReadingOrder& order, int64_t epoch, int64_t position) TFDEAR_EXCLUDES(mutex_);
+  // Not heard if there is one already; `anew`: only then, and while it is not all prepared.
+  void ReadFrom(const ReadingOrder& order, int64_t epoch, int64_t at, bool anew = false)
+      TFDEAR_EXCLUDES(mutex_);
 
   // For who prepares: the next examples, at most so many, or `most_in_order` where they are read in
   // the order of their numbers; waits for some. Empty after Close().

@@ -92,6 +92,19 @@ TEST(ExampleStore, PreparesInTheOrderOfReadingAndKeepsAll) {
   EXPECT_FALSE(progress.full);
 }
 
+TEST(ExampleStore, WhoBeginsElsewhereIsFollowedUntilAllIsThere) {
+  const auto store = MakeStore(10, size_t{1} << 20);
+  const ReadingOrder order{false, 0, nullptr};
+  store->ReadFrom(order, 0, 0);
+  EXPECT_EQ(store->Next(2, 2), (std::vector<int64_t>{0, 1}));
+  store->ReadFrom(order, 0, 7);  // There is an order already.
+  EXPECT_EQ(store->Next(1, 1), (std::vector<int64_t>{2}));
+  store->ReadFrom(order, 1, 7, /*anew=*/true);
+  EXPECT_EQ(store->Next(20, 20), (std::vector<int64_t>{7, 8, 9, 3, 4, 5, 6}));
+  for (int64_t example = 0; example < 10; ++example) Prepare(store.get(), example);
+  for (int64_t example = 0; example < 10; ++example) ExpectTaken(store.get(), example);
+}
+
 TEST(ExampleStore, WhatDoesNotFitIsPreparedAgainForThoseWhoWantIt) {
   const auto store = MakeStore(100, 50 * (kRecordBytes + 64));
   Preparer preparer(store);
@@ -294,6 +307,30 @@ TEST(ExampleStore, WhatAnotherRankBringsAtLastIsTaken) {
   EXPECT_EQ(taken.get_future().wait_for(std::chrono::seconds(30)), std::future_status::ready);
   reading->Close(Status(StatusCode::kAborted, "the end"));
   reader.join();
+  preparer.join();
+}
+
+TEST(ExampleStore, WhatAnotherRankGivesUpLateHasItsTimeHere) {
+  TwoRanks ranks(size_t{1} << 20, kShort);
+  ranks.stores[0]->ReadFrom({false, 0, nullptr}, 0, 0);
+  ranks.stores[1]->ReadFrom({false, 0, nullptr}, 0, 0);
+  std::thread other([&] {
+    // It makes progress for longer than a wait may take, and then has no more room.
+    for (int64_t example = 50; example < 56; ++example) {
+      std::this_thread::sleep_for(kShort / 4);
+      Prepare(ranks.stores[1].get(), example);
+    }
+    ranks.stores[1]->StopGrowing();
+  });
+  std::thread preparer([&] {
+    for (auto examples = ranks.stores[0]->Next(1); !examples.empty();
+         examples = ranks.stores[0]->Next(1)) {
+      if (examples[0] == 90) Prepare(ranks.stores[0].get(), 90);
+    }
+  });
+  ExpectTaken(ranks.stores[0].get(), 90);
+  ranks.stores[0]->Close(Status(StatusCode::kAborted, "the end"));
+  other.join();
   preparer.join();
 }
 

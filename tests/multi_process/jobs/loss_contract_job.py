@@ -137,6 +137,20 @@ def uneven_parts(context):
     return case_table.fit(model, tf.data.Dataset.zip((data(), more)), epochs=2)
 
 
+def uneven_last_parts(context):
+    """Parts of which ranks have the same shares, but for those of the last batch."""
+
+    def first_rows(count, size):
+        return tf.data.Dataset.from_tensor_slices((X, Y)).repeat().take(count).batch(size)
+
+    with context.scope():
+        model = UnevenParts(None)
+        model.compile(sgd())
+    model.build((None, 4))
+    parts = tf.data.Dataset.zip((first_rows(20, 9), first_rows(40, 18)))
+    return case_table.fit(model, parts, epochs=2)
+
+
 class AddsLosses(keras.layers.Layer):
     def __init__(self, per_row):
         super().__init__()
@@ -369,6 +383,7 @@ CASES["average_loss"] = lambda context: hand_made(context, average_loss, 7)
 CASES["accumulated"] = accumulated
 CASES["accumulated_scaled"] = functools.partial(accumulated, loss_scale=True)
 CASES["uneven_parts"] = uneven_parts
+CASES["uneven_last_parts"] = uneven_last_parts
 CASES["compiled"] = compiled
 CASES["compiled_sum"] = lambda context: compiled(
     context, loss=keras.losses.Huber(reduction="sum", delta=0.05)

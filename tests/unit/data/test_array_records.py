@@ -1,12 +1,19 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Records of ArrayRecord files."""
 
+import glob
+import os
+import re
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from array_record.python import array_record_module
 
 import tfdear
+from tfdear.data import array_record_files
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.newest_only]
 
@@ -44,6 +51,54 @@ def test_batches_are_those_of_other_files(tmp_path, contents):
     ]
     assert batches[0] == batches[1]
     assert sorted(sum(batches[0], [])) == sorted(contents)
+
+
+def test_few_files_are_open_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(array_record_files, "_MOST_OPEN", 3)
+    for number in range(12):
+        write(tmp_path / f"{number:02}.array_record", [b"%02d" % number] * 5)
+    source = tfdear.data.ArrayRecordFiles(str(tmp_path / "*.array_record"))
+    for numbers in np.random.default_rng(1).permutation(60).reshape(10, 6):
+        (records,), _ = source.read(numbers)
+        assert [int(record) for record in records.numpy()] == (numbers // 5).tolist()
+        links = [os.path.realpath(link) for link in glob.glob("/proc/self/fd/*")]
+        assert sum(link.endswith(".array_record") for link in links) <= 3
+
+
+# Prints how often what was read of healthy files, and the error of others.
+_WITHOUT_DESCRIPTORS = """
+import os, resource, sys
+import numpy as np
+import tfdear
+
+source = tfdear.data.ArrayRecordFiles(sys.argv[1])
+assert len(source) == 2
+source.read(np.array([0]))
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+held = []
+try:
+    while True:
+        held.append(os.open(os.devnull, os.O_RDONLY))
+except OSError:
+    pass
+_, errors = source.read(np.array([1]))
+for descriptor in held:
+    os.close(descriptor)
+print(errors.numpy()[0].decode())
+"""
+
+
+def test_a_file_that_cannot_be_opened_now_is_not_damaged(tmp_path):
+    for number in range(2):
+        write(tmp_path / f"{number}.array_record", [b"record"])
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_DESCRIPTORS, str(tmp_path / "*.array_record")],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.match("UNAVAILABLE: .*Too many open files", done.stdout.splitlines()[-1]), done
 
 
 def test_records_are_kept_on_disk(tmp_path, contents):

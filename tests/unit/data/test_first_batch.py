@@ -39,7 +39,7 @@ def test_parts_that_ranks_share_differently_are_warned_about(caplog, sizes, worl
     comparison = getattr(shared, first_batch.COMPARISON)
     next(iter(comparison.dataset()))
     comparison.compare(found=True)
-    assert [part.tolist() for part in comparison.row] == [[0]] * len(sizes)
+    assert [part.tolist() for part in comparison.seen.row] == [[0]] * len(sizes)
     found = [record.getMessage() for record in caplog.records]
     assert [f"{list(sizes)}, and {world_size} ranks" in message for message in found] == [True] * (
         warned

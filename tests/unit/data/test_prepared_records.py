@@ -89,7 +89,11 @@ def test_what_the_graph_does_not_say_needs_a_version(records, tmp_path):
     def scaled(record):
         return scale * tf.strings.to_number(record, tf.int32)
 
-    for prepare in (looked_up_in(range(150)), in_python, scaled):
+    def of_a_file(record):
+        path = tf.strings.join([str(records.parent), "/", record])
+        return tf.cond(tf.strings.length(record) > 0, lambda: tf.io.read_file(path), lambda: "")
+
+    for prepare in (looked_up_in(range(150)), in_python, scaled, of_a_file):
         with pytest.raises(ValueError, match="Give the cache a `version`"):
             run(records, tmp_path / "disk", prepare)
     for values, version in ((range(150), "a"), (range(150, 300), "b"), (range(150), "a")):
