@@ -507,6 +507,49 @@ def test_a_stopped_rank_is_named(runner):
     assert re.search(r"rank 1 was killed by SIG\w+ \(it was stopped before", errors)
 
 
+def test_a_closed_terminal_that_is_told_twice_leaves_ranks_their_time(runner):
+    script = runner.script(
+        "def save(*_):\n"
+        "    time.sleep(1)\n"
+        "    touch(f'saved_{rank}')\n"
+        "    os._exit(0)\n"
+        "signal.signal(signal.SIGHUP, save)\n"
+        "touch(f'ready_{rank}')\n"
+        "time.sleep(300)\n"
+    )
+    launcher = runner.start("-n", "2", script)
+    runner.wait_for("ready_0", "ready_1")
+    for _ in range(2):  # By the shell, and by the kernel.
+        launcher.send_signal(signal.SIGHUP)
+        time.sleep(0.01)
+    assert launcher.wait(timeout=DEADLINE) == 129
+    assert (runner.folder / "saved_0").exists() and (runner.folder / "saved_1").exists()
+
+
+def test_streams_may_be_closed(runner):
+    script = runner.script("touch(f'ran_{rank}')\nprint('lost')\nprint('too', file=sys.stderr)\n")
+    for streams in (">&-", "2>&-", ">&- 2>&-"):
+        command = f'exec "$0" -m tfdear run -n 2 {script} {streams}'
+        launcher = runner.start(command=["/bin/sh", "-c", command, sys.executable])
+        assert launcher.wait(timeout=DEADLINE) == 0, (streams, runner.read("err"))
+        for rank in range(2):
+            (runner.folder / f"ran_{rank}").unlink()
+
+
+def test_many_descriptors_may_be_open(runner):
+    held = (
+        "import os, resource, sys\n"
+        "from tfdear.commands import main\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))\n"
+        "held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]\n"
+        "sys.exit(main.main(sys.argv[1:]))\n"
+    )
+    script = runner.script("print('rank', rank)\n")
+    launcher = runner.start("-n", "2", script, command=[sys.executable, "-c", held, "run"])
+    assert launcher.wait(timeout=DEADLINE) == 0, runner.read("err")
+    assert "rank 0" in runner.read("out") and "rank 1" in runner.read("out")
+
+
 @pytest.mark.parametrize(
     "number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )

@@ -12,6 +12,7 @@ from absl import logging
 
 import tfdear
 from tfdear import errors
+from tfdear.base import descriptors
 from tfdear.base.ending import Ending
 from tfdear.engine import gloo_library
 from tfdear.engine.engine import Engine
@@ -73,6 +74,7 @@ class Job:
         cluster = discover(cluster_resolver)
         if cluster.world_size > 1:
             _check_may_start(self.engine)
+            descriptors.raise_limit()
             if options.backend == "gloo":
                 gloo_library.load()  # Before the ranks meet.
             data_encryption.check(options.backend)

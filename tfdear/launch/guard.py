@@ -62,7 +62,9 @@ class Guard:
             self._report(not_started=error)
             return
         self._report(started=self._rank_pid)
-        watched = [self._channel.fileno(), self._wake_read]
+        poll = select.poll()  # Descriptors may have any number.
+        for descriptor in (self._channel.fileno(), self._wake_read):
+            poll.register(descriptor, select.POLLIN)
         while self._reap():
             seconds = self._kill_at - time.monotonic()
             if seconds <= -_KILL_SECONDS:
@@ -71,11 +73,11 @@ class Guard:
                 self._signal_all(signal.SIGKILL)
                 # Processes that started while the list was being made are in the next one.
                 seconds = 0.02
-            ready, _, _ = select.select(watched, [], [], min(seconds, 3600.0))
+            ready = dict(poll.poll(1000 * min(seconds, 3600.0)))
             if self._wake_read in ready:
                 os.read(self._wake_read, 4096)
             if self._channel.fileno() in ready and not self._forward_signals():
-                watched.remove(self._channel.fileno())
+                poll.unregister(self._channel.fileno())
 
     def _start(self, command: list[str]) -> str | None:
         """Forks and executes; returns what went wrong, or None."""

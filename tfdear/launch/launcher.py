@@ -54,8 +54,11 @@ class _Job:
         self._ranks: list[Rank] = []
         self._files = contextlib.ExitStack()
         self._logs: dict[int, BinaryIO] = {}
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        for descriptor, stream in ((1, sys.stdout), (2, sys.stderr)):
+            if stream is not None:
+                stream.flush()
+            else:
+                _keep_open(descriptor)
         self._stdout = Sink(1)
         # The same sink when both are the same file, so that their order is kept.
         self._stderr = self._stdout if _same_file(1, 2) else Sink(2)
@@ -272,6 +275,8 @@ class _Job:
 
     def _end_by_signal(self, number: int) -> None:
         if self._signal:
+            if number == self._signal == signal.SIGHUP:
+                return  # The shell and the kernel both tell that a terminal was closed.
             self._say("killing all ranks.")
             self._signal_all(signal.SIGKILL)
             return
@@ -374,6 +379,17 @@ class _Job:
                     sink.write_some()
                     # A reader that is slow but alive has all the time it needs.
                     deadline = time.monotonic() + _DRAIN_SECONDS
+
+
+def _keep_open(descriptor: int) -> None:
+    """Lets nothing that is opened later be taken for a stream that was closed before the start."""
+    with contextlib.suppress(OSError):
+        os.fstat(descriptor)
+        return
+    null = os.open(os.devnull, os.O_WRONLY)
+    if null != descriptor:
+        os.dup2(null, descriptor)
+        os.close(null)
 
 
 def _same_file(first: int, second: int) -> bool:

@@ -31,6 +31,8 @@ from tfdear.rendezvous.rendezvous import Rendezvous
 _CALL_SECONDS = 1.5  # One request to the store.
 _POLL_ON_ONE_MACHINE_SECONDS = 0.2
 _POLL_SECONDS = 1.0
+# Between two reports of a rank on the same stall; and how many rank 0 may tell in a second.
+_STALL_PAUSE_SECONDS, _MOST_STALLS_TOLD = 1.0, 2000
 _REPORT_SECONDS = 10.0  # Rank 0 keeps the store open for reports this long after its own end.
 
 
@@ -111,6 +113,9 @@ class Monitor:
         self._store_gone = False
         self._lost: dict[int, float] = {}
         self._published_stall = "[]"
+        self._stalled_in: list[tuple[str, int, str]] = []
+        self._stall_published_at = 0.0
+        self._stall_pause = max(_STALL_PAUSE_SECONDS, rendezvous.world_size**2 / _MOST_STALLS_TOLD)
         self._warned: set[tuple[str, int]] = set()
         rendezvous.check_alive = self.check_alive
 
@@ -312,11 +317,17 @@ class Monitor:
             if item["seconds"] > self._stall_seconds
         ]
         text = json.dumps(stalled)
+        if text == self._published_stall:
+            return
+        # All ranks are told by rank 0: what changes while they stand in one collective, such as
+        # for whom a ring waits, comes seldom where they are many.
+        which = [(item["group"], item["sequence"], item["signature"]) for item in stalled]
+        now = time.monotonic()
+        if which == self._stalled_in and now < self._stall_published_at + self._stall_pause:
+            return
         # Rank 0 may be busy: what it has not got is sent again.
-        if text != self._published_stall and self._publish(
-            f"monitor/stall/{self._rank}", text, overwrite=True
-        ):
-            self._published_stall = text
+        if self._publish(f"monitor/stall/{self._rank}", text, overwrite=True):
+            self._published_stall, self._stalled_in, self._stall_published_at = text, which, now
 
     def _warn_of_stalls(self, snapshot: diagnosis.Snapshot) -> None:
         for item in snapshot.in_flight:

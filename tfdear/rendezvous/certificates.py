@@ -32,8 +32,11 @@ class Certificate:
 
     authority: bytes  # Whom this rank trusts: certificates signed with the job's key.
     chain: bytes  # This rank's certificate.
-    key: bytes  # This rank's private key.
-    data_key: bytes  # What the job's ranks encrypt data with (TFDEAR_TLS=1); not in PEM.
+    # Not in texts, as of tracebacks with local variables.
+    key: bytes = dataclasses.field(repr=False)  # This rank's private key.
+    data_key: bytes = dataclasses.field(
+        repr=False
+    )  # What the job's ranks encrypt data with (TFDEAR_TLS=1); not in PEM.
 
 
 def name_of(rank: int) -> str:

@@ -14,6 +14,7 @@ also runs inside mpirun and srun; mpirun, which runs inside Slurm; Slurm.
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import json
 import os
 import re
@@ -29,6 +30,17 @@ _TF_CONFIG = "TF_CONFIG"
 _SLURM = "Slurm (SLURM_PROCID)"
 _ALONE = "one process"
 _LOOPBACK = "127.0.0.1"
+# What systems call that interface.
+_LOOPBACK_NAMES = frozenset(
+    (
+        "localhost",
+        "localhost.localdomain",
+        "localhost4",
+        "localhost6",
+        "ip6-localhost",
+        "ip6-loopback",
+    )
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +112,13 @@ def split_address(address: str, what: str) -> tuple[str, int]:
 
 def is_loopback(host: str) -> bool:
     """True when `host` can only mean this machine ("localhost", 127.0.0.0/8, ::1)."""
-    return host in ("localhost", "::1") or re.fullmatch(r"127(\.\d+){3}", host) is not None
+    name = host.lower().removesuffix(".")
+    if name in _LOOPBACK_NAMES or re.fullmatch(r"127(\.\d+){0,3}", name):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False  # A name, of which only a resolver knows what it stands for.
 
 
 def _from_environment(environ: Mapping[str, str]) -> Cluster:

@@ -21,6 +21,7 @@ wants it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import socket
 import ssl
@@ -29,6 +30,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tfdear import errors
+from tfdear.base import descriptors
 from tfdear.rendezvous import certificates, data_listener, guarded_sockets, store_records
 from tfdear.rendezvous.data_listener import MAGIC, WELCOME, NotOfThisJobError, Place
 from tfdear.rendezvous.guarded_sockets import seconds_left
@@ -168,6 +170,8 @@ class DataConnections:
                 if address is not None:
                     return self._greet(place, address, deadline)
             except (OSError, NotOfThisJobError) as refusal:
+                if getattr(refusal, "errno", None) in (errno.EMFILE, errno.ENFILE):
+                    raise self._too_many(refusal) from None
                 # It may have had to make room, as under a flood of strangers; or does not listen.
                 error = refusal
                 self._forget_address_of(place.peer, deadline)
@@ -179,6 +183,15 @@ class DataConnections:
                     "Did it end, or does a firewall stand between?",
                     place.peer,
                 )
+
+    def _too_many(self, error: Exception) -> errors.TfdearError:
+        too_many = errors.TfdearError(
+            f"rank {self._rank} cannot open another connection: {error}. It may have "
+            f"{descriptors.limit()} files and connections open: raise the hard limit of open files "
+            "(`ulimit -Hn`), or close files."
+        )
+        too_many.kind = "resource_exhausted"
+        return too_many
 
     def _address_of(self, rank: int) -> tuple[str, int] | None:
         """Where a rank listens, or listened last; None: it is not known yet."""

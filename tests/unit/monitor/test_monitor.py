@@ -106,10 +106,17 @@ def test_a_stall_that_rank_0_has_not_got_is_told_again(monkeypatch):
 
     try:
         monkeypatch.setattr(rank_1.store, "insert", insert)
-        waits = [{"group": "gradients", "sequence": 1, "seconds": 1e9}]
+        wait = {"group": "gradients", "sequence": 1, "signature": "sum", "seconds": 1e9}
         for _ in range(3):
-            monitor._publish_stall(waits)
+            monitor._publish_stall([wait])
         assert calls == ["monitor/stall/1"] * 2
+        # For whom a ring waits changes all the time: not each change is told to all ranks.
+        for peer in range(100):
+            monitor._publish_stall([{**wait, "waiting_for": peer}])
+        assert len(calls) <= 3
+        calls[2:] = []
+        monitor._publish_stall([{**wait, "sequence": 2}])
+        assert len(calls) == 3
     finally:
         monkeypatch.undo()
         rank_1.ending.run()

@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-from tfdear.rendezvous import secret
+from tfdear.rendezvous import certificates, secret
 
 TEXT = "s" * 32
 
@@ -22,6 +22,13 @@ def file_of(path, text=TEXT, mode=0o600):
     path.write_text(text)
     path.chmod(mode)
     return str(path)
+
+
+def test_keys_are_in_no_text():
+    certificate = certificates.of_rank(b"x" * 40, 1)
+    text = repr(certificate)
+    assert "PRIVATE KEY" not in text and "data_key" not in text
+    assert repr(certificate.key) not in text and repr(certificate.data_key) not in text
 
 
 def test_sources_in_their_order(home, tmp_path):
