@@ -24,6 +24,9 @@ CASES = (
     "several_steps",
     "adam",
     "self_scaled",
+    "function_of_loss",
+    "function_of_sum",
+    "self_scaled_beside_a_function",
     "average_loss",
     "accumulated",
     "accumulated_scaled",
@@ -42,7 +45,7 @@ CASES = (
 SEVERAL = (TWO, THREE)
 WORLD_SIZES = (pytest.param(1, marks=pytest.mark.long), *SEVERAL)
 # A step that scales by itself logs its share of the loss, as under TensorFlow's strategies.
-LOGS_ITS_SHARE = ("self_scaled", "average_loss", "on_batch")
+LOGS_ITS_SHARE = ("self_scaled", "self_scaled_beside_a_function", "average_loss", "on_batch")
 
 
 @pytest.fixture(scope="module")

@@ -26,8 +26,8 @@ from typing import Any, Protocol, TypeVar
 
 import tensorflow as tf
 
+from tfdear.data import call_time, iterators, own_rows, step_data
 from tfdear.data import examples as examples_module
-from tfdear.data import iterators, own_rows
 from tfdear.losses import row_sums
 
 _Structure = TypeVar("_Structure")
@@ -94,6 +94,7 @@ class StepContext(Protocol):
     """What the losses of a step need of its replica context: a `DearReplicaContext`."""
 
     examples: examples_module.Examples
+    graph: tf.Graph | None  # That the step is traced into; None: it is run eagerly.
     # Operations that yield a value of this rank's own.
     own_reads: set[tf.Operation]
 
@@ -153,6 +154,8 @@ class Losses:
 
     def scale(self, value: tf.Tensor) -> tf.Tensor:
         """A mean over this rank's rows, as the step's contract wants it."""
+        if (factor := self._factor_at_call("scale")) is not None:
+            return value * tf.cast(factor, value.dtype)
         if self.are_means:
             self._left_unscaled = True
             return value
@@ -161,17 +164,33 @@ class Losses:
 
     def unscale(self, value: tf.Tensor) -> tf.Tensor:
         """The inverse of `scale`."""
+        if (factor := self._factor_at_call("unscale")) is not None:
+            return value * tf.cast(factor, value.dtype)
         if self.are_means:
             return value
         return tf.math.divide_no_nan(value, tf.cast(self.weight(), value.dtype))
 
     def scale_sum(self, value: tf.Tensor) -> tf.Tensor:
         """A sum over this rank's rows, as the step's contract wants it."""
+        if (factor := self._factor_at_call("scale_sum")) is not None:
+            return value * tf.cast(factor, value.dtype)
         if not self.are_means:
             self._scaled = True
             return value
         self._left_unscaled = True
         return tf.math.divide_no_nan(value, tf.cast(self.weight(), value.dtype))
+
+    def _factor_at_call(self, name: str) -> tf.Tensor | None:
+        """What a method makes of 1 in a step that calls the function that is traced; else None.
+
+        A function that a step calls is traced once, for steps of either contract.
+        """
+        function = call_time.function_of(step_data.current_graph())
+        if function is None or function is call_time.function_of(self._context.graph):
+            return None
+        scalar = tf.TensorSpec((), tf.float64)
+        at_call = functools.partial(_factor_in_step, name)
+        return call_time.value(function, f"tfdear_{name}", scalar, at_call)
 
     def weigh_part(self, value: tf.Tensor, rows: tf.Tensor | int) -> tf.Tensor:
         """A mean over this many rows, which may be of a part of the batch with its own share.
@@ -303,6 +322,12 @@ class Losses:
                 for index, value in zip(indices, values, strict=True):
                     flat[index] = value
         return tf.nest.pack_sequence_as(outputs, flat)
+
+
+def _factor_in_step(name: str) -> tf.Tensor:
+    """What a method of the losses of the step that is being traced or run makes of 1."""
+    one, losses = tf.constant(1.0, tf.float64), current_losses()
+    return one if losses is None else getattr(losses, name)(one)
 
 
 def _map_floating(function: Callable[[tf.Tensor], tf.Tensor], structure: _Structure) -> _Structure:

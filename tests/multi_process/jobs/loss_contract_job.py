@@ -73,6 +73,25 @@ def self_scaled(model, x, y):
     return loss + 0.1 * tf.reduce_sum(weights**2) / replicas
 
 
+@tf.function
+def loss_in_a_function(model, x, y):
+    return keras.losses.MeanSquaredError()(y, model.net(x))
+
+
+@tf.function
+def sum_in_a_function(model, x, y):
+    loss = keras.losses.MeanSquaredError(reduction="sum")(y, model.net(x))
+    return 0.1 * loss + 0.2 * loss_in_a_function(model, x, y)
+
+
+def self_scaled_beside_a_function(model, x, y):
+    # The function is traced before it is known that the step scales by itself.
+    loss = loss_in_a_function(model, x, y)
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    weights = model.net.trainable_variables[0]
+    return loss + 0.1 * tf.reduce_sum(weights**2) / replicas
+
+
 def average_loss(model, x, y):
     per_row = tf.reshape(keras.ops.square(model.net(x) - y), [-1])
     return tf.nn.compute_average_loss(per_row, global_batch_size=7)
@@ -147,7 +166,7 @@ def uneven_last_parts(context):
         model = UnevenParts(None)
         model.compile(sgd())
     model.build((None, 4))
-    parts = tf.data.Dataset.zip((first_rows(20, 9), first_rows(40, 18)))
+    parts = tf.data.Dataset.zip((first_rows(22, 9), first_rows(44, 18)))
     return case_table.fit(model, parts, epochs=2)
 
 
@@ -379,6 +398,11 @@ CASES["adam"] = lambda context: hand_made(
     context, LOSSES["mean"], 20, lambda: keras.optimizers.Adam(0.01)
 )
 CASES["self_scaled"] = lambda context: hand_made(context, self_scaled, 7)
+CASES["function_of_loss"] = lambda context: hand_made(context, loss_in_a_function, 8)
+CASES["function_of_sum"] = lambda context: hand_made(context, sum_in_a_function, 8)
+CASES["self_scaled_beside_a_function"] = lambda context: hand_made(
+    context, self_scaled_beside_a_function, 7
+)
 CASES["average_loss"] = lambda context: hand_made(context, average_loss, 7)
 CASES["accumulated"] = accumulated
 CASES["accumulated_scaled"] = functools.partial(accumulated, loss_scale=True)
