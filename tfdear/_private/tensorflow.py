@@ -9,6 +9,9 @@ TensorFlow.
 # isort: off
 # ruff: noqa: F401, I001
 
+# A data set that keeps its elements in a file.
+from tensorflow.python.data.ops import cache_op
+
 # Base class of the strategy's iterators, which Keras and `tf.function` take for tf.data's own.
 from tensorflow.python.data.ops import iterator_ops
 
@@ -155,6 +158,7 @@ REGISTRY.name(_VARIABLES, "ResourceVariable._init_from_args", sets="_parent_trac
 REGISTRY.name(_DATASETS + ".dataset_ops", "DatasetV2._inputs", "(self)")
 REGISTRY.name(_DATASETS + ".shuffle_op", "_ShuffleDataset.__init__", sets="_seed")
 REGISTRY.name(_DATASETS + ".shuffle_op", "_ShuffleDataset.__init__", sets="_seed2")
+REGISTRY.name(_DATASETS + ".cache_op", "CacheDataset.__init__", sets="_filename")
 REGISTRY.name(_DATASETS + ".shard_op", "_ShardDataset.__init__", sets="_num_shards")
 REGISTRY.name(_DATASETS + ".shard_op", "_ShardDataset.__init__", sets="_index")
 REGISTRY.name(_DATASETS + ".repeat_op", "_RepeatDataset.__init__", sets="_count")

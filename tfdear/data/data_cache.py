@@ -83,8 +83,8 @@ class DataCache:
         verify: Whether checksums of what comes from the local disk and from other nodes are
             compared. Defaults to True.
         version: Text that tells records apart whose files have the same names, sizes and times;
-            needed with `disk_holds="prepared"` where `prepare` calls Python, or reads a variable
-            or a file.
+            needed with `disk_holds="prepared"` where `prepare` calls Python or reads a variable or
+            file.
 
     Raises:
         ValueError: An argument is out of range; `prepare` is random, changes a variable, or returns

@@ -7,6 +7,9 @@ tf.data tunes the pipeline. This thread may miss the request to end and sleep on
 (docs/data.md says why); `fit` would wait for it at the end of every epoch. So an iterator passes
 the reference to its resource to a thread of its own: a destructor that hangs delays nothing except
 its own pipeline.
+
+`Dataset.cache(filename)` locks its file until its iterator is destroyed. So where a pipeline has
+one, the next iterator waits for those before it.
 """
 
 import _thread
@@ -24,6 +27,8 @@ from tfdear.data import autotuning, common_end, first_batch, reading_order, shar
 # Seconds for which the end of the script waits for running destructors. One that takes longer
 # sleeps, and ends with the process.
 _EXIT_SECONDS = 0.25
+# For which an iterator waits until those before it have let go of their files.
+_FILES_SECONDS = 120.0
 
 
 def hand_out(
@@ -118,11 +123,18 @@ class DistributedDataset(tf.data.Dataset):
     def __iter__(self) -> Iterator[object]:
         if not tf.executing_eagerly():
             return super().__iter__()
+        sources = [self._input_dataset]
+        if self.comparison is not None:
+            sources.append(self.comparison.source)
+        locks_files = any(map(_locks_files, sources))
+        if locks_files:
+            _await_files()
         with tf.device(self._variant_tensor.device):
             if self.comparison is None:
                 iterator = self.iterate(self._together or self, None)
             else:
                 iterator = self.iterate(self.comparison.dataset(self.every), self.comparison)
+            iterator.locks_files = locks_files
             iterator.epochs = self._epochs
             iterator.in_order = self._together is not None or self.every is not None
             return iterator
@@ -147,6 +159,7 @@ class DistributedIterator(_tf_private.iterator_ops.OwnedIterator):
     in_order = False  # Whether functions read it in the order of the program.
     # Where caches begin; it is told if the iterator is restored.
     epochs: shared_epochs.SharedEpochs | None = None
+    locks_files = False  # Until it is destroyed.
     _begun = False
 
     def __init__(self, dataset: tf.data.Dataset, comparison: first_batch.FirstBatch | None = None):
@@ -189,7 +202,7 @@ class DistributedIterator(_tf_private.iterator_ops.OwnedIterator):
         if resource is not None:
             reference = [resource]
             del resource
-            _release(reference)
+            _release(reference, self.locks_files)
 
 
 def compare_first_batch(iterator: Iterator[object]) -> None:
@@ -207,11 +220,36 @@ _Iterate: TypeAlias = Callable[
 _live: weakref.WeakSet = weakref.WeakSet()
 # References whose threads have not returned yet, by their id.
 _pending: dict[int, list[tf.Tensor]] = {}
+# Those of them that hold locks of files.
+_locking: set[int] = set()
 
 
-def _release(reference: list[tf.Tensor]) -> None:
+def _locks_files(dataset: tf.data.Dataset) -> bool:
+    """Whether a pipeline has a `cache(filename)`."""
+    waiting, seen = [dataset], set()
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        is_cache = isinstance(part, _tf_private.cache_op.CacheDataset)
+        if is_cache and tf.get_static_value(part._filename) != b"":
+            return True
+        waiting.extend(part._inputs())
+    return False
+
+
+def _await_files() -> None:
+    end = time.monotonic() + _FILES_SECONDS
+    while _locking and time.monotonic() < end:
+        time.sleep(0.005)
+
+
+def _release(reference: list[tf.Tensor], locks_files: bool) -> None:
     """Drops the only reference in a list on another thread. Takes no lock: finalizers call it."""
     _pending[id(reference)] = reference
+    if locks_files:
+        _locking.add(id(reference))
     try:
         # Not `threading.Thread`, which takes locks and would be waited for at exit.
         _thread.start_new_thread(_drop, (reference,))
@@ -222,6 +260,7 @@ def _release(reference: list[tf.Tensor]) -> None:
 def _drop(reference: list[tf.Tensor]) -> None:
     # The list holds the last reference.
     reference.clear()
+    _locking.discard(id(reference))
     _pending.pop(id(reference), None)
 
 
