@@ -66,3 +66,7 @@ def test_whole_numbers_in_logs_are_those_of_all_rows(reports):
     }
     for report in reports:
         assert report["logs"] == expected
+
+
+def test_a_data_set_that_nobody_needs_is_not_kept(reports):
+    assert not any(report["kept"] for report in reports)

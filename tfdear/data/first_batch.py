@@ -54,105 +54,29 @@ class Seen:
     is_uneven: bool = False
 
 
-@dataclasses.dataclass(eq=False)
-class FirstBatch:
-    """Compares the first global batches of the epochs of one dataset."""
+class _Comparison:
+    """Compares what pipelines noted of batches.
 
-    source: tf.data.Dataset  # Yields global batches.
-    share: Callable[[object], object]  # Returns this rank's rows of a batch.
-    finish: Callable[[tf.data.Dataset], tf.data.Dataset]  # Makes of such rows what is iterated.
-    # How many calls of `share` run at a time. None: elements are read when they are asked for.
-    parallel_calls: int | None
-    order: pipeline_order.Order
-    rank: int
-    gather: Gather
-    gather_later: Gather  # The same, from within a pipeline.
-    seen: Seen = dataclasses.field(default_factory=lambda: Seen(), init=False)
-    _digests: list[int] = dataclasses.field(default_factory=list, init=False)
-    _rows: list[int] = dataclasses.field(default_factory=list, init=False)
-    _datasets: dict[int | None, tf.data.Dataset] = dataclasses.field(
-        default_factory=dict, init=False
-    )
+    It does not hold the dataset: TensorFlow keeps a function of Python's that a pipeline calls, and
+    all that it holds, for as long as the process lives.
+    """
 
-    def dataset(self, every: int | None = None) -> tf.data.Dataset:
-        """The rank's rows of every batch, those of the first batch twice.
+    def __init__(
+        self, order: pipeline_order.Order, rank: int, gather: Gather, gather_later: Gather
+    ):
+        self.order = order
+        self.rank = rank
+        self.gather = gather
+        self.gather_later = gather_later
+        self.seen = Seen()
+        self._digests: list[int] = []
+        self._rows: list[int] = []
 
-        `every`: the number of batches of which the pipeline compares the first; None: it compares
-        none. With one, the end is compared, too.
+    def note(self, examples: int, *tensors: np.ndarray) -> np.int64:
+        """Takes the parts of a batch, the first `examples` of which have a row for each example.
+
+        Returns how often the batch is to be yielded.
         """
-        if every not in self._datasets:
-            self._datasets[every] = autotuning.switch_off_unused(self._rows_of_batches(every))
-        return self._datasets[every]
-
-    def _rows_of_batches(self, every: int | None) -> tf.data.Dataset:
-        # AutoGraph would take longer to find nothing to convert than TensorFlow takes to trace.
-        @tf.autograph.experimental.do_not_convert
-        def cut_and_note(position: tf.Tensor, batch: object) -> tuple[object, tf.Tensor, tf.Tensor]:
-            # Tensors first: their rows are examples. Then the components of the other values.
-            flat = sorted(
-                tf.nest.flatten(batch), key=lambda value: not isinstance(value, tf.Tensor)
-            )
-            tensors = sum(isinstance(value, tf.Tensor) for value in flat)
-            parts = tf.nest.flatten(flat, expand_composites=True)
-            none = (None, tf.variant, tf.resource)
-            plain = [value for value in parts if getattr(value, "dtype", None) not in none]
-
-            def call(function: Callable) -> tf.Tensor:
-                # Declared stateless, as TensorFlow would refuse to save the iterator's position.
-                function = functools.partial(function, tensors)
-                return tf.numpy_function(function, plain, tf.int64, stateful=False)
-
-            times = tf.cond(position > 0, lambda: np.int64(1), lambda: call(self._note))
-            digests = tf.zeros([0], tf.int64)
-            if every is not None:
-                is_due = (position > 0) & (position % every == 0)
-                digests = tf.cond(is_due, lambda: call(_digests_of), lambda: digests)
-            return self.share(batch), tf.ensure_shape(times, []), tf.ensure_shape(digests, [None])
-
-        @tf.autograph.experimental.do_not_convert
-        def repeat(rows: object, times: tf.Tensor, digests: tf.Tensor) -> tf.data.Dataset:
-            element = rows if every is None else (rows, digests)
-            return tf.data.Dataset.from_tensors(element).repeat(times)
-
-        # As `enumerate` does, without the step that hides the pipeline before it.
-        positions = tf.data.Dataset.range(np.iinfo(np.int64).max)
-        rows = tf.data.Dataset.zip((positions, self.source)).map(
-            cut_and_note,
-            self.parallel_calls,
-            deterministic=None if self.parallel_calls is None else True,
-        )
-        rows = self.finish(rows.flat_map(repeat))
-        return rows if every is None else self._compare_when_asked_for(rows, every)
-
-    def _compare_when_asked_for(self, rows: tf.data.Dataset, every: int) -> tf.data.Dataset:
-        """Takes rows with digests, and yields the rows when the digests were compared."""
-        specification = rows.element_spec
-        rows = tf.data.Dataset.zip((rows, tf.data.Dataset.from_tensors(True).repeat()))
-        if every == 1:
-            end = (blank_batch.of(specification), False)
-            rows = rows.concatenate(tf.data.Dataset.from_tensors(end))
-
-        # The first batch comes twice, and is compared outside of the pipeline.
-        @tf.autograph.experimental.do_not_convert
-        def compare(position: tf.Tensor, element: Any) -> tuple[tf.Tensor, object]:
-            (batch, digests), present = element
-            step = tf.cond(
-                (tf.size(digests) > 0) | ~present,
-                lambda: tf.numpy_function(
-                    self._compare_later, [position, digests, present], tf.int64, stateful=False
-                ),
-                lambda: np.int64(1),
-            )
-            return position + tf.ensure_shape(step, []), (batch, present)
-
-        # Neither of these steps is made parallel by TensorFlow, as a `map` would be.
-        rows = rows.scan(np.int64(-1), compare).take_while(lambda batch, present: present)
-        rows = rows.scan(np.int64(0), lambda state, element: (state, element[0]))
-        options = tf.data.Options()
-        options.experimental_optimization.inject_prefetch = False
-        return rows.with_options(options)
-
-    def _note(self, examples: int, *tensors: np.ndarray) -> np.int64:
         self._digests = _digests_of(examples, *tensors).tolist()
         self._rows = [len(tensor) for tensor in tensors[:examples]]
         dense = examples == len(tensors) and all(self._rows)
@@ -160,17 +84,15 @@ class FirstBatch:
         return np.int64(2)
 
     def compare(self, found: bool) -> None:
-        """Raises a ValueError if the batches that the ranks noted last differ. All must call it.
-
-        `found`: whether this rank's iterator has a first batch.
-        """
+        """As `FirstBatch.compare`."""
         world_size = self._compare(found, self._digests, "The first batch", self.gather)
         # If only the last batch has uneven shares, what was traced before cannot be changed.
         self.seen.is_uneven |= found and len({rows for rows in self._rows if rows}) > 1
         if found and self.rank == 0 and _shares_differ(self._rows, world_size):
             _warn_of_shares(self._rows, world_size)
 
-    def _compare_later(self, position: np.int64, digests: np.ndarray, found: np.bool_) -> np.int64:
+    def compare_later(self, position: np.int64, digests: np.ndarray, found: np.bool_) -> np.int64:
+        """Compares a later batch, in a pipeline."""
         which = f"Batch {int(position)} of an iterator, counted from 0,"
         self._compare(bool(found), digests.tolist(), which, self.gather_later)
         return np.int64(1)
@@ -223,6 +145,120 @@ class FirstBatch:
             )
             return len(ranks)
         raise ValueError(message)
+
+
+@dataclasses.dataclass(eq=False)
+class FirstBatch:
+    """Compares the first global batches of the epochs of one dataset."""
+
+    source: tf.data.Dataset  # Yields global batches.
+    share: Callable[[object], object]  # Returns this rank's rows of a batch.
+    finish: Callable[[tf.data.Dataset], tf.data.Dataset]  # Makes of such rows what is iterated.
+    # How many calls of `share` run at a time. None: elements are read when they are asked for.
+    parallel_calls: int | None
+    order: pipeline_order.Order
+    rank: int
+    gather: Gather
+    gather_later: Gather  # The same, from within a pipeline.
+    _datasets: dict[int | None, tf.data.Dataset] = dataclasses.field(
+        default_factory=dict, init=False
+    )
+
+    def __post_init__(self) -> None:
+        self._comparison = _Comparison(self.order, self.rank, self.gather, self.gather_later)
+
+    @property
+    def seen(self) -> Seen:
+        """What is known of the dataset's batches."""
+        return self._comparison.seen
+
+    def compare(self, found: bool) -> None:
+        """Raises a ValueError if the batches that the ranks noted last differ. All must call it.
+
+        `found`: whether this rank's iterator has a first batch.
+        """
+        self._comparison.compare(found)
+
+    def dataset(self, every: int | None = None) -> tf.data.Dataset:
+        """The rank's rows of every batch, those of the first batch twice.
+
+        `every`: the number of batches of which the pipeline compares the first; None: it compares
+        none. With one, the end is compared, too.
+        """
+        if every not in self._datasets:
+            self._datasets[every] = autotuning.switch_off_unused(self._rows_of_batches(every))
+        return self._datasets[every]
+
+    def _rows_of_batches(self, every: int | None) -> tf.data.Dataset:
+        # AutoGraph would take longer to find nothing to convert than TensorFlow takes to trace.
+        @tf.autograph.experimental.do_not_convert
+        def cut_and_note(position: tf.Tensor, batch: object) -> tuple[object, tf.Tensor, tf.Tensor]:
+            # Tensors first: their rows are examples. Then the components of the other values.
+            flat = sorted(
+                tf.nest.flatten(batch), key=lambda value: not isinstance(value, tf.Tensor)
+            )
+            tensors = sum(isinstance(value, tf.Tensor) for value in flat)
+            parts = tf.nest.flatten(flat, expand_composites=True)
+            none = (None, tf.variant, tf.resource)
+            plain = [value for value in parts if getattr(value, "dtype", None) not in none]
+
+            def call(function: Callable) -> tf.Tensor:
+                # Declared stateless, as TensorFlow would refuse to save the iterator's position.
+                function = functools.partial(function, tensors)
+                return tf.numpy_function(function, plain, tf.int64, stateful=False)
+
+            times = tf.cond(position > 0, lambda: np.int64(1), lambda: call(self._comparison.note))
+            digests = tf.zeros([0], tf.int64)
+            if every is not None:
+                is_due = (position > 0) & (position % every == 0)
+                digests = tf.cond(is_due, lambda: call(_digests_of), lambda: digests)
+            return self.share(batch), tf.ensure_shape(times, []), tf.ensure_shape(digests, [None])
+
+        @tf.autograph.experimental.do_not_convert
+        def repeat(rows: object, times: tf.Tensor, digests: tf.Tensor) -> tf.data.Dataset:
+            element = rows if every is None else (rows, digests)
+            return tf.data.Dataset.from_tensors(element).repeat(times)
+
+        # As `enumerate` does, without the step that hides the pipeline before it.
+        positions = tf.data.Dataset.range(np.iinfo(np.int64).max)
+        rows = tf.data.Dataset.zip((positions, self.source)).map(
+            cut_and_note,
+            self.parallel_calls,
+            deterministic=None if self.parallel_calls is None else True,
+        )
+        rows = self.finish(rows.flat_map(repeat))
+        return rows if every is None else self._compare_when_asked_for(rows, every)
+
+    def _compare_when_asked_for(self, rows: tf.data.Dataset, every: int) -> tf.data.Dataset:
+        """Takes rows with digests, and yields the rows when the digests were compared."""
+        specification = rows.element_spec
+        rows = tf.data.Dataset.zip((rows, tf.data.Dataset.from_tensors(True).repeat()))
+        if every == 1:
+            end = (blank_batch.of(specification), False)
+            rows = rows.concatenate(tf.data.Dataset.from_tensors(end))
+
+        # The first batch comes twice, and is compared outside of the pipeline.
+        @tf.autograph.experimental.do_not_convert
+        def compare(position: tf.Tensor, element: Any) -> tuple[tf.Tensor, object]:
+            (batch, digests), present = element
+            step = tf.cond(
+                (tf.size(digests) > 0) | ~present,
+                lambda: tf.numpy_function(
+                    self._comparison.compare_later,
+                    [position, digests, present],
+                    tf.int64,
+                    stateful=False,
+                ),
+                lambda: np.int64(1),
+            )
+            return position + tf.ensure_shape(step, []), (batch, present)
+
+        # Neither of these steps is made parallel by TensorFlow, as a `map` would be.
+        rows = rows.scan(np.int64(-1), compare).take_while(lambda batch, present: present)
+        rows = rows.scan(np.int64(0), lambda state, element: (state, element[0]))
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False
+        return rows.with_options(options)
 
 
 def _warn_of_shares(rows: Sequence[int], world_size: int) -> None:
