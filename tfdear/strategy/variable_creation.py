@@ -2,6 +2,7 @@
 """Creates the variables of a strategy, with the same initial values on all ranks."""
 
 import functools
+import gc
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -41,7 +42,9 @@ class VariableCreator:
         )
 
     def variables(self) -> list[variable_module.DearVariable]:
-        """The variables that are still in use, in the order of creation."""
+        """The variables that are still in use, in the order of creation; the same on all ranks."""
+        # Those of former models are in circles, which Python finds at another time on each rank.
+        gc.collect()
         return [variable for _, variable in sorted(self._variables.items())]
 
     def create(
