@@ -83,8 +83,7 @@ class DataCache:
         verify: Whether checksums of what comes from the local disk and from other nodes are
             compared. Defaults to True.
         version: Text that tells records apart whose files have the same names, sizes and times;
-            needed with `disk_holds="prepared"` where `prepare` calls Python or reads a variable or
-            file.
+            needed with `disk_holds="prepared"` where `prepare` calls Python, reads files or state.
 
     Raises:
         ValueError: An argument is out of range; `prepare` is random, changes a variable, or returns
