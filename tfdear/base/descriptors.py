@@ -17,4 +17,5 @@ def raise_limit() -> None:
 
 def limit() -> int:
     """How many may be open."""
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST if soft == resource.RLIM_INFINITY else soft
