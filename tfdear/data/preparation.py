@@ -80,7 +80,7 @@ class Preparation:
         )
         if not tf.nest.flatten(specification):
             raise ValueError(f"`prepare` must return tensors. Received: {structure}")
-        calls_python = any(node.op in _PYTHON_CALLS for node in _nodes(function.graph))
+        calls_python = any(node.op in _PYTHON_CALLS for node in nodes_of(function.graph))
         return cls(specification, function, calls_python)
 
     def check(self, source: RecordSource) -> None:
@@ -186,7 +186,8 @@ def _has_list(structure: object) -> bool:
     return is_list or (isinstance(structure, tuple) and any(map(_has_list, structure)))
 
 
-def _nodes(graph: tf.Graph) -> list[Any]:
+def nodes_of(graph: tf.Graph) -> list[Any]:
+    """The nodes of a graph and of all functions that it calls."""
     definition = graph.as_graph_def()
     return [
         *definition.node,
@@ -195,7 +196,7 @@ def _nodes(graph: tf.Graph) -> list[Any]:
 
 
 def _check_repeatable(graph: tf.Graph) -> None:
-    for node in _nodes(graph):
+    for node in nodes_of(graph):
         if "seed2" in node.attr or node.op.startswith(("Rng", "StatefulUniform", "StatefulStand")):
             raise ValueError(_CHANGING.format("draws random numbers", node.op))
         if node.op.startswith(_WRITES):

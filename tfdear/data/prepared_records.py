@@ -1,14 +1,13 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Prepared examples as raw records, for a disk that holds those."""
 
-import itertools
 import re
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfdear.data.preparation import Preparation
+from tfdear.data.preparation import Preparation, nodes_of
 from tfdear.data.record_source import RecordSource, fingerprint_of
 
 # Operations that read files, or data sets that may.
@@ -125,9 +124,5 @@ class PreparedRecords:
 
 def _reads_more(function: Any) -> bool:
     """Whether a function reads what may change: a variable or table that it captures, or a file."""
-    definition = function.graph.as_graph_def(add_shapes=False)
-    functions = definition.library.function
-    nodes = itertools.chain(definition.node, *(each.node_def for each in functions))
-    return any(
-        tensor.dtype in (tf.resource, tf.variant) for tensor in function.captured_inputs
-    ) or any(_READS_FILES.match(node.op) for node in nodes)
+    captures = any(t.dtype in (tf.resource, tf.variant) for t in function.captured_inputs)
+    return captures or any(_READS_FILES.match(node.op) for node in nodes_of(function.graph))
