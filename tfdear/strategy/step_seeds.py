@@ -17,8 +17,8 @@ import tensorflow as tf
 from tfdear._private import tensorflow as _tf_private
 from tfdear.job import job as job_module
 
-# Far from what scripts add to seeds.
-_STRIDE = 1_000_003
+# Keeps the seeds of two ranks apart for longer than any training counts.
+STRIDE = 1_000_003
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def of_rank(job: job_module.Job) -> Iterator[None]:
         owner, name = _tf_private.ops.get_default_graph(), "seed"
     seed = getattr(owner, name)
     if seed is not None:
-        setattr(owner, name, seed + rank * _STRIDE)
+        setattr(owner, name, seed + rank * STRIDE)
     try:
         yield
     finally:

@@ -15,11 +15,9 @@ from tfdear.gradients import collectives as collectives_module
 from tfdear.gradients import row_tables, variable_names
 from tfdear.gradients import variable as variable_module
 from tfdear.gradients.row_variable import RowVariable
+from tfdear.strategy import step_seeds
 
 _Reconciliation = variable_module.Reconciliation
-
-# Keeps the seeds of two ranks apart for longer than any training counts.
-_SEED_STRIDE = 1_000_003
 
 
 class VariableCreator:
@@ -115,7 +113,7 @@ class VariableCreator:
             value = self._collectives.broadcast(value, name=label)
             if "seed_generator_state" in path and self._seed_offset is not None:
                 # Ranks that started from the same seed would all draw the same dropout masks.
-                stride = tf.constant([_SEED_STRIDE * self._seed_offset, 0], tf.int64)
+                stride = tf.constant([step_seeds.STRIDE * self._seed_offset, 0], tf.int64)
                 value = tf.cast(tf.cast(value, tf.int64) + stride, value.dtype)
             return value
 
