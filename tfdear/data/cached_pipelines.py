@@ -32,7 +32,7 @@ def _uses_of(dataset: object, epochs: int) -> Iterator[tuple[CachedBatches, int]
     elif isinstance(dataset, tf.data.Dataset):
         if isinstance(dataset, _kinds()["repeat"]):
             epochs *= max(int(tf.get_static_value(dataset._count) or 1), 1)
-        for source in _made_from(dataset):
+        for source in made_from(dataset):
             yield from _uses_of(source, epochs)
 
 
@@ -55,14 +55,14 @@ def repeats(dataset: object) -> bool:
     """Whether an iterator over a data set may go through several epochs of a cache."""
     if not sources_of(dataset):
         return False
-    return isinstance(dataset, _kinds()["repeat"]) or any(map(repeats, _made_from(dataset)))
+    return isinstance(dataset, _kinds()["repeat"]) or any(map(repeats, made_from(dataset)))
 
 
 def parts_of(dataset: object) -> list[tuple[int, int]]:
     """Of every `shard` behind a cache into how many parts it divides, and which it takes."""
     if not sources_of(dataset):
         return []
-    parts = [part for source in _made_from(dataset) for part in parts_of(source)]
+    parts = [part for source in made_from(dataset) for part in parts_of(source)]
     if isinstance(dataset, _shard_kind()):
         count, index = map(tf.get_static_value, (dataset._num_shards, dataset._index))
         if count is not None and index is not None:
@@ -70,7 +70,8 @@ def parts_of(dataset: object) -> list[tuple[int, int]]:
     return parts
 
 
-def _made_from(dataset: tf.data.Dataset) -> list[object]:
+def made_from(dataset: tf.data.Dataset) -> list[object]:
+    """The data sets that one is made from."""
     # One that was put into order has its source there.
     return dataset._inputs() or [getattr(dataset, "_source", None)]
 

@@ -22,7 +22,14 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
-from tfdear.data import autotuning, common_end, first_batch, reading_order, shared_epochs
+from tfdear.data import (
+    autotuning,
+    cached_pipelines,
+    common_end,
+    first_batch,
+    reading_order,
+    shared_epochs,
+)
 
 # Seconds for which the end of the script waits for running destructors. One that takes longer
 # sleeps, and ends with the process.
@@ -224,19 +231,14 @@ _pending: dict[int, list[tf.Tensor]] = {}
 _locking: set[int] = set()
 
 
-def _locks_files(dataset: tf.data.Dataset) -> bool:
+def _locks_files(dataset: object) -> bool:
     """Whether a pipeline has a `cache(filename)`."""
-    waiting, seen = [dataset], set()
-    while waiting:
-        part = waiting.pop()
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        is_cache = isinstance(part, _tf_private.cache_op.CacheDataset)
-        if is_cache and tf.get_static_value(part._filename) != b"":
-            return True
-        waiting.extend(part._inputs())
-    return False
+    if not isinstance(dataset, tf.data.Dataset):
+        return False
+    is_cache = isinstance(dataset, _tf_private.cache_op.CacheDataset)
+    if is_cache and tf.get_static_value(dataset._filename) != b"":
+        return True
+    return any(map(_locks_files, cached_pipelines.made_from(dataset)))
 
 
 def _await_files() -> None:
