@@ -49,7 +49,14 @@ class Engine {
   static Engine* Get();
 
   Engine()
-      : pending_(&events_, [this](int64_t variable) { right_of_way_.VariableWanted(variable); }),
+      : right_of_way_([this](const std::vector<int64_t>& variables) {
+          return pending_.HasReaders(variables);
+        }),
+        pending_(&events_,
+                 [this](int64_t variable) {
+                   if (variable == PendingUpdates::kAll) return right_of_way_.Release();
+                   right_of_way_.VariableWanted(variable);
+                 }),
         pool_(std::make_shared<FusionBufferPool>()) {}
   // Waits for the collectives that run. Nobody may wait for others: Abort() ends what does.
   ~Engine();
@@ -141,7 +148,6 @@ class Engine {
   PendingUpdates* pending() { return &pending_; }
   // Waits for all updates in flight, which are held back no longer; see PendingUpdates.
   Status WaitForUpdates(std::chrono::milliseconds timeout) {
-    right_of_way_.Release();
     return pending_.WaitAll(timeout);
   }
   EventRecord* events() { return &events_; }

@@ -66,9 +66,24 @@ void RightOfWay::NextArrived(Waiting* waiting) {
   waiting->dense = forward_;
 }
 
+bool RightOfWay::AreOf(const Wanted& wanted, const Rows& rows) {
+  for (const auto& [variable, held] : rows.tables) {
+    if (variable != wanted.variable) continue;
+    for (int32_t id : held.ids) {
+      if (wanted.ids.Contains(id)) return true;
+    }
+  }
+  return false;
+}
+
 void RightOfWay::Add(Held rows) {
   MutexLock lock(mutex_);
-  Waiting waiting{std::move(rows)};
+  // Who wanted them before they were ready still waits for them.
+  if (is_wanted_ != nullptr && is_wanted_(rows->writes)) return;
+  for (const Wanted& wanted : wanted_) {
+    if (AreOf(wanted, *rows)) return;
+  }
+  Waiting waiting{std::move(rows), false, {}};
   if (arrived_ > waiting.rows->lookup) NextArrived(&waiting);
   if (!waiting.next_arrived || !waiting.dense.empty()) held_.push_back(std::move(waiting));
 }
@@ -95,25 +110,20 @@ void RightOfWay::LookupArrived(int64_t lookup) {
     arrived_ = lookup;
     forward_ = dense_;
   }
+  wanted_.erase(std::remove_if(wanted_.begin(), wanted_.end(),
+                               [&](const Wanted& wanted) { return wanted.lookup <= lookup; }),
+                wanted_.end());
   for (Waiting& waiting : held_) {
     if (waiting.rows->lookup < lookup) NextArrived(&waiting);
   }
   ReleaseIf([](const Waiting& waiting) { return waiting.next_arrived && waiting.dense.empty(); });
 }
 
-void RightOfWay::RowsWanted(int64_t variable, const GatheredIds& ids) {
+void RightOfWay::RowsWanted(int64_t lookup, int64_t variable, const GatheredIds& ids) {
+  Wanted wanted{lookup, variable, IdPlaces(ids.ids)};
   MutexLock lock(mutex_);
-  if (held_.empty()) return;
-  const IdPlaces wanted(ids.ids);
-  ReleaseIf([&](const Waiting& waiting) {
-    for (const auto& [of_table, held] : waiting.rows->tables) {
-      if (of_table != variable) continue;
-      for (int32_t id : held.ids) {
-        if (wanted.Contains(id)) return true;
-      }
-    }
-    return false;
-  });
+  ReleaseIf([&](const Waiting& waiting) { return AreOf(wanted, *waiting.rows); });
+  wanted_.push_back(std::move(wanted));
 }
 
 void RightOfWay::VariableWanted(int64_t variable) {
@@ -133,6 +143,7 @@ void RightOfWay::Release() {
 void RightOfWay::Reset() {
   MutexLock lock(mutex_);
   held_.clear();
+  wanted_.clear();
   arrived_ = -1;
   dense_.clear();
   forward_.clear();

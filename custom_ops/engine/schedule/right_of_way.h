@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <utility>
@@ -30,6 +31,11 @@ namespace tfdear {
 class RightOfWay {
  public:
   static constexpr std::chrono::milliseconds kLongest{1000};
+
+  // `is_wanted` tells whether a read waits now for any of these variables: rows that become ready
+  // only then are not held back.
+  explicit RightOfWay(std::function<bool(const std::vector<int64_t>&)> is_wanted = nullptr)
+      : is_wanted_(std::move(is_wanted)) {}
 
   struct Rows {
     int64_t lookup = -1;  // The ticket of the lookup of their step.
@@ -71,8 +77,8 @@ class RightOfWay {
 
   // The vectors of a lookup have arrived.
   void LookupArrived(int64_t lookup);
-  // A lookup in a table needs rows, on some rank.
-  void RowsWanted(int64_t variable, const GatheredIds& ids);
+  // A lookup in a table needs rows, on some rank: now, and until its vectors have arrived.
+  void RowsWanted(int64_t lookup, int64_t variable, const GatheredIds& ids);
   // A read of a variable waits here.
   void VariableWanted(int64_t variable);
   // Whatever is held back now may go.
@@ -88,14 +94,24 @@ class RightOfWay {
     std::set<int64_t> dense;
   };
 
+  // Rows of a table that a lookup waits for.
+  struct Wanted {
+    int64_t lookup;
+    int64_t variable;
+    IdPlaces ids;
+  };
+
+  static bool AreOf(const Wanted& wanted, const Rows& rows);
   void NextArrived(Waiting* waiting) TFDEAR_REQUIRES(mutex_);
   // Lets those go for which this holds.
   template <typename Predicate>
   void ReleaseIf(Predicate may_go) TFDEAR_REQUIRES(mutex_);
 
+  const std::function<bool(const std::vector<int64_t>&)> is_wanted_;
   Mutex mutex_;
   std::condition_variable changed_;
   std::vector<Waiting> held_ TFDEAR_GUARDED_BY(mutex_);
+  std::vector<Wanted> wanted_ TFDEAR_GUARDED_BY(mutex_);
   int64_t arrived_ TFDEAR_GUARDED_BY(mutex_) = -1;
   std::set<int64_t> dense_ TFDEAR_GUARDED_BY(mutex_);    // Under way.
   std::set<int64_t> forward_ TFDEAR_GUARDED_BY(mutex_);  // Of these, what the forward pass needs.

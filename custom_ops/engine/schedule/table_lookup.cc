@@ -269,7 +269,7 @@ void TableLookup::FinishIds(const Status& status) {
       }
     }
   }
-  for (const auto& [variable, ids] : wanted) right_of_way_->RowsWanted(variable, ids);
+  for (const auto& [variable, ids] : wanted) right_of_way_->RowsWanted(number(), variable, ids);
   for (auto& [table, receiver] : receivers) WhenIdsThere(table, std::move(receiver));
   if (!status.ok()) FinishVectors(AllTables(), status);
 }

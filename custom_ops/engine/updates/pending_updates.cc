@@ -82,12 +82,27 @@ bool PendingUpdates::Idle(const std::vector<int64_t>& variables) {
   return true;
 }
 
+bool PendingUpdates::HasReaders(const std::vector<int64_t>& variables) {
+  MutexLock lock(mutex_);
+  if (waiting_for_all_ > 0) return true;
+  for (int64_t id : variables) {
+    if (!Get(id).readers.empty()) return true;
+  }
+  return false;
+}
+
 Status PendingUpdates::WaitAll(std::chrono::milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
+  {
+    MutexLock lock(mutex_);
+    ++waiting_for_all_;
+  }
+  if (on_wait_ != nullptr) on_wait_(kAll);
   MutexLock lock(mutex_);
   while (in_flight_ > 0 && failure_.ok() && std::chrono::steady_clock::now() < deadline) {
     lock.WaitUntil(&idle_, deadline);
   }
+  --waiting_for_all_;
   if (!failure_.ok()) return failure_;
   if (in_flight_ == 0) return first_error_;
   return Status(StatusCode::kDeadlineExceeded,

@@ -20,6 +20,8 @@ namespace tfdear {
 // Thread safe; no call blocks but WaitAll.
 class PendingUpdates {
  public:
+  static constexpr int64_t kAll = -1;  // What WaitAll waits for.
+
   // `on_wait` is called, from any thread, with every variable that a reader begins to wait for.
   explicit PendingUpdates(EventRecord* events, std::function<void(int64_t)> on_wait = nullptr)
       : events_(events), on_wait_(std::move(on_wait)) {}
@@ -33,6 +35,8 @@ class PendingUpdates {
   void Await(int64_t variable, std::function<void(const Status&)> done);
   // True if reads of all these variables may pass now, without an error; they then count as passed.
   bool Idle(const std::vector<int64_t>& variables);
+  // True while somebody waits for any of these variables.
+  bool HasReaders(const std::vector<int64_t>& variables);
   // Waits until nothing is in flight on any variable; the error of the first update that failed,
   // if any did.
   Status WaitAll(std::chrono::milliseconds timeout);
@@ -61,6 +65,7 @@ class PendingUpdates {
   std::condition_variable idle_;
   std::vector<std::unique_ptr<Variable>> variables_ TFDEAR_GUARDED_BY(mutex_);
   int64_t in_flight_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  int waiting_for_all_ TFDEAR_GUARDED_BY(mutex_) = 0;
   Status failure_ TFDEAR_GUARDED_BY(mutex_);      // Of everything.
   Status first_error_ TFDEAR_GUARDED_BY(mutex_);  // Of one update.
 };

@@ -1,9 +1,11 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 #include "custom_ops/engine/schedule/right_of_way.h"
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <thread>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/cc/testing.h"
@@ -108,7 +110,7 @@ TEST(RightOfWay, DelayedRowsWaitForTheNextVectorsAndThenForTheSums) {
 TEST(RightOfWay, WhoNeedsDelayedRowsGetsThem) {
   const std::function<void(RightOfWay*)> wants[] = {
       [](RightOfWay* it) {
-        it->RowsWanted(7, GatheredIds{{2}, {1}});
+        it->RowsWanted(4, 7, GatheredIds{{2}, {1}});
       },
       [](RightOfWay* it) { it->VariableWanted(7); },
       [](RightOfWay* it) { it->Release(); },
@@ -119,13 +121,41 @@ TEST(RightOfWay, WhoNeedsDelayedRowsGetsThem) {
     const auto rows = RowsOf(3);
     right_of_way.Add(rows);
     Waiter delayed([&] { right_of_way.WaitFor(rows); });
-    right_of_way.RowsWanted(7, GatheredIds{{3}, {1}});  // Others.
+    right_of_way.RowsWanted(4, 7, GatheredIds{{3}, {1}});  // Others.
     right_of_way.VariableWanted(8);
     Pause();
     EXPECT_FALSE(delayed.Went());
     want(&right_of_way);
     EXPECT_TRUE(delayed.Goes());
   }
+}
+
+TEST(RightOfWay, RowsThatWereWantedBeforeTheyWereReadyAreNotHeldBack) {
+  int64_t read = 8;
+  RightOfWay right_of_way([&](const std::vector<int64_t>& variables) {
+    return std::find(variables.begin(), variables.end(), read) != variables.end();
+  });
+  const auto is_held = [&] {
+    const auto rows = RowsOf(3);
+    right_of_way.Add(rows);
+    Waiter delayed([&] { right_of_way.WaitFor(rows); });
+    Pause();
+    const bool held = !delayed.Went();
+    right_of_way.Release();
+    EXPECT_TRUE(delayed.Goes());
+    return held;
+  };
+  EXPECT_TRUE(is_held());
+  read = 7;
+  EXPECT_FALSE(is_held());
+  read = 8;
+  right_of_way.DenseBegan(4);
+  right_of_way.RowsWanted(4, 7, GatheredIds{{2}, {1}});
+  EXPECT_FALSE(is_held());
+  right_of_way.LookupArrived(3);
+  EXPECT_FALSE(is_held());
+  right_of_way.LookupArrived(4);  // It has them.
+  EXPECT_TRUE(is_held()) << "until the sums are there";
 }
 
 }  // namespace

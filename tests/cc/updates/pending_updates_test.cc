@@ -56,6 +56,26 @@ TEST(PendingUpdates, ReadPassesAtOnceWhenNothingIsInFlight) {
   EXPECT_EQ(pending.in_flight(), 0);
 }
 
+TEST(PendingUpdates, WhoWaitsIsKnownBeforeItIsTold) {
+  EventRecord events;
+  std::vector<int64_t> told;
+  PendingUpdates* known = nullptr;
+  PendingUpdates pending(&events, [&](int64_t variable) {
+    told.push_back(variable);
+    EXPECT_TRUE(known->HasReaders({5})) << variable;
+  });
+  known = &pending;
+  pending.Defer({5});
+  EXPECT_FALSE(pending.HasReaders({5, 6}));
+  const Read read(&pending, 5);
+  EXPECT_TRUE(pending.HasReaders({6, 5}));
+  EXPECT_FALSE(pending.HasReaders({6}));
+  pending.WaitAll(Milliseconds(1)).ok();
+  EXPECT_EQ(told, (std::vector<int64_t>{5, PendingUpdates::kAll}));
+  pending.Finish({5}, Status());
+  EXPECT_FALSE(pending.HasReaders({5, 6}));
+}
+
 TEST(PendingUpdates, ReadWaitsForEveryUpdateBeforeIt) {
   EventRecord events;
   PendingUpdates pending(&events);
