@@ -4,7 +4,6 @@
 import abc
 import collections
 import os
-import pathlib
 import time
 from collections.abc import Mapping, Sequence
 
@@ -31,7 +30,8 @@ class CompressionSchedule(keras.callbacks.Callback):
 
     Args:
         densities: The density from each epoch on, counted from 0: a fraction above 0 and at most 1,
-            or None for dense. Before the first of these epochs the strategy's density is in force.
+            or None for dense. Before the first of these epochs the strategy's density is in force,
+            that of its `compression`.
 
     Raises:
         ValueError: An epoch is negative or a density out of range, or the model was not built under
@@ -60,11 +60,19 @@ class CompressionSchedule(keras.callbacks.Callback):
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
-        if getattr(model.distribute_strategy, "set_density", None) is None:
+        strategy = model.distribute_strategy
+        job = getattr(strategy, "_job", None)
+        if job is None or job.options.compression is None:
+            without = "" if job is None else " without it"
             raise ValueError(
                 "The model must be built in the scope of a tfdear.DearStrategy with `compression`. "
-                f"Received: a model of {type(model.distribute_strategy).__name__}"
+                f"Received: a model of {type(strategy).__name__}{without}"
             )
+
+    def on_train_begin(self, logs: Mapping[str, float] | None = None) -> None:
+        # An earlier training may have ended with another one.
+        strategy = self.model.distribute_strategy
+        strategy.set_density(strategy._job.options.compression.density)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
         started = [first for first in self._densities if first <= epoch]
@@ -83,7 +91,7 @@ class _Scalars(keras.callbacks.Callback):
             raise ValueError(
                 f"`every` must be a positive number of batches. Received: every={every!r}"
             )
-        self._log_dir = pathlib.Path(log_dir)
+        self._log_dir = os.fspath(log_dir)  # Of any file system that TensorFlow knows.
         self._every = every
         self._all_ranks = all_ranks
         self._batches = 0
@@ -93,8 +101,8 @@ class _Scalars(keras.callbacks.Callback):
 
     def _open_writer(self, rank: int) -> None:
         if self._writer is None and (self._all_ranks or rank == 0):
-            directory = self._log_dir / f"rank_{rank}" if self._all_ranks else self._log_dir
-            self._writer = tf.summary.create_file_writer(str(directory))
+            folder = f"rank_{rank}" if self._all_ranks else ""
+            self._writer = tf.summary.create_file_writer(os.path.join(self._log_dir, folder))
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
         self._last_batch = -1
@@ -176,7 +184,7 @@ class StepStatistics(_Scalars):
     def on_train_begin(self, logs: Mapping[str, float] | None = None) -> None:
         # Earlier steps are no part of this training.
         if self._source is not None:
-            self._source.take()
+            self._source.forget()
 
     def _take_scalars(self) -> Mapping[str, float | None]:
         if self._source is None:

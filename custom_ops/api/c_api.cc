@@ -30,6 +30,11 @@ std::shared_ptr<ProcessGroup> GroupOf(int lane) {
   return opened == nullptr ? nullptr : std::shared_ptr<ProcessGroup>(opened, opened->group());
 }
 
+std::vector<char>* SavedCompression() {
+  static auto* const saved = new std::vector<char>;
+  return saved;
+}
+
 }  // namespace
 
 const char* tfdear_names() {
@@ -173,17 +178,22 @@ int tfdear_set_density(double density, char* error, int error_size) {
   return Report(Engine::Get()->SetDensity(density), error, error_size);
 }
 
-int tfdear_compression_save(const char** state, int64_t* size, char* error, int error_size) {
-  static auto* saved = new std::vector<char>;
-  const Status status = Engine::Get()->SaveCompression(saved);
+int tfdear_compression_save(const int64_t* variables, int count, const char** state, int64_t* size,
+                            char* error, int error_size) {
+  std::vector<char>* const saved = SavedCompression();
+  const Status status = Engine::Get()->SaveCompression({variables, variables + count}, saved);
   *state = saved->data();
   *size = static_cast<int64_t>(saved->size());
   return Report(status, error, error_size);
 }
 
-int tfdear_compression_load(const char* state, int64_t size, char* error, int error_size) {
-  return Report(Engine::Get()->LoadCompression(std::vector<char>(state, state + size)), error,
-                error_size);
+void tfdear_compression_forget() { std::vector<char>().swap(*SavedCompression()); }
+
+int tfdear_compression_load(const char* state, int64_t size, const int64_t* variables, int count,
+                            char* error, int error_size) {
+  return Report(
+      Engine::Get()->LoadCompression({state, state + size}, {variables, variables + count}), error,
+      error_size);
 }
 
 int tfdear_synchronize(double timeout_seconds, char* error, int error_size) {

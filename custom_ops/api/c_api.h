@@ -113,11 +113,13 @@ TFDEAR_EXPORT int tfdear_compress(int exchange, int values, int error_feedback, 
                                   double first_density, int only_optimizers_warm_up,
                                   int hierarchical, char* error, int error_size);
 TFDEAR_EXPORT int tfdear_set_density(double density, char* error, int error_size);
-// Engine::SaveCompression; `*state` stays valid until the next call.
-TFDEAR_EXPORT int tfdear_compression_save(const char** state, int64_t* size, char* error,
-                                          int error_size);
-TFDEAR_EXPORT int tfdear_compression_load(const char* state, int64_t size, char* error,
-                                          int error_size);
+// Engine::SaveCompression of `count` variables; `*state` stays valid until the next call of one of
+// both, of which the second frees its memory.
+TFDEAR_EXPORT int tfdear_compression_save(const int64_t* variables, int count, const char** state,
+                                          int64_t* size, char* error, int error_size);
+TFDEAR_EXPORT void tfdear_compression_forget();
+TFDEAR_EXPORT int tfdear_compression_load(const char* state, int64_t size, const int64_t* variables,
+                                          int count, char* error, int error_size);
 
 // Waits until no update is in flight.
 TFDEAR_EXPORT int tfdear_synchronize(double timeout_seconds, char* error, int error_size);

@@ -62,7 +62,7 @@ Status Engine::Stop(std::chrono::milliseconds timeout) {
   // Freed without the mutex.
   std::vector<std::unique_ptr<LayoutEntry>> layouts;
   std::vector<LookupEntry> lookups;
-  std::vector<std::unique_ptr<CompressionState>> loaded;
+  std::vector<Loaded> loaded;
   std::shared_ptr<FusionBufferPool> pool = std::make_shared<FusionBufferPool>(), group_pool;
   {
     MutexLock lock(mutex_);
@@ -77,7 +77,6 @@ Status Engine::Stop(std::chrono::milliseconds timeout) {
     compression_ = Compression();
     density_ = 1;
     loaded.swap(loaded_);
-    loads_ = 0;
     pool.swap(pool_);
     group_pool.swap(group_pool_);
   }
@@ -122,7 +121,7 @@ Levels Engine::Existing() {
 
 Status Engine::Fix(LayoutEntry* entry) {
   Identify(&entry->tensors);
-  if (entry->lane == LaneKind::kGradients && entry->held.loads < loads_) TakeUpLoaded(entry);
+  if (entry->lane == LaneKind::kGradients) TakeUpLoaded(entry);
   if (entry->plan.buckets.empty() && !entry->tensors.empty()) {
     return Status(StatusCode::kInternal,
                   "reduction layout '" + entry->name + "' was used before it had a plan");

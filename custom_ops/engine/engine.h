@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -129,27 +130,29 @@ class Engine {
   Status OpenCollective(LaneKind lane, std::shared_ptr<SingleCollective>* collective,
                         Lane** opened);
 
+  // Whose gradients; none: those of all layouts.
+  using Variables = std::set<int64_t>;
+
   // Compresses gradients from now on; on all ranks alike, before the first layout is used. Until
   // SetDensity() everything is sent, dense.
   Status Compress(const Compression& compression);
   // Of the layouts that are opened from now on. 1: everything is sent, dense, with what was held
   // back so far.
   Status SetDensity(double density);
-  // What sparse exchanges hold back now, of all layouts, as bytes; waits for those in flight. The
-  // caller sees to it that no step opens, issues or ends meanwhile: it waits for all updates first
-  // and starts no step (`tfdear_synchronize`), since an exchange changes its state without a lock.
-  Status SaveCompression(std::vector<char>* state);
-  // Takes up a saved state: every layout gets, when it is opened next, the first state that was
-  // saved of one with the same tensors, with its plan if it was not used yet; and else starts
-  // with nothing held back. Empty: all start with nothing.
-  Status LoadCompression(const std::vector<char>& state);
+  // What sparse exchanges hold back now, as bytes, of all layouts or of those that bring gradients
+  // of `variables` alone; waits for those in flight. The caller sees to it that no step opens,
+  // issues or ends meanwhile: it waits for all updates first and starts no step
+  // (`tfdear_synchronize`), since an exchange changes its state without a lock.
+  Status SaveCompression(const Variables& variables, std::vector<char>* state);
+  // Takes up a saved state of all layouts, or of those of `variables`: each gets the first that was
+  // saved of one with the same tensors, the layouts that were used already before others, with its
+  // plan if it was not used yet; and else starts with nothing held back. Empty: all do.
+  Status LoadCompression(const std::vector<char>& state, const Variables& variables);
 
   int64_t CreateVariable() { return next_variable_++; }
   PendingUpdates* pending() { return &pending_; }
   // Waits for all updates in flight, which are held back no longer; see PendingUpdates.
-  Status WaitForUpdates(std::chrono::milliseconds timeout) {
-    return pending_.WaitAll(timeout);
-  }
+  Status WaitForUpdates(std::chrono::milliseconds timeout) { return pending_.WaitAll(timeout); }
   EventRecord* events() { return &events_; }
   Waits* waits() { return &waits_; }
   TableCounts* table_counts() { return &table_counts_; }
@@ -184,9 +187,10 @@ class Engine {
     } agreement;
     // What sparse exchanges hold back.
     struct {
+      // One of both, after the first execution; the other is null.
       std::shared_ptr<CompressionState> state;
       std::shared_ptr<const CompressionState> flushed;  // Goes into the next execution.
-      int64_t loads = 0;                                // Of saved states, that it has heard of.
+      int64_t used = 0;                                 // After those with a lower number.
     } held;
   };
 
@@ -202,7 +206,20 @@ class Engine {
   LevelGroups GroupsOfLevels() TFDEAR_REQUIRES(mutex_);
   Levels Existing() TFDEAR_REQUIRES(mutex_);
   std::pair<int, int> PlaceOfExchange() TFDEAR_REQUIRES(mutex_);
+  // States that were loaded and that no layout has taken up.
+  struct Loaded {
+    Variables variables;  // Of these; none: of all.
+    std::vector<std::unique_ptr<CompressionState>> states;
+  };
+
+  static std::shared_ptr<const CompressionState> HeldBackBy(const LayoutEntry& entry);
+  static bool AreOf(const LayoutEntry& entry, const Variables& variables);
+  std::vector<LayoutEntry*> HoldingBack(const Variables& variables) TFDEAR_REQUIRES(mutex_);
+  std::shared_ptr<CompressionState> NothingHeldBack(const LayoutEntry& entry)
+      TFDEAR_REQUIRES(mutex_);
+  bool TakeUp(LayoutEntry* entry, Loaded* loaded) TFDEAR_REQUIRES(mutex_);
   void TakeUpLoaded(LayoutEntry* entry) TFDEAR_REQUIRES(mutex_);
+  std::vector<HeldBack> TakeOver(const LayoutEntry& entry) TFDEAR_REQUIRES(mutex_);
   SparseExchangeOptions ExchangeOf(const LayoutEntry& entry) const TFDEAR_REQUIRES(mutex_);
   CompressionOfStep CompressionOf(LayoutEntry* entry) TFDEAR_REQUIRES(mutex_);
   Status Find(int64_t layout, bool open_to_change, LayoutEntry** entry) TFDEAR_REQUIRES(mutex_);
@@ -250,9 +267,8 @@ class Engine {
   bool compressed_ TFDEAR_GUARDED_BY(mutex_) = false;
   Compression compression_ TFDEAR_GUARDED_BY(mutex_);
   double density_ TFDEAR_GUARDED_BY(mutex_) = 1;
-  // Not taken up yet.
-  std::vector<std::unique_ptr<CompressionState>> loaded_ TFDEAR_GUARDED_BY(mutex_);
-  int64_t loads_ TFDEAR_GUARDED_BY(mutex_) = 0;
+  std::vector<Loaded> loaded_ TFDEAR_GUARDED_BY(mutex_);
+  int64_t uses_ TFDEAR_GUARDED_BY(mutex_) = 0;  // Of layouts that are compressed.
   Status failure_ TFDEAR_GUARDED_BY(mutex_);
 };
 

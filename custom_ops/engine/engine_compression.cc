@@ -52,43 +52,102 @@ std::pair<int, int> Engine::PlaceOfExchange() {
   return {groups.intra->rank(), groups.intra->size()};
 }
 
-void Engine::TakeUpLoaded(LayoutEntry* entry) {
-  entry->held.loads = loads_;
-  entry->held.state = nullptr;
-  entry->held.flushed = nullptr;
-  auto found = std::find_if(loaded_.begin(), loaded_.end(),
+bool Engine::AreOf(const LayoutEntry& entry, const Variables& variables) {
+  return std::all_of(entry.variables.begin(), entry.variables.end(), [&](int64_t variable) {
+    return variables.empty() || variables.count(variable) > 0;
+  });
+}
+
+std::shared_ptr<const CompressionState> Engine::HeldBackBy(const LayoutEntry& entry) {
+  return entry.held.flushed != nullptr ? entry.held.flushed : entry.held.state;
+}
+
+// The layouts of these variables that were used with compression; what was used last is first.
+std::vector<Engine::LayoutEntry*> Engine::HoldingBack(const Variables& variables) {
+  std::vector<LayoutEntry*> found;
+  for (const auto& entry : layouts_) {
+    if (entry == nullptr || HeldBackBy(*entry) == nullptr || !AreOf(*entry, variables)) continue;
+    found.push_back(entry.get());
+  }
+  std::sort(found.begin(), found.end(), [](const LayoutEntry* one, const LayoutEntry* other) {
+    return one->held.used > other->held.used;
+  });
+  return found;
+}
+
+std::shared_ptr<CompressionState> Engine::NothingHeldBack(const LayoutEntry& entry) {
+  const auto [place, places] = PlaceOfExchange();
+  return std::make_shared<CompressionState>(entry.tensors, entry.plan, ExchangeOf(entry), place,
+                                            places);
+}
+
+bool Engine::TakeUp(LayoutEntry* entry, Loaded* loaded) {
+  auto found = std::find_if(loaded->states.begin(), loaded->states.end(),
                             [&](const auto& state) { return state->tensors() == entry->tensors; });
-  if (found == loaded_.end()) return;
+  if (found == loaded->states.end()) return false;
   std::shared_ptr<CompressionState> state = std::move(*found);
-  loaded_.erase(found);
+  loaded->states.erase(found);
   state->Use(ExchangeOf(*entry));
   if (entry->current == nullptr && state->plan().Check(entry->tensors, Existing()).ok()) {
     entry->plan = state->plan();
   }
   if (state->plan().buckets == entry->plan.buckets) {
     entry->held.state = std::move(state);
+    entry->held.flushed = nullptr;
   } else {
     entry->held.flushed = std::move(state);
+    entry->held.state = nullptr;
+  }
+  return true;
+}
+
+void Engine::TakeUpLoaded(LayoutEntry* entry) {
+  // What was loaded last counts.
+  for (auto loaded = loaded_.rbegin(); loaded != loaded_.rend(); ++loaded) {
+    if (AreOf(*entry, loaded->variables) && TakeUp(entry, &*loaded)) return;
   }
 }
 
+// What other layouts hold back of a layout's variables, when it is used first: a model goes on with
+// other layers that train, or with another optimizer.
+std::vector<HeldBack> Engine::TakeOver(const LayoutEntry& entry) {
+  std::vector<HeldBack> taken;
+  for (LayoutEntry* other : HoldingBack({})) {
+    HeldBack held{HeldBackBy(*other), {}};
+    bool any = false;
+    for (int64_t variable : other->variables) {
+      const auto place = std::find(entry.variables.begin(), entry.variables.end(), variable);
+      const bool known = variable >= 0 && place != entry.variables.end();
+      held.tensors.push_back(known ? static_cast<int>(place - entry.variables.begin()) : -1);
+      any |= known;
+    }
+    if (!any) continue;
+    other->held.flushed = nullptr;
+    other->held.state = NothingHeldBack(*other);
+    other->held.state->steps = held.state->steps;
+    taken.push_back(std::move(held));
+  }
+  return taken;
+}
+
 CompressionOfStep Engine::CompressionOf(LayoutEntry* entry) {
-  if (entry->held.loads < loads_) TakeUpLoaded(entry);
-  const auto [place, places] = PlaceOfExchange();
+  CompressionOfStep step;
+  if (HeldBackBy(*entry) == nullptr) {
+    step.flushed = TakeOver(*entry);
+  }
   // What is held back belongs to a bucket; in which order buckets travel does not matter to it.
   if (entry->held.state != nullptr && entry->held.state->plan().buckets != entry->plan.buckets) {
     entry->held.flushed = std::move(entry->held.state);
     entry->held.state = nullptr;
   }
   if (entry->held.state == nullptr) {
-    entry->held.state = std::make_shared<CompressionState>(entry->tensors, entry->plan,
-                                                           ExchangeOf(*entry), place, places);
+    entry->held.state = NothingHeldBack(*entry);
     if (entry->held.flushed != nullptr) entry->held.state->steps = entry->held.flushed->steps;
   }
-  CompressionOfStep step;
-  step.state = entry->held.state;
-  step.flushed = std::move(entry->held.flushed);
+  if (entry->held.flushed != nullptr) step.flushed.push_back({entry->held.flushed, {}});
   entry->held.flushed = nullptr;
+  entry->held.used = ++uses_;
+  step.state = entry->held.state;
   step.density = density_;
   if (density_ < 1) {
     const bool warms_up = entry->optimizer || !compression_.only_optimizers_warm_up;
@@ -99,19 +158,21 @@ CompressionOfStep Engine::CompressionOf(LayoutEntry* entry) {
   return step;
 }
 
-Status Engine::SaveCompression(std::vector<char>* state) {
+Status Engine::SaveCompression(const Variables& variables, std::vector<char>* state) {
   std::vector<std::shared_ptr<const CompressionState>> states;
+  std::vector<char> loaded;
   state->clear();
   {
     MutexLock lock(mutex_);
-    for (const auto& entry : layouts_) {
-      if (entry == nullptr) continue;
-      if (entry->held.loads < loads_) continue;  // A loaded state is about to take its place.
-      const std::shared_ptr<const CompressionState> current =
-          entry->held.flushed != nullptr ? entry->held.flushed : entry->held.state;
-      if (current != nullptr) states.push_back(current);
+    for (const LayoutEntry* entry : HoldingBack(variables)) {
+      states.push_back(HeldBackBy(*entry));
     }
-    for (const auto& loaded : loaded_) loaded->Save(state);
+    for (const Loaded& of_file : loaded_) {
+      const bool all_of_them = std::includes(variables.begin(), variables.end(),
+                                             of_file.variables.begin(), of_file.variables.end());
+      if (!variables.empty() && !all_of_them) continue;
+      for (const auto& left : of_file.states) left->Save(&loaded);
+    }
   }
   for (const auto& of_layout : states) {
     if (of_layout->last_exchange != nullptr) {
@@ -119,21 +180,38 @@ Status Engine::SaveCompression(std::vector<char>* state) {
     }
     of_layout->Save(state);
   }
+  state->insert(state->end(), loaded.begin(), loaded.end());
   return Status();
 }
 
-Status Engine::LoadCompression(const std::vector<char>& state) {
+Status Engine::LoadCompression(const std::vector<char>& state, const Variables& variables) {
   MutexLock lock(mutex_);
   const auto [place, places] = PlaceOfExchange();
-  std::vector<std::unique_ptr<CompressionState>> loaded;
+  Loaded loaded;
+  loaded.variables = variables;
   const char* next = state.data();
   const char* const end = next + state.size();
   while (next != end) {
-    loaded.emplace_back();
-    TFDEAR_RETURN_IF_ERROR(CompressionState::Load(&next, end, place, places, &loaded.back()));
+    loaded.states.emplace_back();
+    TFDEAR_RETURN_IF_ERROR(
+        CompressionState::Load(&next, end, place, places, &loaded.states.back()));
   }
-  loaded_ = std::move(loaded);
-  ++loads_;
+  // It takes the place of what was loaded of the same.
+  loaded_.erase(
+      std::remove_if(loaded_.begin(), loaded_.end(),
+                     [&](const Loaded& earlier) {
+                       return variables.empty() ||
+                              (!earlier.variables.empty() &&
+                               std::includes(variables.begin(), variables.end(),
+                                             earlier.variables.begin(), earlier.variables.end()));
+                     }),
+      loaded_.end());
+  for (LayoutEntry* entry : HoldingBack(variables)) {
+    entry->held.flushed = nullptr;
+    entry->held.state = NothingHeldBack(*entry);
+    TakeUp(entry, &loaded);
+  }
+  if (!loaded.states.empty()) loaded_.push_back(std::move(loaded));
   return Status();
 }
 

@@ -229,7 +229,13 @@ def test_parallel_norms_are_of_the_compressed_sum(tmp_path, optimizer):
 # With momentum there is one residual more to keep.
 @pytest.mark.newest_only
 @pytest.mark.parametrize(
-    "options", [pytest.param("", marks=LONG), ", momentum=0.9, warm_up_steps=15"]
+    "options",
+    [
+        pytest.param("", marks=LONG),
+        ", momentum=0.9, warm_up_steps=15",
+        # Nothing is held back, but the warm-up goes on.
+        pytest.param(", error_feedback=False, warm_up_steps=15", marks=LONG),
+    ],
 )
 def test_crash_and_resume_is_the_uninterrupted_run(tmp_path, options, uninterrupted):
     compression = COMPRESSION.replace(")", f"{options})")
@@ -255,6 +261,17 @@ def test_weights_in_files_and_a_missing_residual(tmp_path, uninterrupted):
     assert not np.array_equal(weights(reports[0]), weights(uninterrupted[0]))
     for report in reports:
         assert "rank 2: there is no file" in report["warnings"][0]
+
+
+@pytest.mark.newest_only
+@LONG
+def test_weights_in_files_of_another_file_system(tmp_path, uninterrupted):
+    run(tmp_path, "save", CASE_PREFIX="file://")
+    assert len(list(tmp_path.glob(".half.weights.h5.rank*.residual"))) == 8
+    reports = run(tmp_path, "load", CASE_PREFIX="file://")
+    check_same(reports, uninterrupted)
+    for report in reports:
+        assert not report["warnings"].size
 
 
 @pytest.mark.newest_only

@@ -77,10 +77,11 @@ SIGNATURES: dict[str, tuple] = {
     "tfdear_set_density": (_INT, _DOUBLE, *ERROR),
     "tfdear_compression_save": (
         _INT,
-        *(ctypes.POINTER(ctypes.POINTER(ctypes.c_char)), _INT64S),
+        *(_INT64S, _INT, ctypes.POINTER(ctypes.POINTER(ctypes.c_char)), _INT64S),
         *ERROR,
     ),
-    "tfdear_compression_load": (_INT, _TEXT, _INT64, *ERROR),
+    "tfdear_compression_forget": (None,),
+    "tfdear_compression_load": (_INT, _TEXT, _INT64, _INT64S, _INT, *ERROR),
     "tfdear_synchronize": (_INT, _DOUBLE, *ERROR),
     "tfdear_in_flight": (_INT, _INT, _UINT64S, _DOUBLES, _INTS, _TEXT, _INT),
     "tfdear_waits": (_INT64, _TEXT, _INT),

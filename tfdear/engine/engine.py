@@ -64,16 +64,29 @@ class Engine:
         """Sets the density of the steps that begin from now on; 1: everything is sent dense."""
         call("set_density", density)
 
-    def save_compression(self) -> bytes:
-        """What sparse exchanges hold back on this rank; waits for those in flight."""
+    def save_compression(self, variables: Sequence[int] = ()) -> bytes:
+        """What sparse exchanges hold back on this rank; waits for those in flight.
+
+        `variables`: of whose gradients, by their numbers; none: of all.
+        """
         state = ctypes.POINTER(ctypes.c_char)()
         size = ctypes.c_int64()
-        call("compression_save", ctypes.byref(state), ctypes.byref(size))
-        return ctypes.string_at(state, size.value)
+        numbers = (ctypes.c_int64 * len(variables))(*variables)
+        call(
+            "compression_save",
+            *(numbers, len(variables), ctypes.byref(state), ctypes.byref(size)),
+        )
+        try:
+            # It may have more than 2 GiB, which `ctypes.string_at` does not copy.
+            array = ctypes.POINTER(ctypes.c_char * size.value)
+            return ctypes.cast(state, array).contents.raw if state else b""
+        finally:
+            load().tfdear_compression_forget()
 
-    def load_compression(self, state: bytes) -> None:
-        """Takes up what was saved; empty: nothing is held back any more."""
-        call("compression_load", state, len(state))
+    def load_compression(self, state: bytes, variables: Sequence[int] = ()) -> None:
+        """Takes up what was saved of these variables; empty: nothing is held back any more."""
+        numbers = (ctypes.c_int64 * len(variables))(*variables)
+        call("compression_load", state, len(state), numbers, len(variables))
 
     def create_layout(self, name: str, lane: Lane) -> int:
         """Starts the description of a reduction; returns its number."""

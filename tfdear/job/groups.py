@@ -74,8 +74,16 @@ class ProcessGroups:
         compressed = options.compression is not None and options.compression.hierarchical
         if len(self._node_ranks) == 1 or not (in_levels or compressed):
             return
+        asked_by = [f'`collective="{options.collective}"`'] * in_levels
+        instead = ['collective="ring"'] * in_levels
+        if compressed:
+            asked_by.append("`compression`, which sums within the nodes,")
+            instead.append(f"{type(options.compression).__name__}(..., hierarchical=False)")
         grid = topology.make_grid(
-            options.collective if in_levels else "hierarchical", self._node_ranks
+            options.collective if in_levels else "hierarchical",
+            self._node_ranks,
+            " and ".join(asked_by),
+            " and ".join(instead),
         )
         if in_levels and compressed and not grid.nodes:
             raise ValueError(

@@ -26,10 +26,18 @@ class StrategyStatistics:
         self._steps = statistics.StepStatistics()
         self._reader = job.event_reader() if job.world_size > 1 else None
 
+    def forget(self) -> None:
+        """Forgets what happened since the last call of `take`, and steps that are not over."""
+        self.take()
+        self._steps.forget()
+
     def take(self) -> dict:
         """Sums up what happened since the last call; see `DearStrategy.statistics`."""
         job, reader = self._job, self._reader
+        lost = 0 if reader is None else reader.lost
         rows = np.empty(0, event_record.EVENT_ROW) if reader is None else reader.read_rows()
+        if reader is not None and reader.lost > lost:
+            self._steps.forget()  # The steps before it do not end where what is left begins.
         summary = self._steps.add(rows)
         summary["algbw"], summary["busbw"] = statistics.bandwidths(
             summary, job.world_size, job.groups.level_sizes

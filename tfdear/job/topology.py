@@ -38,12 +38,15 @@ class Grid:
         return [row[column] for row in self.rows]
 
 
-def make_grid(collective: str, node_of_rank: Sequence[int]) -> Grid:
+def make_grid(
+    collective: str, node_of_rank: Sequence[int], asked_by: str = "", instead: str = ""
+) -> Grid:
     """The grid of a collective that works in two levels, from the node of every rank.
 
     The ranks told each other their nodes, so all of them form the same grid. "hierarchical": the
     nodes are the rows. "torus2d": also, if there are several with several ranks each; else the grid
-    is as square as the number of ranks allows.
+    is as square as the number of ranks allows. `asked_by` and `instead` are for the error: the
+    options that ask for it, and those that ask for none.
     """
     nodes = [
         tuple(rank for rank in range(len(node_of_rank)) if node_of_rank[rank] == node)
@@ -52,9 +55,9 @@ def make_grid(collective: str, node_of_rank: Sequence[int]) -> Grid:
     if len({len(ranks) for ranks in nodes}) > 1:
         counts = ", ".join(f"node {node} has {len(ranks)}" for node, ranks in enumerate(nodes))
         raise ValueError(
-            f'`collective="{collective}"` needs the same number of ranks on every node, because '
+            f"{asked_by or repr(collective)} needs the same number of ranks on every node, because "
             "each rank sums with those of the same local rank on the other nodes. Start as many "
-            f'ranks on each node, or use collective="ring". Received: {counts}'
+            f"ranks on each node, or use {instead or 'another collective'}. Received: {counts}"
         )
     if collective == "hierarchical" or (len(nodes) > 1 and len(nodes[0]) > 1):
         return Grid(tuple(nodes), nodes=True)

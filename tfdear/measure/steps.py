@@ -47,7 +47,9 @@ PHASES = (
 )
 _SECONDS = 1e-6
 _KIND = {kind: number for number, kind in enumerate(EVENT_KINDS)}
-_OF_STEPS = [_KIND[kind] for kind in ("step", "contribute", *PHASES, "update")]
+# Of variables, and of the rows of tables.
+_UPDATES = [_KIND[kind] for kind in ("update", "row_update")]
+_OF_STEPS = [_KIND[kind] for kind in ("step", "contribute", *PHASES)] + _UPDATES
 _OF_STALLS = [_KIND[kind] for kind in ("wait", "embedding_split")]
 _LINE = [_KIND[phase] for phase in PHASES]
 # The halves that spread a sum that was counted in bytes before.
@@ -142,7 +144,7 @@ class StepStatistics:
             of_phase = line["kind"] == _KIND[phase]
             summary[phase] = float(duration[of_phase].sum() * _SECONDS)
             payload[phase] = int(line["detail"][of_phase].sum())
-        updates = rows[rows["kind"] == _KIND["update"]]
+        updates = rows[np.isin(rows["kind"], _UPDATES)]
         summary["update"] = float((updates["end"] - updates["begin"]).sum() * _SECONDS)
         duration, hidden = _durations(merge(line))
         communication, concealed = duration.sum() * _SECONDS, hidden.sum() * _SECONDS
@@ -155,6 +157,10 @@ class StepStatistics:
         summary["compressed_bytes"] = sum(payload[phase] for phase in SPARSE_PHASES)
         summary["per_step"] = self._complete_steps(rows)
         return summary
+
+    def forget(self) -> None:
+        """Forgets the steps that are not over: what comes next does not follow them."""
+        self._kept = self._kept[:0]
 
     def _complete_steps(self, rows: np.ndarray) -> list[dict]:
         rows = np.concatenate([self._kept, rows[np.isin(rows["kind"], _OF_STEPS + _OF_STALLS)]])
@@ -264,7 +270,7 @@ def _steps(windows: np.ndarray, rows: np.ndarray, line: np.ndarray) -> list[dict
     for phase in PHASES:
         of_phase = line["kind"] == _KIND[phase]
         columns[phase] = of_step(line[of_phase], _durations(line[of_phase])[0])
-    updates = rows[rows["kind"] == _KIND["update"]]
+    updates = rows[np.isin(rows["kind"], _UPDATES)]
     columns["update"] = of_step(updates, updates["end"] - updates["begin"])
     merged = merge(line)
     duration, hidden = _durations(merged)

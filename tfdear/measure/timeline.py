@@ -143,9 +143,10 @@ def _add(writer: "_Writer", kind: str, row: np.void) -> None:
         writer.instant(GRADIENTS, name, end, step=step, tensor=row["subject"], bucket=row["detail"])
     elif kind == "collective":
         writer.span(OTHER_COLLECTIVES, kind, begin, end, number=step, lane=row["subject"])
-    elif kind == "update":
+    elif kind in ("update", "row_update"):
         name = f"update {row['subject']}"
-        writer.span(UPDATES, name, begin, end, category=kind, step=step, variable=row["subject"])
+        variable = row["subject"]
+        writer.span(UPDATES, name, begin, end, category="update", step=step, variable=variable)
 
 
 def _add_waiting_reads(writer: "_Writer", reads: np.ndarray) -> None:

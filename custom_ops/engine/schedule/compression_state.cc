@@ -116,14 +116,16 @@ CompressionState::CompressionState(std::vector<TensorSpec> tensors, Plan plan,
   }
 }
 
-void CompressionState::AddHeldBack(const Bucket& bucket, int members, float* data) const {
+void CompressionState::AddHeldBack(const Bucket& bucket, int members, float* data,
+                                   const std::vector<int>& tensors) const {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     const SparseExchange& exchange = exchanges_[b];
     if (exchange.residual.empty()) continue;
     const Range held = shard(static_cast<int>(b));
     for (size_t slot = 0; slot < buckets_[b].tensors.size(); ++slot) {
       const int tensor = buckets_[b].tensors[slot];
-      const auto found = std::find(bucket.tensors.begin(), bucket.tensors.end(), tensor);
+      const int there = tensors.empty() ? tensor : tensors[tensor];
+      const auto found = std::find(bucket.tensors.begin(), bucket.tensors.end(), there);
       if (found == bucket.tensors.end()) continue;
       // The part of the tensor that this rank's shard had.
       const size_t offset = buckets_[b].offsets[slot];

@@ -29,8 +29,9 @@ struct Compression {
 double DensityAt(double density, double first_density, int64_t warm_up_steps, int64_t step);
 
 // What the sparse exchanges of one layout keep from step to step on this rank, under one plan. When
-// the plan changes, what was held back goes into this rank's next contribution. (If that step is
-// given up before it contributed anything, it is lost, like the gradients of the step.)
+// the plan changes, or another layout begins to bring gradients of the same variables, what was
+// held back goes into this rank's next contribution. (If that step is given up before it
+// contributed anything, it is lost, like the gradients of the step.)
 //
 // Bodies of steps use it on the thread of the group that the exchanges run in, or, before them and
 // each its bucket alone, on the thread of the group's preparations; everything else happens while
@@ -46,8 +47,10 @@ class CompressionState {
   Range shard(int bucket) const { return ShardOf(buckets_[bucket].count, place_, places_); }
 
   // Adds what was held back of these tensors to their slots in a bucket of another plan, which will
-  // be summed over `members` that hold the same part.
-  void AddHeldBack(const Bucket& bucket, int members, float* data) const;
+  // be summed over `members` that hold the same part. `tensors`: which of another layout's tensors
+  // they are there; -1: none. Empty: the layout is the same.
+  void AddHeldBack(const Bucket& bucket, int members, float* data,
+                   const std::vector<int>& tensors = {}) const;
 
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
   const Plan& plan() const { return plan_; }

@@ -79,13 +79,15 @@ std::shared_ptr<Work> Reduction::Submit(ProcessGroup* world, const ReductionLayo
   ProcessGroup* const group = step.kind.group == Group::kIntra   ? levels_.intra
                               : step.kind.group == Group::kInter ? levels_.inter
                                                                  : world;
-  // The last exchange under the plan before this one; it may still run, in another group.
-  auto flushed = step.adds_held_back && compression_.flushed != nullptr
-                     ? compression_.flushed->last_exchange
-                     : nullptr;
+  // The last exchanges under the plan before this one; they may still run, in another group.
+  std::vector<std::shared_ptr<Work>> flushed;
+  for (const HeldBack& held : compression_.flushed) {
+    if (!step.adds_held_back || held.state->last_exchange == nullptr) continue;
+    flushed.push_back(held.state->last_exchange);
+  }
   auto run = [self = shared_from_this(), this, signature, flushed, &step](
                  CollectiveBackend* backend, uint64_t sequence) {
-    if (flushed != nullptr) TFDEAR_RETURN_IF_ERROR(flushed->Wait());
+    for (const auto& exchange : flushed) TFDEAR_RETURN_IF_ERROR(exchange->Wait());
     InjectDelay(max_delay_ms_);
     for (const auto& write : buckets_[step.bucket].buffer->TakeWrites()) {
       TFDEAR_RETURN_IF_ERROR(backend->WaitFor(write));
@@ -107,7 +109,7 @@ std::shared_ptr<Work> Reduction::Submit(ProcessGroup* world, const ReductionLayo
     return status;
   };
   ProcessGroup::Preparation select;
-  if (exchanges && compression_.flushed == nullptr && compression_.density < 1) {
+  if (exchanges && compression_.flushed.empty() && compression_.density < 1) {
     select = [self = shared_from_this(), &step, place = group->rank(), places = group->size(),
               last = compression_.state->last_exchange_of(step.bucket)] {
       return self->SelectWhatIsSent(step, place, places, last.get());

@@ -31,12 +31,17 @@ struct LevelGroups {
   std::shared_ptr<Lane> lane_of_inter = nullptr;
 };
 
+// What was held back under another plan, or of another layout.
+struct HeldBack {
+  std::shared_ptr<const CompressionState> state;
+  std::vector<int> tensors;  // As in CompressionState::AddHeldBack.
+};
+
 // How the sparse exchanges of one execution go.
 struct CompressionOfStep {
   std::shared_ptr<CompressionState> state;  // Null: the layout is not compressed.
-  // Held back under another plan, and added to what is contributed now; or null.
-  std::shared_ptr<const CompressionState> flushed;
-  double density = 1;  // At least 1: everything is sent, dense.
+  std::vector<HeldBack> flushed;            // Added to what is contributed now.
+  double density = 1;                       // At least 1: everything is sent, dense.
 };
 
 // One execution of a layout: gradients come in in any order, sums go out.

@@ -13,17 +13,18 @@ Status Reduction::RunStep(CollectiveBackend* backend, const ReductionLayout::Ste
                           const Signature& signature, uint64_t sequence, size_t* bytes) {
   BucketState* const state = &buckets_[step.bucket];
   if (backend->device() != Device::kHost && (step.kind.wire_format != WireFormat::kDense ||
-                                             step.takes_norms || compression_.flushed != nullptr)) {
+                                             step.takes_norms || !compression_.flushed.empty())) {
     return InvalidArgument(
         signature.text(),
         ": rows, selected elements and norms of gradients need host memory, and the collectives of "
         "this group are of another device. Use dense gradients there, without compression, or the "
         "collectives of the host");
   }
-  if (step.adds_held_back && compression_.flushed != nullptr) {
-    compression_.flushed->AddHeldBack(layout_->buckets[step.bucket],
-                                      world_size_ / compression_.flushed->places(),
-                                      reinterpret_cast<float*>(state->buffer->data()));
+  if (step.adds_held_back) {
+    for (const HeldBack& held : compression_.flushed) {
+      held.state->AddHeldBack(layout_->buckets[step.bucket], world_size_ / held.state->places(),
+                              reinterpret_cast<float*>(state->buffer->data()), held.tensors);
+    }
   }
   switch (step.kind.wire_format) {
     case WireFormat::kDense:

@@ -18,6 +18,8 @@ DIRECTORY = pathlib.Path(sys.argv[1])
 # What to do: "train", "crash" (after two of four epochs), "resume", with Keras's backups; "save"
 # and "load" with weights in files, in the middle; "checkpoint" and "restore" in a custom loop.
 TASK = os.environ.get("CASE_TASK", "train")
+# Of a file system that TensorFlow names in paths, or of Python's.
+WEIGHTS = os.environ.get("CASE_PREFIX", "") + str(DIRECTORY / "half.weights.h5")
 LAST_FIRST = "CASE_LAST_FIRST" in os.environ
 WIDTH = int(os.environ.get("CASE_WIDTH", "48"))
 PAUSE = float(os.environ.get("CASE_PAUSE", "0.002"))  # Seconds.
@@ -122,13 +124,11 @@ def with_fit(strategy):
     if TASK == "load":
         with strategy.scope():
             model.optimizer.build(model.trainable_variables)  # Else its state is not loaded.
-        model.load_weights(DIRECTORY / "half.weights.h5")
+        model.load_weights(WEIGHTS)
         model.fit(X, Y, epochs=EPOCHS, initial_epoch=EPOCHS // 2, callbacks=callbacks, **arguments)
         return model.get_weights()
     if TASK == "save":
-        saver = keras.callbacks.ModelCheckpoint(
-            str(DIRECTORY / "half.weights.h5"), save_weights_only=True
-        )
+        saver = keras.callbacks.ModelCheckpoint(WEIGHTS, save_weights_only=True)
         model.fit(X, Y, epochs=EPOCHS // 2, callbacks=[*callbacks, saver], **arguments)
     else:
         model.fit(X, Y, epochs=EPOCHS, callbacks=callbacks, **arguments)

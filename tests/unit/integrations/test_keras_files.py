@@ -100,10 +100,11 @@ def test_a_missing_folder_of_residuals_is_one_that_was_removed(tmp_path, monkeyp
         rank=1,
         world_size=2,
         options=types.SimpleNamespace(timeout=1.0),
-        engine=types.SimpleNamespace(synchronize=lambda _: None, save_compression=lambda: b""),
+        engine=types.SimpleNamespace(synchronize=lambda _: None, save_compression=lambda _: b""),
     )
     monkeypatch.setattr(residual_files, "_compressing_job", lambda _: job)
     monkeypatch.setattr(residual_files, "_step", lambda _: 20)
+    monkeypatch.setattr(residual_files, "_numbers_of", lambda _: [])
     folder = tmp_path / "removed"
     calls = []
 

@@ -116,6 +116,23 @@ def test_pieces_of_a_record_give_the_steps_of_the_whole(seed):
         assert sum(piece[phase] for piece in pieces) == pytest.approx(whole[phase])
 
 
+def test_a_gap_in_the_record_is_no_long_step():
+    rows = dear_steps(40)
+    statistics_of_job = StepStatistics()
+    statistics_of_job.add(rows[rows["ticket"] <= 5])
+    statistics_of_job.forget()
+    steps = statistics_of_job.add(rows[rows["ticket"] >= 25])["per_step"]
+    assert [step["ticket"] for step in steps] == list(range(25, 38))
+    assert {round(step["time"], 6) for step in steps} == {0.1}
+
+
+def test_updates_of_rows_are_updates():
+    rows = record(*dear_steps(4), row("row_update", 1, 9, 1, 230, 235))
+    summary = StepStatistics().add(rows)
+    assert milliseconds(summary, "update") == [21]
+    assert milliseconds(summary["per_step"][1], "update") == [9]
+
+
 def test_a_pause_between_epochs_does_not_move_the_typical_step():
     steps = StepStatistics().add(dear_steps(12, pauses={5: 9000}))["per_step"]
     average = statistics.average(steps)

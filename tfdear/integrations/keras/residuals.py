@@ -13,23 +13,23 @@ says so.
 
 import contextlib
 import errno
-import glob
 import json
 import os
-import pathlib
 import warnings
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
 from tfdear import errors
+from tfdear.gradients.variable import DearVariable
 from tfdear.job import job as job_module
 
 _FORMAT = 1
 _KEPT = 2
 
 
-def write(model: keras.Model, target: pathlib.Path) -> None:
+def write(model: keras.Model, target: str | os.PathLike[str]) -> None:
     """Writes this rank's file for a checkpoint that is about to appear at `target`."""
     job = _compressing_job(model)
     if job is None:
@@ -37,45 +37,49 @@ def write(model: keras.Model, target: pathlib.Path) -> None:
     job.engine.synchronize(job.options.timeout)
     step = _step(model)
     path = _path(job, target, step)
-    own = path.with_name(path.name + ".new")
+    own = path + ".new"
     header = {"format": _FORMAT, "step": step, "rank": job.rank, "world_size": job.world_size}
-    state = job.engine.save_compression()
+    state = job.engine.save_compression(_numbers_of(model))
     try:
         # Records have checksums.
-        with tf.io.TFRecordWriter(str(own)) as writer:
+        with tf.io.TFRecordWriter(own) as writer:
             writer.write(json.dumps(header).encode())
             writer.write(state)
+        tf.io.gfile.rename(own, path, overwrite=True)
     except tf.errors.NotFoundError as error:
         # The error of Python's own files, with the number that a retry checks: another rank may
         # remove a folder of backups while this one writes.
-        raise FileNotFoundError(errno.ENOENT, str(error), str(own)) from error
-    os.replace(own, path)
+        raise FileNotFoundError(errno.ENOENT, str(error), own) from error
     steps = _by_step(path)
     for old in sorted(steps)[:-_KEPT]:
         if old != step:
-            steps[old].unlink(missing_ok=True)
+            with contextlib.suppress(tf.errors.NotFoundError):
+                tf.io.gfile.remove(steps[old])
 
 
-def read(model: keras.Model, source: pathlib.Path) -> None:
+def read(model: keras.Model, source: str | os.PathLike[str]) -> None:
     """Restores what was held back when the checkpoint at `source`, just loaded, was written."""
     job = _compressing_job(model)
     if job is None:
         return
     job.engine.synchronize(job.options.timeout)
+    numbers = _numbers_of(model)
     problem = ""
     try:
-        job.engine.load_compression(_read(job, _path(job, source, _step(model))))
+        state = _read(job, _path(job, source, _step(model)))
+        job.engine.load_compression(state, numbers)
     except (OSError, ValueError, errors.TfdearError, tf.errors.OpError) as error:
         problem = f"rank {job.rank}: {error}"
     # On all ranks or on none: what the ranks hold back belongs together.
     problems = [text for text in job.exchange(problem) if text]
     if problems:
-        job.engine.load_compression(b"")
+        job.engine.load_compression(b"", numbers)
         warnings.warn(
             f"Weights were loaded from {str(source)!r}, but not what compression held back when "
-            "they were saved; every rank starts with nothing held back. Gradients of about "
-            "1 / density steps are lost. Keep the files '.*.residual' beside a checkpoint, and "
-            f"load it with the same number of ranks per node. Received: {'; '.join(problems)}",
+            "they were saved; every rank starts with nothing held back, and with the warm-up of "
+            "the density. Gradients of about 1 / density steps are lost. Keep the files "
+            "'.*.residual' beside a checkpoint, and load it with the same number of ranks per "
+            f"node. Received: {'; '.join(problems)}",
             stacklevel=2,
         )
 
@@ -101,33 +105,34 @@ class CompressionState(tf.train.experimental.PythonState):
             self._job.engine.load_compression(string_value)
 
 
-def _read(job: job_module.Job, path: pathlib.Path) -> bytes:
-    if not path.exists():
+def _read(job: job_module.Job, path: str) -> bytes:
+    name = os.path.basename(path)
+    if not tf.io.gfile.exists(path):
         others = sorted(_by_step(path)) or "none"
-        raise ValueError(f"there is no file {path.name!r}; steps of which there is one: {others}")
-    records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
+        raise ValueError(f"there is no file {name!r}; steps of which there is one: {others}")
+    records = [record.numpy() for record in tf.data.TFRecordDataset(path)]
     if len(records) != 2:
-        raise ValueError(f"{path.name!r} has {len(records)} records instead of 2: it is cut off")
+        raise ValueError(f"{name!r} has {len(records)} records instead of 2: it is cut off")
     try:
         header = json.loads(records[0])
         found = header["format"], header["rank"], header["world_size"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path.name!r} does not say what it is: {error!r}") from error
+        raise ValueError(f"{name!r} does not say what it is: {error!r}") from error
     if found != (_FORMAT, job.rank, job.world_size):
-        raise ValueError(f"{path.name!r} was written as {header}")
+        raise ValueError(f"{name!r} was written as {header}")
     return records[1]
 
 
 def _compressing_job(model: keras.Model) -> job_module.Job | None:
-    """The job of a model, if its compression holds something back."""
+    """The job of a model, if it compresses."""
     job = getattr(getattr(model, "distribute_strategy", None), "_job", None)
-    held_back = (
-        job is not None
-        and job.is_open
-        and job.compresses
-        and job.options.compression.error_feedback
-    )
-    return job if held_back else None
+    return job if job is not None and job.is_open and job.compresses else None
+
+
+def _numbers_of(model: keras.Model) -> Sequence[int]:
+    """By which the engine knows the variables of a model; what others hold back is their own."""
+    values = [variable.value for variable in model.variables]
+    return [value.number for value in values if isinstance(value, DearVariable)]
 
 
 def _step(model: keras.Model) -> int:
@@ -135,18 +140,24 @@ def _step(model: keras.Model) -> int:
     return 0 if iterations is None else int(iterations)
 
 
-def _path(job: job_module.Job, target: pathlib.Path, step: int) -> pathlib.Path:
-    name = f".{target.name}.rank{job.rank}of{job.world_size}.step{step}.residual"
-    return target.with_name(name)
+def _path(job: job_module.Job, target: str | os.PathLike[str], step: int) -> str:
+    folder, file = os.path.split(os.fspath(target))
+    name = f".{file}.rank{job.rank}of{job.world_size}.step{step}.residual"
+    return os.path.join(folder, name)
 
 
-def _by_step(path: pathlib.Path) -> dict[int, pathlib.Path]:
+def _by_step(path: str) -> dict[int, str]:
     """The files of the same rank and checkpoint as `path`, by their step."""
-    stem = glob.escape(path.name[: path.name.rindex(".step")])
-    return {_step_of(file): file for file in path.parent.glob(f"{stem}.step*.residual")}
+    folder, file = os.path.split(path)
+    stem = file[: file.rindex(".step")] + ".step"
+    with contextlib.suppress(tf.errors.NotFoundError):
+        names = tf.io.gfile.listdir(folder or ".")
+        of_stem = [n for n in names if n.startswith(stem) and n.endswith(".residual")]
+        return {_step_of(name): os.path.join(folder, name) for name in of_stem}
+    return {}
 
 
-def _step_of(path: pathlib.Path) -> int:
+def _step_of(name: str) -> int:
     with contextlib.suppress(ValueError):
-        return int(path.name[path.name.rindex(".step") + 5 : -len(".residual")])
+        return int(name[name.rindex(".step") + 5 : -len(".residual")])
     return -1

@@ -18,13 +18,13 @@ import time
 from typing import Any, TypeAlias
 
 import keras
+import tensorflow as tf
 
 from tfdear._private import keras as _keras_private
 from tfdear._private import seams
 from tfdear.data import training_position
-from tfdear.integrations.keras import lookup, residuals
+from tfdear.integrations.keras import lookup, residuals, shared_paths
 
-_ATTEMPTS = 5
 # Ranks that work in one folder interrupt each other with every file that one of them removes. What
 # is missing for longer than this is really missing.
 _INTERRUPTED_SECONDS = 10.0
@@ -85,7 +85,9 @@ def _save_and_rename(
     *args: Any,
     **kwargs: Any,
 ) -> object:
-    if not _is_shared_path(model, filepath) or not one_file:
+    if not shared_paths.is_shared(model, filepath) or not one_file:
+        if one_file and shared_paths.is_path(filepath):  # Of a file system without local names.
+            residuals.write(model, filepath)
         return save(model, filepath, *args, **kwargs)
     target = pathlib.Path(filepath)
     own = target.with_name(f".rank{model.distribute_strategy.rank}.{target.name}")
@@ -109,41 +111,9 @@ def _load_with_residual(load: seams.Original, *args: Any, **kwargs: Any) -> obje
     given = [*args, kwargs.get("model"), kwargs.get("filepath")]
     model = next((m for m in [loaded, *given] if isinstance(m, keras.Model)), None)
     filepath = next((p for p in given if isinstance(p, (str, os.PathLike))), None)
-    if model is not None and filepath is not None and _is_shared_path(model, filepath):
-        residuals.read(model, pathlib.Path(filepath))
+    if model is not None and filepath is not None:
+        residuals.read(model, filepath)
     return loaded
-
-
-@SEAMS.wrap(_keras_private.EXPORT_SAVED_MODEL)
-def _export_and_rename(
-    save: seams.Original, model: keras.Model, filepath: _Path, *args: Any, **kwargs: Any
-) -> object:
-    # As `_save_and_rename`, for the folder of a SavedModel.
-    if not _is_shared_path(model, filepath):
-        return save(model, filepath, *args, **kwargs)
-    target = pathlib.Path(filepath)
-    own, previous = (
-        target.with_name(f".rank{model.distribute_strategy.rank}.{role}.{target.name}")
-        for role in ("new", "old")
-    )
-    shutil.rmtree(own, ignore_errors=True)
-    result = save(model, str(own), *args, **kwargs)
-    for _ in range(_ATTEMPTS):
-        with contextlib.suppress(FileNotFoundError):
-            target.rename(previous)  # Another rank's, or an older one.
-        shutil.rmtree(previous, ignore_errors=True)
-        try:
-            own.rename(target)
-            return result
-        except OSError:  # Another rank was faster: its export is the same.
-            continue
-    shutil.rmtree(own, ignore_errors=True)
-    return result
-
-
-def _is_shared_path(model: keras.Model, filepath: object) -> bool:
-    is_local = isinstance(filepath, (str, os.PathLike)) and "://" not in str(filepath)
-    return is_local and lookup.dear_strategy_of(model) is not None
 
 
 @SEAMS.wrap(_keras_private.SET_MODEL)
@@ -162,20 +132,20 @@ def _set_model(
             if attribute is None:
                 continue
             if per_rank:
-                path = pathlib.Path(getattr(callback, attribute))
-                setattr(callback, attribute, str(_own_folder(path, attribute, strategy.rank)))
+                path = os.fspath(getattr(callback, attribute))
+                setattr(callback, attribute, _own_path(path, attribute, strategy.rank))
             elif strategy.rank > 0:
                 callbacks.callbacks.remove(callback)
     return set_model(callbacks, model)
 
 
-def _own_folder(path: pathlib.Path, attribute: str, rank: int) -> pathlib.Path:
+def _own_path(path: str, attribute: str, rank: int) -> str:
     name = f"rank_{rank}"
-    folder, file = (path, "") if attribute == "log_dir" else (path.parent, path.name)
-    if folder.name != name:  # Of a second `fit` with the same callback.
-        folder = folder / name
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / file
+    folder, file = (path, "") if attribute == "log_dir" else os.path.split(path)
+    if os.path.basename(folder.rstrip("/")) != name:  # Of a second `fit` with the same callback.
+        folder = os.path.join(folder, name)
+    tf.io.gfile.makedirs(folder)
+    return os.path.join(folder, file) if file else folder
 
 
 @SEAMS.wrap(_keras_private.MAKE_FOLDERS)
@@ -189,7 +159,7 @@ def _make_folders(makedirs: seams.Original, path: _Path) -> None:
 def _back_up(save: seams.Original, callback: keras.callbacks.BackupAndRestore) -> None:
     # Training may be killed at any moment: the weights' file itself says where training was, and
     # the other file is never half written.
-    if not _is_shared_path(callback.model, callback.backup_dir):
+    if not shared_paths.is_shared(callback.model, callback.backup_dir):
         return save(callback)
     target = pathlib.Path(callback._training_metadata_path)
     own = target.with_name(f".rank{callback.model.distribute_strategy.rank}.{target.name}")
