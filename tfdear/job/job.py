@@ -93,6 +93,7 @@ class Job:
         self.sparse_buckets: SparseBuckets | None = None
         # Numbered on through all jobs of this process.
         self._first_event = EventReader.next_event()
+        self.number = ""  # Which no other job of several ranks has.
         if self.world_size == 1:
             self.ending = Ending()
             self.node = Node(node_rank=0, num_nodes=1, local_rank=0, local_size=1)
@@ -120,6 +121,7 @@ class Job:
         )
         self.ending = self._rendezvous.ending
         self.node = self._rendezvous.nodes[self.rank]
+        self.number = self._rendezvous.number.hex()
         try:
             self.groups = ProcessGroups(options, self.rank, self._rendezvous.nodes)
         except ValueError:

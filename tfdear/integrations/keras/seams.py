@@ -17,6 +17,7 @@ from tfdear.integrations.keras import (
     building,
     clipping,
     embeddings,
+    exports,
     losses,
     optimizers,
     overflows,
@@ -47,6 +48,7 @@ IN_ONE_PROCESS = (
 )
 OF_KERAS = (
     saving.SEAMS,
+    exports.SEAMS,
     losses.SEAMS,
     steps.SEAMS,
     batches.SEAMS,
