@@ -100,7 +100,7 @@ def simulate(
         costs = network.costs(count)
         for schedule in schedule_names:
             for name, planner in planners.items():
-                buckets = _plan(planner, trace, costs, schedule)
+                buckets = _plan(planner, trace, costs, schedule, chunk_bytes)
                 timeline = schedules.timeline(schedule, buckets, trace, costs, chunk_bytes)
                 # Zero only for a trace without times on a network that costs nothing.
                 efficiency = alone / timeline.iteration_time if timeline.iteration_time else 1.0
@@ -194,7 +194,8 @@ def simulate_tables(
         def buckets(schedule: str, name: str, sent: Trace, plans=plans, cluster=cluster):
             key = (schedule, name, tuple(layer.bytes for layer in sent.layers))
             if key not in plans:
-                plans[key] = _plan(planners[name], sent, cluster.costs.collectives, schedule)
+                costs = cluster.costs.collectives
+                plans[key] = _plan(planners[name], sent, costs, schedule, chunk_bytes)
             return plans[key]
 
         for method in methods:
@@ -233,14 +234,19 @@ def simulate_tables(
 
 
 def _plan(
-    planner: Any, trace: Trace, costs: cost_model.CommunicationCosts, schedule: str
+    planner: Any,
+    trace: Trace,
+    costs: cost_model.CommunicationCosts,
+    schedule: str,
+    chunk_bytes: int | None,
 ) -> list[list[int]]:
     if not isinstance(planner, SearchingPlanner):
         return planner.buckets(trace, costs, schedule)
     planner = copy.deepcopy(planner)  # Its trials belong to one network and schedule.
     while not planner.done:
         buckets = planner.buckets(trace, costs, schedule)
-        planner.observe(schedules.timeline(schedule, buckets, trace, costs).iteration_time)
+        tried = schedules.timeline(schedule, buckets, trace, costs, chunk_bytes)
+        planner.observe(tried.iteration_time)
     return planner.buckets(trace, costs, schedule)
 
 

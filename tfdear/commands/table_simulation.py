@@ -84,7 +84,14 @@ def run(
         document["sweep"] = {}
         for count in workers:
             costs = network.cluster(count).costs
-            times = density_sweep.sweep(first.rows, first.columns, count, costs)
+            times = density_sweep.sweep(
+                first.rows,
+                first.columns,
+                count,
+                costs,
+                kind=options.partition,
+                value_bytes=_VALUE_BYTES[options.vectors],
+            )
             document["sweep"][str(count)] = times
             heads = [f"{100 * density:g} %" for density in density_sweep.DENSITIES]
             rows = [[f"{count} workers", *heads]]

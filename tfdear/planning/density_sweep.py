@@ -21,6 +21,8 @@ def sweep(
     workers: int,
     costs: ExchangeCosts,
     densities: Sequence[float] = DENSITIES,
+    kind: str = "auto",
+    value_bytes: int = 4,
 ) -> dict[str, list[float]]:
     """Returns the seconds of all communication for one table in a step, by method.
 
@@ -32,22 +34,24 @@ def sweep(
         workers: Number of ranks.
         costs: What their exchanges cost.
         densities: Parts of the rows that a rank uses.
+        kind: How the ranks divide it among themselves, of `partition.KINDS` or "auto".
+        value_bytes: Bytes of a value of a vector.
     """
     times: dict[str, list[float]] = {}
-    holders = {"all_to_all": partition.choose("auto", rows, columns, workers)}
+    holders = {"all_to_all": partition.choose(kind, rows, columns, workers)}
     for servers in dict.fromkeys((1, min(2, workers), workers)):
         holders[f"parameter_servers_{servers}"] = Partition("row", rows, columns, servers)
     for density in densities:
         used = round(rows * density)
         table = Table("", rows, columns, used, used, 0, workers)
-        traffic = TableTraffic(table, workers, holders["all_to_all"])
+        traffic = TableTraffic(table, workers, holders["all_to_all"], value_bytes)
         seconds = {
             "dense": costs.dense(4 * rows * columns),
             "all_gather": costs.gathered(traffic.gathered(used), workers),
             "block_sparse": block_sparse(table, workers, costs),
         }
         for name, held in holders.items():
-            traffic = TableTraffic(table, workers, held)
+            traffic = TableTraffic(table, workers, held, value_bytes)
             exchanged = (traffic.vectors(used), traffic.gradients(used))
             seconds[name] = sum(costs.all_to_all.seconds(size) for size in exchanged)
         for name, value in seconds.items():

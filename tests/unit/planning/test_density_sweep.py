@@ -33,3 +33,13 @@ def test_there_are_no_more_servers_than_workers():
     times = density_sweep.sweep(100, 16, 1, _costs(1), densities=[0.5])
     assert [name for name in times if "servers" in name] == ["parameter_servers_1"]
     assert all(seconds == [0] for seconds in times.values())
+
+
+def test_partition_and_type_of_the_vectors_count():
+    times, halves, rows = (
+        density_sweep.sweep(100, 16, 4, _costs(4), [0.5], **options)
+        for options in ({}, {"value_bytes": 2}, {"kind": "row"})
+    )
+    assert halves["all_to_all"] < times["all_to_all"]
+    assert halves["dense"] == times["dense"]
+    assert rows["all_to_all"] == rows["parameter_servers_4"]

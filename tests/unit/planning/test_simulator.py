@@ -275,6 +275,18 @@ def test_searching_planners_search_each_network_afresh():
     assert planner.history == []
 
 
+def test_searching_planners_try_what_is_reported():
+    trace, chunk = simulator.load("resnet-50"), 1 << 20
+    sizes = [round(10 ** (6 + 2 * i / 9)) for i in range(10)]  # Those of the grid.
+    planners = {str(size): fusion.FixedSize(size) for size in sizes}
+    planners["grid"] = fusion.GridSearch(trials=len(sizes))
+    results = simulator.simulate(
+        trace, simulator.Network(), [64], planners, ["bytescheduler"], chunk_bytes=chunk
+    )
+    times = {result.planner: result.iteration_time for result in results}
+    assert times.pop("grid") == pytest.approx(min(times.values()), rel=1e-3)
+
+
 def test_networks_refuse_what_makes_no_sense():
     with pytest.raises(ValueError, match="`algorithm` must be one of ring.*'star'"):
         simulator.Network("star")
