@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfdear.base import memory as memory_module
 from tfdear.base.checks import is_number
 from tfdear.base.sizes import bytes_of
+from tfdear.data import memory_bound
 from tfdear.job import job as job_module
 
 # What the engine counts with.
@@ -65,7 +66,9 @@ def job_of(strategy: tf.distribute.Strategy) -> job_module.Job:
 def memory_bytes_of(memory: int | str | None) -> int:
     """Bytes for the examples in the memory of a node."""
     if memory is None:
-        return memory_module.available_bytes() // 2
+        # Two caches, such as one for validation, do not take all of it together.
+        left = memory_module.available_bytes() - memory_bound.promised_bytes()
+        return max(0, left) // 2
     return bytes_of(memory, "memory")
 
 

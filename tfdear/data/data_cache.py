@@ -61,7 +61,7 @@ class DataCache:
         strategy: The `DearStrategy` whose ranks share the cache. Defaults to None: that of this
             process, if there is one.
         memory: Bytes for the examples in the memory of a node, an int or text such as "12GiB".
-            Defaults to None: half of what is available.
+            Defaults to None: half of what is available and not promised to other caches.
         directory: A folder on a local disk of every node where records are kept for further runs.
             Defaults to None: there is none.
         disk: Bytes that a node writes there, at most. Defaults to None: all but a tenth of what is
@@ -180,7 +180,7 @@ class DataCache:
         self._store = shared_examples.open_store(
             len(source), memory_bytes, placement, max_rate or 0.0, verify, description, self._job
         )
-        self._bound = MemoryBound(self._store.number, local_size) if memory_bytes else None
+        self._bound = MemoryBound(self._store.number, local_size, memory_bytes)
         self._parted = placement == "sharded" and bool(self._store.parts)
         self._started = False
         of_node = shared_examples.examples_of_node(self._store, self._job) if self._parted else None

@@ -163,19 +163,19 @@ def _fit(original: seams.Original, model: Any, *args: Any, **kwargs: Any) -> obj
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     given = bound.arguments
     sources = cached_pipelines.sources_of(given.get("x"))
-    if not sources:
-        return original(model, *args, **kwargs)
-    _check_validation(given, sources)
     callbacks = given.get("callbacks")
     whole_list = callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else None
     others = tf.nest.flatten(callbacks or []) if whole_list is None else whole_list.callbacks
-    epochs = _Epochs(given["x"], given.get("steps_per_epoch"), list(others))
-    model._initial_epoch = None  # Of an earlier `fit` that was resumed, which Keras keeps.
     caches = list({id(source.owner): source.owner for source in sources}.values())
     for callback in others:
-        # Those of `tfdear.callbacks` that want to know.
+        # Those of `tfdear.callbacks` that want to know, also that there are none any more.
         if (tell := getattr(callback, "set_data_caches", None)) is not None:
             tell(caches)
+    if not sources:
+        return original(model, *args, **kwargs)
+    _check_validation(given, sources)
+    epochs = _Epochs(given["x"], given.get("steps_per_epoch"), list(others))
+    model._initial_epoch = None  # Of an earlier `fit` that was resumed, which Keras keeps.
     if whole_list is None:
         given["callbacks"] = [*others, epochs]
         return original(*bound.args, **bound.kwargs)

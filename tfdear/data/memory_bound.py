@@ -3,6 +3,7 @@
 
 import threading
 import time
+import weakref
 
 from absl import logging
 
@@ -13,6 +14,13 @@ from tfdear.engine import example_store
 _PART_BYTES = 64 << 20
 _LOOK_SECONDS = 0.05
 
+_bounds: "weakref.WeakSet[MemoryBound]" = weakref.WeakSet()
+
+
+def promised_bytes() -> int:
+    """What the caches of this process may still take of this node, on all its ranks."""
+    return sum(bound.promised_bytes() for bound in list(_bounds))
+
 
 class MemoryBound:
     """Ends the filling of a store in time, and says that it ended.
@@ -22,14 +30,25 @@ class MemoryBound:
     Args:
         store: Its number: whoever looks must not keep it.
         ranks: Those of this node, which take memory at the same time.
+        node_bytes: The bound, of all of them; 0: nothing is kept, and nothing said.
     """
 
-    def __init__(self, store: int, ranks: int):
+    def __init__(self, store: int, ranks: int, node_bytes: int):
         self._store = store
+        self._ranks = ranks
+        self._node_bytes = node_bytes
         self._least_left = _PART_BYTES * (ranks + 1)
         self._lock = threading.Lock()
         self._next_look = 0.0
-        self._over = False
+        self._over = node_bytes == 0
+        _bounds.add(self)
+
+    def promised_bytes(self) -> int:
+        """What the store may still take, with those of the node's other ranks."""
+        numbers = example_store.progress_of(self._store)
+        if self._over or numbers.held >= numbers.owned:
+            return 0
+        return max(0, self._node_bytes - self._ranks * numbers.held_bytes)
 
     def look(self) -> None:
         """Looks now and then; called again and again while the store is filled."""

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfdear
+from tfdear.data import cache_options, memory_bound
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -38,6 +39,18 @@ def test_a_bound_ends_the_filling_with_one_warning(caplog):
     (warning,) = [record for record in caplog.records if "DataCache: memory" in record.message]
     assert "since its bound is reached" in warning.message
     assert f"holds {statistics['held']} of this rank's 2000 examples" in warning.message
+
+
+def test_what_is_promised_to_one_cache_is_not_promised_to_another():
+    before = memory_bound.promised_bytes()
+    cache = tfdear.data.DataCache(tf.data.Dataset.range(5), memory="1TiB")
+    assert memory_bound.promised_bytes() == before + (1 << 40)
+    assert cache_options.memory_bytes_of(None) == 0
+    cache.fill()  # It needs no more.
+    assert memory_bound.promised_bytes() == before
+    assert cache_options.memory_bytes_of(None) > 0
+    tfdear.data.DataCache(tf.data.Dataset.range(5), memory=0)
+    assert memory_bound.promised_bytes() == before
 
 
 _SCRIPT = """
