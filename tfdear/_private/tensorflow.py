@@ -36,6 +36,9 @@ from tensorflow.python.framework import func_graph
 # The graph that ops are added to while a function is traced.
 from tensorflow.python.framework import ops
 
+# Tells a branch from the body of a loop, which may run several times.
+from tensorflow.python.ops import control_flow_v2_func_graphs
+
 # Tells whether ops are being built for XLA, which cannot compile collectives of this package.
 from tensorflow.python.ops import control_flow_util
 
@@ -106,6 +109,7 @@ for _property in (
     "outer_graph",
 ):
     REGISTRY.name(_FUNC_GRAPH, f"FuncGraph.{_property}")
+REGISTRY.name("tensorflow.python.ops.control_flow_v2_func_graphs", "CondBranchFuncGraph")
 REGISTRY.name(
     "tensorflow.core.function.capture.capture_container",
     "FunctionCaptures.add_or_replace",

@@ -35,6 +35,15 @@ def is_function(graph: tf.Graph | None) -> bool:
     return type(graph) is _tf_private.func_graph.FuncGraph
 
 
+def is_branch(graph: tf.Graph | None, within: tf.Graph | None) -> bool:
+    """Whether a graph is another one or a branch in it: what is there runs once, or not at all."""
+    while graph is not within:
+        if not isinstance(graph, _tf_private.control_flow_v2_func_graphs.CondBranchFuncGraph):
+            return False
+        graph = graph.outer_graph
+    return True
+
+
 def value(
     function: tf.Graph, key: str, specification: tf.TensorSpec, at_call: Callable[[], tf.Tensor]
 ) -> tf.Tensor:

@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""Tells in the graph of a step what was computed from this rank's rows.
+"""Tells in the graph of a step what was computed from this rank's rows, or drawn by this rank.
 
 The graph is walked back from a value, into the functions and branches that it calls, to what a
 step was given; not beyond what is the same on all ranks: the results of collectives, and variables.
@@ -15,6 +15,21 @@ import tensorflow as tf
 # Operations whose results are the same on all ranks, whatever their inputs.
 _SAME_ON_ALL_RANKS = frozenset(
     ("DearReduced", "DearAllGather", "DearBroadcast", "ReadVariableOp", "Const")
+)
+# Operations that draw by a seed that each rank has for itself (`step_seeds`). Stateless ones draw
+# by what they are given.
+_DRAWN_BY_RANK = frozenset(
+    (
+        "Multinomial",
+        "ParameterizedTruncatedNormal",
+        "RandomGamma",
+        "RandomPoissonV2",
+        "RandomShuffle",
+        "RandomStandardNormal",
+        "RandomUniform",
+        "RandomUniformInt",
+        "TruncatedNormal",
+    )
 )
 # Operations that call functions, by the attributes with their names, and how many of their inputs
 # are no arguments of these.
@@ -37,7 +52,7 @@ class _Call:
 
 
 def are_in(value: tf.Tensor, own_reads: Set[tf.Operation] = frozenset()) -> bool:
-    """Whether a symbolic value depends on this rank's rows, or on one of `own_reads`."""
+    """Whether a symbolic value depends on what is this rank's own: rows, draws, `own_reads`."""
     waiting: list[tuple[tf.Tensor, _Call | None]] = [(value, None)]
     seen: set[tuple[str, _Call | None]] = set()
     while waiting:
@@ -46,7 +61,7 @@ def are_in(value: tf.Tensor, own_reads: Set[tf.Operation] = frozenset()) -> bool
             continue
         seen.add((tensor.name, call))
         operation = tensor.op
-        if operation in own_reads:
+        if operation in own_reads or operation.type in _DRAWN_BY_RANK:
             return True
         if operation.type in _SAME_ON_ALL_RANKS:
             continue

@@ -88,6 +88,9 @@ class ReconcilingContext(Protocol):
     ) -> DearVariable | None:
         """Adds to the value."""
 
+    def note_read(self, variable: DearVariable, value: tf.Tensor) -> None:
+        """Takes notice of a read."""
+
     def write_part(
         self,
         variable: DearVariable,
@@ -106,7 +109,7 @@ class DearVariable(_Base):
     pending on the variable. See "Deferred updates" in `custom_ops/README.md`.
 
     `number` is the engine's, and `owner` the variable whose update writes this one, an optimizer's
-    slot.
+    slot. `is_drawn_by_rank`: ranks have other values, as the states of generators.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class DearVariable(_Base):
         number: int,
         owner: DearVariable | None,
         reconciliation: Reconciliation,
+        is_drawn_by_rank: bool = False,
         **kwargs: Any,
     ):
         self._is_created = False  # No updates can be in flight while the variable is being created.
@@ -123,6 +127,7 @@ class DearVariable(_Base):
         self.creation_path = creation_path
         self.owner = owner
         self.reconciliation = reconciliation
+        self.is_drawn_by_rank = is_drawn_by_rank
         super().__init__(*args, **kwargs)
         self.own: own_value.OwnValue | None = None
         if reconciliation is Reconciliation.SUM:
@@ -212,6 +217,11 @@ class DearVariable(_Base):
                     return replica_context.read_own(self.own)
                 replica_context.settle(self)
             self.await_updates()
+            with raw_handles():
+                value = super()._read_variable_op(no_copy)
+            if replica_context is not None or self.is_drawn_by_rank:
+                _note_read(self, value)
+            return value
         with raw_handles():
             return super()._read_variable_op(no_copy)
 
@@ -283,6 +293,12 @@ class DearVariable(_Base):
             delta = tf.convert_to_tensor(delta, self.dtype)
             return context.assign_add(self, -delta, read_value)
         return self.write(_Base.assign_sub, delta, use_locking, name, read_value)
+
+
+def _note_read(variable: DearVariable, value: tf.Tensor) -> None:
+    context = tf.distribute.get_replica_context()
+    if (note := getattr(context, "note_read", None)) is not None:
+        note(variable, value)
 
 
 def _reconciling_context(variable: DearVariable) -> ReconcilingContext | None:

@@ -24,6 +24,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import tensorflow as tf
 
 from tfdear.data import call_time, iterators, own_rows, step_data
@@ -271,20 +272,29 @@ class Losses:
 
     @contextlib.contextmanager
     def weighted_gradients(self) -> Iterator[None]:
-        """Within it, gradients have been multiplied by `gradient_weight()` already."""
+        """Within it, gradients have been multiplied by `weight_before_reduction()` already."""
         self._weighted = True
         try:
             yield
         finally:
             self._weighted = False
 
+    def weight_before_reduction(self) -> tf.Tensor | None:
+        """The factor of gradients that are added up over several steps before they are reduced.
+
+        It is 1 where all ranks have as many rows, so that what is clipped is what a rank computed.
+        """
+        weight = self.gradient_weight()
+        return None if weight is None else weight * self._extended.world_size
+
     def gradient_weight(self) -> tf.Tensor | None:
         """The factor of this rank's gradients in the sum, or None for a plain sum."""
-        if self._weighted:
-            return None
         if self.are_means:
             self._left_unscaled = True
-            return self.weight()
+            equal = tf.constant(1.0 / self._extended.world_size, tf.float64)
+            return equal if self._weighted else self.weight()
+        if self._weighted:
+            return None
         if not self._scaled and not self.called_by_keras:
             self._extended.warn_once(
                 "Gradients are reduced in `strategy.run`, but the step scaled no loss: gradients "
@@ -308,6 +318,8 @@ class Losses:
         if not self.called_by_keras:
             return outputs
         flat = tf.nest.flatten(outputs)
+        if tf.executing_eagerly():  # Keras takes numbers of Python and numpy, too.
+            flat = [tf.constant(each) if _is_floating_number(each) else each for each in flat]
         own = self._context.own_reads
         local = [index for index, value in enumerate(flat) if _is_local_scalar(value, own)]
         means = [index for index in local if flat[index].dtype.is_floating]
@@ -338,6 +350,12 @@ def _map_floating(function: Callable[[tf.Tensor], tf.Tensor], structure: _Struct
         return function(value) if is_floating else value
 
     return tf.nest.map_structure(apply, structure)
+
+
+def _is_floating_number(value: object) -> bool:
+    return isinstance(value, (float, np.floating)) or (
+        isinstance(value, np.ndarray) and not value.ndim and value.dtype.kind == "f"
+    )
 
 
 def _is_local_scalar(value: object, own_reads: set[tf.Operation]) -> bool:

@@ -6,7 +6,7 @@ After a step every variable has the same value on all ranks, so a read, a checkp
 stop never needs a collective. Trainable variables get the same sums of gradients. What a step
 writes into other variables is reconciled: metrics, of which every rank has its own value ([Note:
 Own values]), are added up before a result is computed from them; moving statistics are averaged
-when the step's function returns.
+when the step's function returns. Not in a branch of the step, which other ranks may not take.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
+from tfdear.data import call_time, step_data
 from tfdear.data import examples as examples_module
-from tfdear.data import step_data
 from tfdear.gradients import exact_mean, own_value
 from tfdear.gradients import variable as variable_module
 from tfdear.losses import loss_contract
@@ -49,6 +49,8 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         self.graph = step_data.current_graph()
         # By id: metrics that were written and not yet added up, statistics not yet averaged.
         self._changed: dict[int, _Variable] = {}
+        # The graph in which, if that is a branch of the step's.
+        self._branch_of: dict[int, tf.Graph | None] = {}
         self._written: dict[int, _Variable] = {}
         # Operations that yield a value of this rank's own.
         self.own_reads: set[tf.Operation] = set()
@@ -145,6 +147,13 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
             self.own_reads.add(value.op)
         return value
 
+    def note_read(self, variable: _Variable, value: tf.Tensor) -> None:
+        """Takes notice of what a variable is in the step: until its end a rank's own, maybe."""
+        if not tf.executing_eagerly() and (
+            variable.is_drawn_by_rank or id(variable) in self._written
+        ):
+            self.own_reads.add(value.op)
+
     def write_part(
         self,
         variable: _Variable,
@@ -180,11 +189,19 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         return self._reducer.all_reduce([written], name="sum of writes")[0]
 
     def _note_change(self, variable: _Variable, read_value: bool) -> _Variable | None:
-        if step_data.current_graph() is self.graph:
+        if self._is_in_step():
             self._changed[id(variable)] = variable
-        else:  # A function that is traced here may be called again.
+            self._branch_of[id(variable)] = step_data.current_graph()
+        else:
             self._add_up([variable])
         return variable if read_value else None
+
+    def _is_in_step(self) -> bool:
+        """Whether what is done here is done once, or not at all, before the step ends.
+
+        A function that is traced here, or a loop's body, may be called again.
+        """
+        return call_time.is_branch(step_data.current_graph(), self.graph)
 
     def _write(
         self, variable: _Variable, value: tf.Tensor, old: tf.Tensor, read_value: bool
@@ -192,22 +209,35 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         value = self.examples.gate(value, old)
         if variable.reconciliation is _Reconciliation.FIRST:
             _store(variable, self._strategy.extended.collectives.broadcast(value))
-        elif step_data.current_graph() is not self.graph:
-            _store(variable, self._average([value])[0])
-        else:
+        elif self._is_in_step():
             _store(variable, value)
             self._written[id(variable)] = variable
+        else:
+            _store(variable, self._average([value])[0])
         return variable if read_value else None
 
     def settle(self, variable: _Variable) -> None:
         """Adds up all metrics that were written, if this one was; called before its sum is read."""
         if id(variable) not in self._changed:
             return
-        changed = list(self._changed.values())
-        self._changed.clear()
+        within = self._branches_around()
+        if self._branch_of[id(variable)] in within:
+            # It was written in the branch that reads. Who does not take it adds up at the end.
+            self._add_up([variable])
+            return
+        settled = [key for key in self._changed if self._branch_of[key] not in within]
+        changed = [self._changed.pop(key) for key in settled]
         # In the step's own graph, where they were written: a branch that reads may not be taken.
         with tf.init_scope() if self.graph is None else self.graph.as_default():
             self._add_up(changed)
+
+    def _branches_around(self) -> list[tf.Graph]:
+        """The branches of the step in which ops are being made."""
+        branches, graph = [], step_data.current_graph()
+        while graph is not None and graph is not self.graph:
+            branches.append(graph)
+            graph = getattr(graph, "outer_graph", None)
+        return branches
 
     def _add_up(self, changed: Sequence[_Variable]) -> None:
         own = [variable.own.read() for variable in changed if variable.own is not None]

@@ -83,6 +83,7 @@ class VariableCreator:
                 if owner is not None or _is_state_of_rows(path)
                 else _reconciliation(arguments, initial_value)
             ),
+            is_drawn_by_rank=self._seed_offset is not None and "seed_generator_state" in path,
             distribute_strategy=strategy,
             **arguments,
         )
@@ -135,7 +136,10 @@ def _reconciliation(arguments: Mapping[str, Any], initial_value: object) -> _Rec
     if aggregation == tf.VariableAggregation.SUM:
         return _Reconciliation.SUM_OF_WRITES
     dtype = arguments.get("dtype") or getattr(initial_value, "dtype", tf.float32)
-    averaged = aggregation in (tf.VariableAggregation.NONE, tf.VariableAggregation.MEAN)
-    if arguments.get("trainable") is False and tf.as_dtype(dtype).is_floating and averaged:
+    # Of trainable ones only where it is said: a step's own writes into weights cost nothing else.
+    averaged = aggregation == tf.VariableAggregation.MEAN or (
+        aggregation == tf.VariableAggregation.NONE and arguments.get("trainable") is False
+    )
+    if averaged and tf.as_dtype(dtype).is_floating:
         return _Reconciliation.MEAN
     return _Reconciliation.NONE

@@ -76,7 +76,14 @@ def _is_plain_sgd(optimizer: _Optimizer) -> bool:
 
 def _warn_of_compression(optimizer: _Optimizer, grads_and_vars: Sequence[_Pair]) -> None:
     extended = lookup.extended_of(variable for _, variable in grads_and_vars)
-    if extended is None or not extended.corrects_momentum or _is_plain_sgd(optimizer):
+    if extended is None:
+        return
+    if extended._job.compresses and tf.executing_eagerly():
+        extended.warn_once(
+            "a step runs eagerly, in which no sum is deferred: its gradients are not compressed. "
+            "Compile the model without `run_eagerly=True`, or put the step into a `tf.function`."
+        )
+    if not extended.corrects_momentum or _is_plain_sgd(optimizer):
         return
     extended.warn_once(
         f"the gradients of {type(optimizer).__name__} are compressed without momentum correction, "
@@ -141,7 +148,7 @@ def _accumulate_all_gradients(
     if not optimizer.gradient_accumulation_steps:
         return original(optimizer, grads, trainable_variables)
     examples = tf.distribute.get_replica_context().examples
-    weight = losses.gradient_weight()
+    weight = losses.weight_before_reduction()
     grads = [
         gradient if gradient is None else examples.gate(_scaled(gradient, weight))
         for gradient in grads
