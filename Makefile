@@ -98,7 +98,8 @@ train: install  ## train a small network on two workers
 
 # In the folder of the examples, as they see the package that reads the texts.
 text: $(DEPENDENCIES)  ## fetch and prepare the texts of examples/nlp into build/text, once
-	cd examples/nlp && $(abspath $(VENV))/bin/python -m text.prepare
+	cd examples/nlp && $(if $(TFDEAR_TEXT),TFDEAR_TEXT=$(abspath $(TFDEAR_TEXT))) \
+	    $(abspath $(VENV))/bin/python -m text.prepare
 
 test: test-cc test-python  ## run every test
 

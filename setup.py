@@ -93,7 +93,14 @@ def minor_of(version: str) -> str:
 def minors_to_build() -> list[str]:
     """Returns the installed TensorFlow's minor version; where there is none, all supported ones."""
     installed = tensorflow_version(sys.executable)
-    return [minor_of(installed)] if installed else supported_minors()
+    if not installed:
+        return supported_minors()
+    if minor_of(installed) not in supported_minors():
+        raise SystemExit(
+            f"tfdear needs TensorFlow {' or '.join(supported_minors())}. Found: {installed} in the "
+            "environment of this Python. Install one of these there, or use another environment."
+        )
+    return [minor_of(installed)]
 
 
 def python_with(minor: str) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -39,6 +40,18 @@ class Images:
     parse: _Parse
     classes: int
     names: tuple[str, ...] = ()
+
+
+def count(images: Images, directory: str | None = None) -> int:
+    """Returns how many there are, which the ranks find out together; call it on all of them.
+
+    Args:
+        images: of a split.
+        directory: on a local disk of every node, where it is kept where records are.
+    """
+    cache = tfdear.data.DataCache(images.source, memory=0, directory=directory)
+    with contextlib.closing(cache):
+        return len(cache)
 
 
 def open_images(path: str | os.PathLike, split: str) -> Images:

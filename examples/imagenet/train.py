@@ -208,7 +208,10 @@ class Training:
         self._training, self._validation = (
             images_module.open_images(data, split) for split in ("train", "val")
         )
-        self.examples = len(self._training.source), len(self._validation.source)
+        self.examples = (
+            images_module.count(self._training, args.directory),
+            images_module.count(self._validation),
+        )
         self._threads = max(1, len(os.sched_getaffinity(0)) // strategy.local_size)
         ranks = strategy.world_size
         self._steps = recipe_module.steps_of(recipe.phases, self.examples[0], ranks)

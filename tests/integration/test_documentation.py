@@ -412,7 +412,8 @@ def test_the_reference_has_every_public_name():
     pages = "\n".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
     shown = set(re.findall(r"^::: (tfdear\.\S+)$", pages, re.MULTILINE))
     assert {"tfdear.DearStrategy", "tfdear.TfdearError"} <= shown
-    for module in ("fusion", "compression", "ops", "optimizers", "simulator", "trace"):
+    modules = ("callbacks", "compression", "data", "fusion", "layers", "losses", "ops")
+    for module in (*modules, "optimizers", "simulator", "trace"):
         for name in getattr(tfdear, module).__all__:
             value = getattr(getattr(tfdear, module), name)
             # `SyncEASGD` is another name of a class; constants have no docstring.

@@ -46,7 +46,10 @@ def _run(options: argparse.Namespace) -> int:
 
     if not options.directory.is_dir():
         return refuse("cache", f"there is no directory {str(options.directory)!r}")
-    found = disk_report.reports(options.directory)
+    try:
+        found = disk_report.reports(options.directory)
+    except OSError as error:  # Such as that of another user.
+        return refuse("cache", str(error))
     if not found:
         print(f"{options.directory} has no records of a cache.")
     damaged = False

@@ -14,7 +14,7 @@ _EXPECTED = pathlib.Path(__file__).with_name("checksums.txt")
 
 def folder() -> pathlib.Path:
     """Where prepared texts are."""
-    return pathlib.Path(os.environ.get("TFDEAR_TEXT") or _REPOSITORY / "build" / "text")
+    return pathlib.Path(os.environ.get("TFDEAR_TEXT") or _REPOSITORY / "build" / "text").resolve()
 
 
 def prepared(name: str) -> pathlib.Path:

@@ -177,6 +177,7 @@ def _python(arguments: list[str], timeout: float) -> subprocess.CompletedProcess
     process = subprocess.Popen(
         [sys.executable, *arguments],
         env=environment,
+        cwd=package,  # Before all of that Python looks there, in a clone for its sources.
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

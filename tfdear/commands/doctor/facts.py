@@ -20,7 +20,7 @@ from tfdear.engine import build_check
 from tfdear.launch.plan import available_cores
 from tfdear.rendezvous import data_encryption, secret
 
-PACKAGES = ("tensorflow", "keras", "numpy", "scikit-optimize")
+PACKAGES = ("tensorflow", "keras", "numpy", "scikit-optimize", "grpcio", "cryptography")
 _OPTIONAL_PACKAGES = ("matplotlib", "psutil", "tf-keras", "tensorflow-text", "tf-models-official")
 # All backends of the project; BACKENDS lists those of a build.
 _BACKENDS = ("tcp", "gloo", "nccl", "mpi")
