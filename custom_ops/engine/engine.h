@@ -189,8 +189,8 @@ class Engine {
     struct {
       // One of both, after the first execution; the other is null.
       std::shared_ptr<CompressionState> state;
-      std::shared_ptr<const CompressionState> flushed;  // Goes into the next execution.
-      int64_t used = 0;                                 // After those with a lower number.
+      HeldBack flushed;  // Goes into the next execution.
+      int64_t used = 0;  // After those with a lower number.
     } held;
   };
 
@@ -212,7 +212,7 @@ class Engine {
     std::vector<std::unique_ptr<CompressionState>> states;
   };
 
-  static std::shared_ptr<const CompressionState> HeldBackBy(const LayoutEntry& entry);
+  static HeldBack HeldBackBy(const LayoutEntry& entry);
   static bool AreOf(const LayoutEntry& entry, const Variables& variables);
   std::vector<LayoutEntry*> HoldingBack(const Variables& variables) TFDEAR_REQUIRES(mutex_);
   std::shared_ptr<CompressionState> NothingHeldBack(const LayoutEntry& entry)

@@ -1,6 +1,7 @@
 // Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 // Compression of gradients: what each layout holds back, from step to step and in checkpoints.
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "custom_ops/engine/engine.h"
@@ -58,20 +59,25 @@ bool Engine::AreOf(const LayoutEntry& entry, const Variables& variables) {
   });
 }
 
-std::shared_ptr<const CompressionState> Engine::HeldBackBy(const LayoutEntry& entry) {
-  return entry.held.flushed != nullptr ? entry.held.flushed : entry.held.state;
+HeldBack Engine::HeldBackBy(const LayoutEntry& entry) {
+  return entry.held.flushed.state != nullptr ? entry.held.flushed : HeldBack{entry.held.state, {}};
 }
 
-// The layouts of these variables that were used with compression; what was used last is first.
+// The layouts of these variables that were used with compression; not one whose variables another
+// layout has taken over.
 std::vector<Engine::LayoutEntry*> Engine::HoldingBack(const Variables& variables) {
   std::vector<LayoutEntry*> found;
   for (const auto& entry : layouts_) {
-    if (entry == nullptr || HeldBackBy(*entry) == nullptr || !AreOf(*entry, variables)) continue;
-    found.push_back(entry.get());
+    if (entry == nullptr || HeldBackBy(*entry).state == nullptr) continue;
+    if (!AreOf(*entry, variables)) continue;
+    const bool is_followed = std::any_of(
+        layouts_.begin(), layouts_.end(), [&](const std::unique_ptr<LayoutEntry>& other) {
+          return other != nullptr && other->held.used > entry->held.used &&
+                 other->variables == entry->variables && other->lane == entry->lane &&
+                 std::count(other->variables.begin(), other->variables.end(), -1) == 0;
+        });
+    if (!is_followed) found.push_back(entry.get());
   }
-  std::sort(found.begin(), found.end(), [](const LayoutEntry* one, const LayoutEntry* other) {
-    return one->held.used > other->held.used;
-  });
   return found;
 }
 
@@ -91,13 +97,9 @@ bool Engine::TakeUp(LayoutEntry* entry, Loaded* loaded) {
   if (entry->current == nullptr && state->plan().Check(entry->tensors, Existing()).ok()) {
     entry->plan = state->plan();
   }
-  if (state->plan().buckets == entry->plan.buckets) {
-    entry->held.state = std::move(state);
-    entry->held.flushed = nullptr;
-  } else {
-    entry->held.flushed = std::move(state);
-    entry->held.state = nullptr;
-  }
+  const bool same_plan = state->plan().buckets == entry->plan.buckets;
+  entry->held.state = same_plan ? state : nullptr;
+  entry->held.flushed = same_plan ? HeldBack() : HeldBack{state, {}};
   return true;
 }
 
@@ -108,44 +110,59 @@ void Engine::TakeUpLoaded(LayoutEntry* entry) {
   }
 }
 
-// What other layouts hold back of a layout's variables, when it is used first: a model goes on with
-// other layers that train, or with another optimizer.
+// What other layouts hold back of a layout's variables: they were used since this one was. A model
+// goes on with other layers that train, or with another optimizer.
 std::vector<HeldBack> Engine::TakeOver(const LayoutEntry& entry) {
+  std::map<int64_t, int> places;
   std::vector<HeldBack> taken;
-  for (LayoutEntry* other : HoldingBack({})) {
-    HeldBack held{HeldBackBy(*other), {}};
-    bool any = false;
-    for (int64_t variable : other->variables) {
-      const auto place = std::find(entry.variables.begin(), entry.variables.end(), variable);
-      const bool known = variable >= 0 && place != entry.variables.end();
-      held.tensors.push_back(known ? static_cast<int>(place - entry.variables.begin()) : -1);
-      any |= known;
+  for (const auto& other : layouts_) {
+    if (other == nullptr || other.get() == &entry || other->held.used <= entry.held.used) continue;
+    const HeldBack held = HeldBackBy(*other);
+    if (held.state == nullptr) continue;
+    if (places.empty()) {
+      for (size_t i = 0; i < entry.variables.size(); ++i) {
+        if (entry.variables[i] >= 0) places[entry.variables[i]] = static_cast<int>(i);
+      }
+    }
+    const int count = static_cast<int>(other->variables.size());
+    HeldBack part{held.state, std::vector<int>(count, -1)};
+    HeldBack rest = part;
+    bool any = false, all = true;
+    for (int i = 0; i < count; ++i) {
+      if (!held.tensors.empty() && held.tensors[i] < 0) continue;
+      const auto place = places.find(other->variables[i]);
+      if (place != places.end()) {
+        part.tensors[i] = place->second;
+        any = true;
+      } else {
+        rest.tensors[i] = i;
+        all = false;
+      }
     }
     if (!any) continue;
-    other->held.flushed = nullptr;
-    other->held.state = NothingHeldBack(*other);
-    other->held.state->steps = held.state->steps;
-    taken.push_back(std::move(held));
+    taken.push_back(std::move(part));
+    other->held.state = all ? NothingHeldBack(*other) : nullptr;
+    if (all) other->held.state->steps = held.state->steps;
+    other->held.flushed = all ? HeldBack() : std::move(rest);
   }
   return taken;
 }
 
 CompressionOfStep Engine::CompressionOf(LayoutEntry* entry) {
   CompressionOfStep step;
-  if (HeldBackBy(*entry) == nullptr) {
-    step.flushed = TakeOver(*entry);
-  }
+  step.flushed = TakeOver(*entry);
   // What is held back belongs to a bucket; in which order buckets travel does not matter to it.
   if (entry->held.state != nullptr && entry->held.state->plan().buckets != entry->plan.buckets) {
-    entry->held.flushed = std::move(entry->held.state);
+    entry->held.flushed = {std::move(entry->held.state), {}};
     entry->held.state = nullptr;
   }
+  HeldBack own = std::move(entry->held.flushed);
+  entry->held.flushed = HeldBack();
   if (entry->held.state == nullptr) {
     entry->held.state = NothingHeldBack(*entry);
-    if (entry->held.flushed != nullptr) entry->held.state->steps = entry->held.flushed->steps;
+    if (own.state != nullptr) entry->held.state->steps = own.state->steps;
   }
-  if (entry->held.flushed != nullptr) step.flushed.push_back({entry->held.flushed, {}});
-  entry->held.flushed = nullptr;
+  if (own.state != nullptr) step.flushed.push_back(std::move(own));
   entry->held.used = ++uses_;
   step.state = entry->held.state;
   step.density = density_;
@@ -159,26 +176,26 @@ CompressionOfStep Engine::CompressionOf(LayoutEntry* entry) {
 }
 
 Status Engine::SaveCompression(const Variables& variables, std::vector<char>* state) {
-  std::vector<std::shared_ptr<const CompressionState>> states;
+  std::vector<HeldBack> all;
   std::vector<char> loaded;
   state->clear();
   {
     MutexLock lock(mutex_);
-    for (const LayoutEntry* entry : HoldingBack(variables)) {
-      states.push_back(HeldBackBy(*entry));
-    }
+    for (const LayoutEntry* entry : HoldingBack(variables)) all.push_back(HeldBackBy(*entry));
     for (const Loaded& of_file : loaded_) {
-      const bool all_of_them = std::includes(variables.begin(), variables.end(),
-                                             of_file.variables.begin(), of_file.variables.end());
-      if (!variables.empty() && !all_of_them) continue;
+      const bool are_of =
+          variables.empty() || (!of_file.variables.empty() &&
+                                std::includes(variables.begin(), variables.end(),
+                                              of_file.variables.begin(), of_file.variables.end()));
+      if (!are_of) continue;
       for (const auto& left : of_file.states) left->Save(&loaded);
     }
   }
-  for (const auto& of_layout : states) {
-    if (of_layout->last_exchange != nullptr) {
-      TFDEAR_RETURN_IF_ERROR(of_layout->last_exchange->Wait());
+  for (const HeldBack& held : all) {
+    if (held.state->last_exchange != nullptr) {
+      TFDEAR_RETURN_IF_ERROR(held.state->last_exchange->Wait());
     }
-    of_layout->Save(state);
+    held.state->Save(state, held.tensors);
   }
   state->insert(state->end(), loaded.begin(), loaded.end());
   return Status();
@@ -206,11 +223,14 @@ Status Engine::LoadCompression(const std::vector<char>& state, const Variables& 
                                              earlier.variables.begin(), earlier.variables.end()));
                      }),
       loaded_.end());
-  for (LayoutEntry* entry : HoldingBack(variables)) {
-    entry->held.flushed = nullptr;
+  const std::vector<LayoutEntry*> current = HoldingBack(variables);
+  for (const auto& entry : layouts_) {
+    if (entry == nullptr || HeldBackBy(*entry).state == nullptr) continue;
+    if (!AreOf(*entry, variables)) continue;
+    entry->held.flushed = HeldBack();
     entry->held.state = NothingHeldBack(*entry);
-    TakeUp(entry, &loaded);
   }
+  for (LayoutEntry* entry : current) TakeUp(entry, &loaded);
   if (!loaded.states.empty()) loaded_.push_back(std::move(loaded));
   return Status();
 }

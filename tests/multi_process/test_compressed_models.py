@@ -42,7 +42,12 @@ def test_loading_one_model_leaves_alone_what_another_holds_back(reports):
         assert report["second"]["first holds back"] > 0 == report["alone"]["first holds back"]
 
 
-def test_layers_that_begin_to_train_lose_nothing(reports):
+def test_parts_of_the_same_shapes_go_on_with_their_own(reports):
+    for report in reports:
+        assert report["resumed"] == report["whole"] == reports[0]["whole"]
+
+
+def test_layers_that_train_now_and_then_lose_nothing(reports):
     for report in reports:
         for sparse, dense in zip(report["sparse"], report["dense"], strict=True):
             np.testing.assert_allclose(sparse, dense, rtol=1e-5, atol=1e-5)

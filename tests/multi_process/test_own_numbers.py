@@ -38,7 +38,8 @@ def test_all_ranks_log_and_hold_the_same(reports_of, world_size):
 
 def test_logs_of_noise_are_means_of_the_ranks(reports_of):
     history = reports_of(2)[0]["noisy"]
-    assert len(set(history["loss"])) == 2 and len(set(history["stateless"])) == 2
+    for values in history.values():
+        assert len(set(values)) == 2
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -67,6 +68,9 @@ def test_metrics_in_a_branch_that_some_ranks_take(reports_of, world_size):
     assert reports_of(world_size)[0]["branches"] == pytest.approx(
         {
             "in the step": 15 / rows,
+            "in a branch": 5,
+            "inner": 5,
+            "sibling": 5,
             "counter": 15 / rows,
             "count": rows,
             "always": 5 / (2 * world_size),
@@ -82,3 +86,20 @@ def test_accumulated_gradients_are_clipped_as_others(reports_of, world_size, cli
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     np.testing.assert_allclose(found - found[:1], 0, atol=1e-6)
     assert (found < 1.2).all() and (found > 1.0).all()
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_updates_draw_for_every_variable_and_alike_on_all_ranks(reports_of, world_size):
+    first, second = reports_of(world_size)[0]["noisy weights"]
+    assert first != second
+
+
+def test_an_update_that_draws_by_a_generator_of_its_own_is_refused(reports_of):
+    assert "shared_seeds=True" in reports_of(2)[0]["seeded"]
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_histories_of_float8_are_those_of_all_rows(reports_of, world_size):
+    found, expected = (reports_of(size)[0]["float8"] for size in (world_size, 1))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert max(found) > 0

@@ -109,6 +109,9 @@ INCREMENT_ACCUMULATORS = _optimizer(
     "TFOptimizer._backend_increment_gradient_accumulators", "(self, grads, acc_grads)"
 )
 _base_optimizer("BaseOptimizer.build", sets="_accumulated_gradients")
+OVERWRITE_WITH_GRADIENTS = _base_optimizer(
+    "BaseOptimizer._overwrite_variables_directly_with_gradients", "(self, grads, vars)"
+)
 CLIP_GRADIENTS = _base_optimizer("BaseOptimizer._clip_gradients", "(self, grads)")
 
 # Shrinks weights before they are updated.

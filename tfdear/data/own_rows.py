@@ -8,7 +8,7 @@ step was given; not beyond what is the same on all ranks: the results of collect
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 import tensorflow as tf
 
@@ -38,7 +38,10 @@ _CALLS = {
     "StatefulPartitionedCall": (("f",), 0),
     "If": (("then_branch", "else_branch"), 1),
     "StatelessIf": (("then_branch", "else_branch"), 1),
+    "Case": (("branches",), 1),
+    "StatelessCase": (("branches",), 1),
 }
+_LOOPS = {"While": ("cond", "body"), "StatelessWhile": ("cond", "body")}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,12 +77,21 @@ def are_in(value: tf.Tensor, own_reads: Set[tf.Operation] = frozenset()) -> bool
         if operation.type == "IdentityN":  # Of results and arguments, where a gradient is custom.
             waiting.append((operation.inputs[tensor.value_index], call))
             continue
+        if operation.type in _LOOPS and _draws(operation, own_reads):
+            return True
         called = _called_by(operation, call)
         for each in called:
             waiting.append((each.graph.outputs[tensor.value_index], each))
         inputs = operation.inputs[: called[0].first_input] if called else operation.inputs
         waiting.extend((each, call) for each in inputs)
     return False
+
+
+def draws(graph: tf.Graph) -> bool:
+    """Whether something in a graph, or in what it calls, draws random numbers."""
+    return any(
+        each.type in _DRAWN_BY_RANK or _draws(each, frozenset()) for each in graph.get_operations()
+    )
 
 
 def _argument(tensor: tf.Tensor, call: _Call) -> tuple[tf.Tensor, _Call | None] | None:
@@ -90,12 +102,28 @@ def _argument(tensor: tf.Tensor, call: _Call) -> tuple[tf.Tensor, _Call | None] 
     return None
 
 
+def _graphs(operation: tf.Operation, names: Sequence[str]) -> list[tf.Graph | None]:
+    """The graphs of the functions that attributes of an operation name."""
+    functions = [operation.get_attr(name) for name in names]
+    found = [operation.graph._get_function(each.name) for each in tf.nest.flatten(functions)]
+    return [getattr(function, "graph", None) for function in found]
+
+
+def _draws(operation: tf.Operation, own_reads: Set[tf.Operation]) -> bool:
+    """Whether something is this rank's own in what an operation calls, whatever comes of it."""
+    names = _LOOPS.get(operation.type) or _CALLS.get(operation.type, ((), 0))[0]
+    return any(
+        each in own_reads or each.type in _DRAWN_BY_RANK or _draws(each, own_reads)
+        for graph in _graphs(operation, names)
+        if graph is not None
+        for each in graph.get_operations()
+    )
+
+
 def _called_by(operation: tf.Operation, around: _Call | None) -> list[_Call]:
     names, first_input = _CALLS.get(operation.type, ((), 0))
     calls = []
-    for name in names:
-        function = operation.graph._get_function(operation.get_attr(name).name)
-        graph = getattr(function, "graph", None)
+    for graph in _graphs(operation, names):
         arguments = len(operation.inputs) - first_input
         if graph is None or len(graph.inputs) != arguments:
             return []

@@ -72,7 +72,7 @@ class Consistency:
         with tf.init_scope():
             names = [_name(variable) for variable in variables]
             # Not the names: they have numbers that depend on what a script created before.
-            kinds = [(str(tuple(v.shape)), tf.as_dtype(v.dtype).name) for v in variables]
+            kinds = [(str(v.shape), tf.as_dtype(v.dtype).name) for v in variables]
             digests = [_digest(variable) for variable in variables]
             # One small exchange is enough if everything is the same, as nearly always.
             summary = [_hash(repr(kinds)), _hash(repr(digests)), len(names)]

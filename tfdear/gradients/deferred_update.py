@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import tensorflow as tf
 
 from tfdear._private import tensorflow as _tf_private
+from tfdear.data import own_rows
 from tfdear.gradients import sparse_rows
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ def trace_update(
     """Traces `update(variable, gradient)` for a later run; of the gradient, type and shape matter.
 
     None if it uses something that is not safe to use later, or writes nothing that is awaited, so
-    that it must run in program order.
+    that it must run in program order. So must what draws random numbers: in a graph of its own,
+    every update would draw the same.
     """
     sparse = isinstance(gradient, tf.IndexedSlices)
     values = gradient.values if sparse else gradient
@@ -128,7 +130,9 @@ def trace_update(
             update(variable, values)
 
     traced = _retrace(variable, body, signature)
-    return None if not traced.written or traced.foreign else traced
+    if not traced.written or traced.foreign or own_rows.draws(traced.function.graph):
+        return None
+    return traced
 
 
 def trace_table_update(

@@ -166,7 +166,8 @@ def sum_of_squares(table: ShardedVariable, gradient: Gradient) -> tf.Tensor:
     Call it between the sum of the last gradients over the ranks and that update.
     """
     if tf.executing_eagerly():
-        return tf.function(lambda: sum_of_squares(table, gradient), autograph=False)()
+        traced = tf.function(lambda: sum_of_squares(table, gradient), autograph=False)
+        return traced.get_concrete_function()()
     accumulated = table.accumulated
     assert accumulated is not None  # What has none is clipped as other variables are.
     shape = tf.TensorShape(table.placement.shard_shape)

@@ -208,6 +208,8 @@ class DearVariable(_Base):
 
     def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
         trace = deferred_update.current_trace()
+        if self.is_drawn_by_rank:
+            _check_not_in_update(self, trace)
         if trace is not None and not trace.owns(self):
             return trace.read_by_value(lambda: self._read_variable_op(no_copy))
         if trace is None and self._is_created and not are_handles_raw():
@@ -293,6 +295,17 @@ class DearVariable(_Base):
             delta = tf.convert_to_tensor(delta, self.dtype)
             return context.assign_add(self, -delta, read_value)
         return self.write(_Base.assign_sub, delta, use_locking, name, read_value)
+
+
+def _check_not_in_update(variable: DearVariable, trace: object) -> None:
+    context = tf.distribute.get_replica_context()
+    if trace is not None or not getattr(context, "reconciles", True):
+        raise NotImplementedError(
+            f"an optimizer's update draws by `{variable.name}`, the state of a generator, which "
+            "differs between ranks: they would end up with different weights. Draw by "
+            "`tf.random`, which is the same on all ranks in an update, or create the strategy "
+            "with `shared_seeds=True`."
+        )
 
 
 def _note_read(variable: DearVariable, value: tf.Tensor) -> None:

@@ -309,7 +309,7 @@ class DearExtended(_tf_private.distribute_lib.StrategyExtendedV1):
         context = tf.distribute.get_replica_context()
         updating = getattr(context, "updating", contextlib.nullcontext)
         with tf.device(self._device), _tf_private.distribute_lib.UpdateContext(self._device):
-            with updating():
+            with updating(), step_seeds.of_all(self._job):
                 result = fn(*args, **kwargs)
         return result if group else tf.nest.map_structure(self._local_results, result)
 

@@ -220,20 +220,29 @@ class DearReplicaContext(_tf_private.distribute_lib.ReplicaContext):
         """Adds up all metrics that were written, if this one was; called before its sum is read."""
         if id(variable) not in self._changed:
             return
-        within = self._branches_around()
-        if self._branch_of[id(variable)] in within:
+        within = self._branches(step_data.current_graph())
+        # Branches of a condition are made before it.
+        is_made = {
+            key: not any(graph in within for graph in self._branches(self._branch_of[key]))
+            for key in self._changed
+        }
+        if not is_made[id(variable)]:
             # It was written in the branch that reads. Who does not take it adds up at the end.
             self._add_up([variable])
             return
-        settled = [key for key in self._changed if self._branch_of[key] not in within]
-        changed = [self._changed.pop(key) for key in settled]
+        settled = [key for key in self._changed if is_made[key]]
+        changed = [self._changed[key] for key in settled]
+        for key in settled:
+            # Another branch of the same condition may be the one that is taken.
+            if not within or self._branch_of[key] is self.graph:
+                del self._changed[key]
         # In the step's own graph, where they were written: a branch that reads may not be taken.
         with tf.init_scope() if self.graph is None else self.graph.as_default():
             self._add_up(changed)
 
-    def _branches_around(self) -> list[tf.Graph]:
-        """The branches of the step in which ops are being made."""
-        branches, graph = [], step_data.current_graph()
+    def _branches(self, graph: tf.Graph | None) -> list[tf.Graph]:
+        """A branch of the step, and those around it."""
+        branches = []
         while graph is not None and graph is not self.graph:
             branches.append(graph)
             graph = getattr(graph, "outer_graph", None)

@@ -10,6 +10,7 @@ themselves (`variable_creation`).
 from __future__ import annotations
 
 import contextlib
+import contextvars
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -21,20 +22,47 @@ from tfdear.job import job as job_module
 STRIDE = 1_000_003
 
 
+# Whether what is drawn is a rank's own.
+_are_own: contextvars.ContextVar[bool] = contextvars.ContextVar("are_own", default=False)
+
+
 @contextlib.contextmanager
 def of_rank(job: job_module.Job) -> Iterator[None]:
     """Within it, ops draw other random numbers than on other ranks; on rank 0 the usual ones.
 
     The same ones on all, if that is asked for.
     """
-    rank = 0 if job.options.shared_seeds else job.rank
+    token = _are_own.set(True)
+    try:
+        with _moved_by(0 if job.options.shared_seeds else job.rank):
+            yield
+    finally:
+        _are_own.reset(token)
+
+
+@contextlib.contextmanager
+def of_all(job: job_module.Job) -> Iterator[None]:
+    """Within it, also in `of_rank`, ops draw the same on all ranks: an optimizer's do."""
+    if not _are_own.get():
+        yield
+        return
+    token = _are_own.set(False)
+    try:
+        with _moved_by(0 if job.options.shared_seeds else -job.rank):
+            yield
+    finally:
+        _are_own.reset(token)
+
+
+@contextlib.contextmanager
+def _moved_by(strides: int) -> Iterator[None]:
     if tf.executing_eagerly():
         owner, name = _tf_private.context.context(), "_seed"
     else:
         owner, name = _tf_private.ops.get_default_graph(), "seed"
     seed = getattr(owner, name)
     if seed is not None:
-        setattr(owner, name, seed + rank * STRIDE)
+        setattr(owner, name, seed + strides * STRIDE)
     try:
         yield
     finally:

@@ -69,7 +69,9 @@ def _update_part(
                 # Another rank may still be reading what is before it. One with a gradient has to
                 # wait for that of every rank.
                 extended.collectives.barrier()
-            tf.function(lambda: run(can_defer=False), autograph=False)()
+            # Traced also where functions run eagerly (`tf.config.run_functions_eagerly`).
+            now = tf.function(lambda: run(can_defer=False), autograph=False)
+            now.get_concrete_function()()
         else:
             run(can_defer=extended.is_distributed_dear)
 

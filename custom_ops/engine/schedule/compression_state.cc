@@ -17,10 +17,17 @@ void Put(int64_t value, std::vector<char>* out) {
   out->insert(out->end(), bytes, bytes + sizeof(value));
 }
 
-void PutFloats(const std::vector<float>& values, std::vector<char>* out) {
+// `zeros`: ranges of which zeros are put.
+void PutFloats(const std::vector<float>& values, const std::vector<Range>& zeros,
+               std::vector<char>* out) {
   Put(static_cast<int64_t>(values.size()), out);
   const char* bytes = reinterpret_cast<const char*>(values.data());
+  const size_t begin = out->size();
   out->insert(out->end(), bytes, bytes + values.size() * sizeof(float));
+  if (values.empty()) return;
+  for (const Range& range : zeros) {
+    std::memset(out->data() + begin + range.begin * sizeof(float), 0, range.size() * sizeof(float));
+  }
 }
 
 bool Take(const char** next, const char* end, int64_t* value) {
@@ -139,7 +146,22 @@ void CompressionState::AddHeldBack(const Bucket& bucket, int members, float* dat
   }
 }
 
-void CompressionState::Save(std::vector<char>* out) const {
+std::vector<Range> CompressionState::LeftOut(int bucket, const std::vector<int>& tensors) const {
+  std::vector<Range> ranges;
+  if (tensors.empty()) return ranges;
+  const Range held = shard(bucket);
+  for (size_t slot = 0; slot < buckets_[bucket].tensors.size(); ++slot) {
+    const int tensor = buckets_[bucket].tensors[slot];
+    if (tensors[tensor] >= 0) continue;
+    const size_t offset = buckets_[bucket].offsets[slot];
+    const size_t begin = std::max(offset, held.begin);
+    const size_t end = std::min(offset + static_cast<size_t>(tensors_[tensor].count), held.end);
+    if (begin < end) ranges.push_back({begin - held.begin, end - held.begin});
+  }
+  return ranges;
+}
+
+void CompressionState::Save(std::vector<char>* out, const std::vector<int>& tensors) const {
   Put(kFormat, out);
   Put(place_, out);
   Put(places_, out);
@@ -153,10 +175,12 @@ void CompressionState::Save(std::vector<char>* out) const {
   const std::vector<int64_t> words = plan_.Encode();
   Put(static_cast<int64_t>(words.size()), out);
   for (int64_t word : words) Put(word, out);
-  for (const SparseExchange& exchange : exchanges_) {
-    PutFloats(exchange.residual, out);
-    PutFloats(exchange.velocity, out);
-    PutFloats(exchange.last_sum, out);
+  for (size_t b = 0; b < exchanges_.size(); ++b) {
+    const std::vector<Range> zeros = LeftOut(static_cast<int>(b), tensors);
+    for (const auto* held :
+         {&exchanges_[b].residual, &exchanges_[b].velocity, &exchanges_[b].last_sum}) {
+      PutFloats(*held, zeros, out);
+    }
   }
 }
 

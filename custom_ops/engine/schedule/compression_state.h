@@ -55,8 +55,9 @@ class CompressionState {
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
   const Plan& plan() const { return plan_; }
 
-  // As bytes, for a checkpoint: for this rank's place in a job of this shape.
-  void Save(std::vector<char>* out) const;
+  // As bytes, for a checkpoint: for this rank's place in a job of this shape. `tensors`: as above;
+  // what is held back of those that are none there is left out.
+  void Save(std::vector<char>* out, const std::vector<int>& tensors = {}) const;
   // Reads one state from *next on and moves *next behind it. Before it exchanges anything it has to
   // hear of its options.
   static Status Load(const char** next, const char* end, int place, int places,
@@ -73,6 +74,9 @@ class CompressionState {
   }
 
  private:
+  // The elements of a bucket's shard that belong to tensors which are none there.
+  std::vector<Range> LeftOut(int bucket, const std::vector<int>& tensors) const;
+
   const std::vector<TensorSpec> tensors_;
   const Plan plan_;
   const int place_;

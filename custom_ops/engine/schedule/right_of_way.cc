@@ -66,11 +66,11 @@ void RightOfWay::NextArrived(Waiting* waiting) {
   waiting->dense = forward_;
 }
 
-bool RightOfWay::AreOf(const Wanted& wanted, const Rows& rows) {
-  for (const auto& [variable, held] : rows.tables) {
-    if (variable != wanted.variable) continue;
+bool RightOfWay::AreOf(int64_t variable, const IdPlaces& ids, const Rows& rows) {
+  for (const auto& [of_table, held] : rows.tables) {
+    if (of_table != variable) continue;
     for (int32_t id : held.ids) {
-      if (wanted.ids.Contains(id)) return true;
+      if (ids.Contains(id)) return true;
     }
   }
   return false;
@@ -81,7 +81,7 @@ void RightOfWay::Add(Held rows) {
   // Who wanted them before they were ready still waits for them.
   if (is_wanted_ != nullptr && is_wanted_(rows->writes)) return;
   for (const Wanted& wanted : wanted_) {
-    if (AreOf(wanted, *rows)) return;
+    if (AreOf(wanted.variable, IdPlaces(wanted.ids), *rows)) return;
   }
   Waiting waiting{std::move(rows), false, {}};
   if (arrived_ > waiting.rows->lookup) NextArrived(&waiting);
@@ -119,11 +119,13 @@ void RightOfWay::LookupArrived(int64_t lookup) {
   ReleaseIf([](const Waiting& waiting) { return waiting.next_arrived && waiting.dense.empty(); });
 }
 
-void RightOfWay::RowsWanted(int64_t lookup, int64_t variable, const GatheredIds& ids) {
-  Wanted wanted{lookup, variable, IdPlaces(ids.ids)};
+void RightOfWay::RowsWanted(int64_t lookup, int64_t variable, std::vector<int32_t> ids) {
   MutexLock lock(mutex_);
-  ReleaseIf([&](const Waiting& waiting) { return AreOf(wanted, *waiting.rows); });
-  wanted_.push_back(std::move(wanted));
+  if (!held_.empty()) {
+    const IdPlaces places(ids);
+    ReleaseIf([&](const Waiting& waiting) { return AreOf(variable, places, *waiting.rows); });
+  }
+  wanted_.push_back({lookup, variable, std::move(ids)});
 }
 
 void RightOfWay::VariableWanted(int64_t variable) {

@@ -78,7 +78,7 @@ class RightOfWay {
   // The vectors of a lookup have arrived.
   void LookupArrived(int64_t lookup);
   // A lookup in a table needs rows, on some rank: now, and until its vectors have arrived.
-  void RowsWanted(int64_t lookup, int64_t variable, const GatheredIds& ids);
+  void RowsWanted(int64_t lookup, int64_t variable, std::vector<int32_t> ids);
   // A read of a variable waits here.
   void VariableWanted(int64_t variable);
   // Whatever is held back now may go.
@@ -98,10 +98,10 @@ class RightOfWay {
   struct Wanted {
     int64_t lookup;
     int64_t variable;
-    IdPlaces ids;
+    std::vector<int32_t> ids;
   };
 
-  static bool AreOf(const Wanted& wanted, const Rows& rows);
+  static bool AreOf(int64_t variable, const IdPlaces& ids, const Rows& rows);
   void NextArrived(Waiting* waiting) TFDEAR_REQUIRES(mutex_);
   // Lets those go for which this holds.
   template <typename Predicate>

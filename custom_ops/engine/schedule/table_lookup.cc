@@ -253,7 +253,7 @@ void TableLookup::WhenIdsThere(int table, IdsReceiver receiver) {
 
 void TableLookup::FinishIds(const Status& status) {
   std::vector<std::pair<int, IdsReceiver>> receivers;
-  std::vector<std::pair<int64_t, GatheredIds>> wanted;
+  std::vector<std::pair<int64_t, std::vector<int32_t>>> wanted;
   {
     MutexLock lock(mutex_);
     if (ids_phase_.done) return;
@@ -265,11 +265,13 @@ void TableLookup::FinishIds(const Status& status) {
     // What was expected is not held back.
     if (status.ok() && !is_ahead_ && agreed_ == kNothing && right_of_way_ != nullptr) {
       for (size_t t = 0; t < tables_.size(); ++t) {
-        wanted.emplace_back(layout_->tables[t].variable, tables_[t].all);
+        wanted.emplace_back(layout_->tables[t].variable, tables_[t].all.ids);
       }
     }
   }
-  for (const auto& [variable, ids] : wanted) right_of_way_->RowsWanted(number(), variable, ids);
+  for (auto& [variable, ids] : wanted) {
+    right_of_way_->RowsWanted(number(), variable, std::move(ids));
+  }
   for (auto& [table, receiver] : receivers) WhenIdsThere(table, std::move(receiver));
   if (!status.ok()) FinishVectors(AllTables(), status);
 }

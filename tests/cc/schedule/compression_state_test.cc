@@ -67,6 +67,34 @@ TEST(CompressionStateTest, AnotherPlanGetsEverythingThatWasHeldBackOnce) {
   for (int i = 0; i < 7; ++i) EXPECT_EQ(alone[i], static_cast<float>(1000 + i));
 }
 
+TEST(CompressionStateTest, WhatAnotherLayoutTookIsLeftOut) {
+  SparseExchangeOptions options;
+  options.momentum = 0.5f;
+  // Tensor 1 is tensor 0 of another layout, and tensor 0 was not taken.
+  const std::vector<int> taken = {-1, 0, -1, -1}, rest = {0, -1, 2, 3};
+  const Bucket there = MakeBucket({kTensors[1]}, {0});
+  const Bucket here = MakeBucket(kTensors, {0, 1, 2});
+  std::vector<float> other(there.count), sum(here.count), saved(here.count);
+  for (int place = 0; place < kPlaces; ++place) {
+    const auto state = Filled(options, place);
+    state->AddHeldBack(there, kMembers, other.data(), taken);
+    state->AddHeldBack(here, kMembers, sum.data(), rest);
+    std::vector<char> bytes;
+    state->Save(&bytes, rest);
+    const char* next = bytes.data();
+    std::unique_ptr<CompressionState> loaded;
+    ASSERT_TRUE(CompressionState::Load(&next, next + bytes.size(), place, kPlaces, &loaded).ok());
+    loaded->Use(options);
+    loaded->AddHeldBack(here, kMembers, saved.data());
+  }
+  for (int i = 0; i < 7; ++i) {
+    EXPECT_EQ(other[i], static_cast<float>(1000 + i) + 0.5f * 2.0f);
+    EXPECT_EQ(sum[here.offsets[1] + i], 0);
+  }
+  EXPECT_EQ(sum[here.offsets[2]], 2000 + 0.5f * 2.0f);
+  EXPECT_EQ(saved, sum);
+}
+
 TEST(CompressionStateTest, MomentumGoesOnOnce) {
   SparseExchangeOptions options;
   options.momentum = 0.5f;

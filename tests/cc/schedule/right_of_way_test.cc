@@ -109,9 +109,7 @@ TEST(RightOfWay, DelayedRowsWaitForTheNextVectorsAndThenForTheSums) {
 
 TEST(RightOfWay, WhoNeedsDelayedRowsGetsThem) {
   const std::function<void(RightOfWay*)> wants[] = {
-      [](RightOfWay* it) {
-        it->RowsWanted(4, 7, GatheredIds{{2}, {1}});
-      },
+      [](RightOfWay* it) { it->RowsWanted(4, 7, {2}); },
       [](RightOfWay* it) { it->VariableWanted(7); },
       [](RightOfWay* it) { it->Release(); },
   };
@@ -121,7 +119,7 @@ TEST(RightOfWay, WhoNeedsDelayedRowsGetsThem) {
     const auto rows = RowsOf(3);
     right_of_way.Add(rows);
     Waiter delayed([&] { right_of_way.WaitFor(rows); });
-    right_of_way.RowsWanted(4, 7, GatheredIds{{3}, {1}});  // Others.
+    right_of_way.RowsWanted(4, 7, {3});  // Others.
     right_of_way.VariableWanted(8);
     Pause();
     EXPECT_FALSE(delayed.Went());
@@ -150,7 +148,7 @@ TEST(RightOfWay, RowsThatWereWantedBeforeTheyWereReadyAreNotHeldBack) {
   EXPECT_FALSE(is_held());
   read = 8;
   right_of_way.DenseBegan(4);
-  right_of_way.RowsWanted(4, 7, GatheredIds{{2}, {1}});
+  right_of_way.RowsWanted(4, 7, {2});
   EXPECT_FALSE(is_held());
   right_of_way.LookupArrived(3);
   EXPECT_FALSE(is_held());

@@ -9,6 +9,7 @@ import warnings
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import tfdear
 
@@ -72,19 +73,70 @@ def phases(compression):
             given = keras.Input((40,))
             frozen, layer = keras.layers.Dense(30), keras.layers.Dense(30)
             model = keras.Model(given, frozen(given) + layer(given))
-        for trainable in (False, True):
+        # What the second layer holds back stays there, or goes along, and comes back.
+        for trainable in (False, True, False, True, False):
             with strategy.scope():
                 frozen.trainable = trainable
                 model.compile(keras.optimizers.SGD(0.05), linear)
             fit(model)
         if compression is not None:
-            strategy.set_density(1.0)  # What is left is sent.
+            strategy.set_density(1.0)
+        # What is left is sent: of the first layer, then of both.
+        fit(model)
+        with strategy.scope():
+            frozen.trainable = True
+            model.compile(keras.optimizers.SGD(0.05), linear)
         fit(model)
         return [w.tolist() for w in model.get_weights()]
 
 
 def linear(y, prediction):
     return keras.ops.mean(y * prediction, -1)
+
+
+class Twins(keras.Model):
+    """Two parts of the same shapes, each with an optimizer, of which the second begins."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = [keras.layers.Dense(30), keras.layers.Dense(30)]
+        self.optimizers = [keras.optimizers.SGD(0.05, momentum=0.5) for _ in range(2)]
+
+    def build(self, input_shape):
+        for part, optimizer in zip(self.parts, self.optimizers, strict=True):
+            part.build(input_shape)
+            optimizer.build(part.trainable_variables)
+
+    def call(self, inputs):
+        return self.parts[0](inputs) - self.parts[1](inputs)
+
+    def train_step(self, batch):
+        x, y = batch
+        for part, optimizer in reversed(list(zip(self.parts, self.optimizers, strict=True))):
+            with tf.GradientTape() as tape:
+                loss = keras.ops.mean((part(x) - y) ** 2)
+            variables = part.trainable_variables
+            optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def twins(interrupted):
+    """Weights after two epochs, of which the second may be that of another strategy."""
+    path = DIRECTORY / "twins.weights.h5"
+    for epoch in range(2):
+        with strategy_with(COMPRESSION) as strategy:
+            keras.utils.set_random_seed(4)
+            with strategy.scope():
+                model = Twins()
+                model.build((None, 40))
+                model.compile()
+            if epoch == 1:
+                model.load_weights(path)
+            fit(model, 1 if interrupted else 2)
+            if not interrupted or epoch == 1:
+                return [w.tolist() for part in model.parts for w in part.get_weights()]
+            model.save_weights(path)
+    return None
 
 
 def densities():
@@ -116,6 +168,8 @@ report = {
     "dense": phases(None),
     "sparse": phases(tfdear.compression.MSTopK(0.05, dense_below=0)),
     "densities": densities(),
+    "whole": twins(False),
+    "resumed": twins(True),
     "error": without_compression(),
 }
 with warnings.catch_warnings(record=True) as caught:

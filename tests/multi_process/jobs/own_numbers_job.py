@@ -50,7 +50,10 @@ class Noisy(keras.Model):
         variables = self.generator.trainable_variables
         self.optimizer.apply(tape.gradient(loss, variables), variables)
         stateless = keras.random.normal([5], seed=self.seeds)
-        return {"loss": loss, "stateless": tf.reduce_mean(stateless)}
+        (drawn,) = tf.while_loop(
+            lambda total: total < 1.0, lambda total: [total + tf.random.uniform([])], [0.0]
+        )
+        return {"loss": loss, "stateless": tf.reduce_mean(stateless), "drawn": drawn}
 
 
 class Moving(keras.Model):
@@ -98,9 +101,11 @@ with strategy.scope():
         "trainable": tf.Variable(0.0, aggregation=tf.VariableAggregation.MEAN),
         "weight": keras.layers.Layer().add_weight(shape=(), aggregation="mean").value,
     }
+    unknown = tf.Variable(0.0, shape=tf.TensorShape(None))  # Is compared, too.
     counter = keras.metrics.Mean()
     always = keras.metrics.Mean()
     statistic = tf.Variable(0.0, trainable=False)
+    inner, sibling = keras.metrics.Sum(), keras.metrics.Sum()
 
 
 @tf.function
@@ -132,18 +137,29 @@ def in_branches(x):
             # Also in a branch of the branch.
             if tf.reduce_any(x > 4):
                 counter.update_state(x)
+        nested = 0.0
         if tf.size(x) > 0:  # All take it.
             counter.update_state(x)
             result = counter.result()
-        return result
+            if tf.size(x) > 1:
+                inner.update_state(x)
+            nested = inner.result()
+        if tf.reduce_any(x > 0):
+            sibling.update_state(x)
+        elif always.result() > 100.0:
+            counter.update_state(x)
+        return result, nested
 
     return strategy.run(step, args=(x,))
 
 
 for batch in strategy.experimental_distribute_dataset(data):
-    result = in_branches(batch)
+    result, nested = in_branches(batch)
 report["branches"] = {
     "in the step": float(result),
+    "in a branch": float(nested),
+    "inner": float(inner.result()),
+    "sibling": float(sibling.result()),
     "counter": float(counter.result()),
     "count": float(counter.count),
     "always": float(always.result()),
@@ -167,6 +183,62 @@ def clipped(steps, **clip):
 
 for name in ("clipnorm", "global_clipnorm", "clipvalue"):
     report[name] = [clipped(steps, **{name: 0.5}) for steps in (None, 2, 3)]
+
+
+class Langevin(keras.optimizers.Optimizer):
+    """Adds noise to every step."""
+
+    def build(self, variables):
+        if not self.built:
+            super().build(variables)
+
+    def update_step(self, gradient, variable, learning_rate):
+        noise = tf.random.normal(variable.shape)
+        self.assign_sub(variable, learning_rate * gradient + 0.01 * noise)
+
+
+def noisy_weights():
+    with strategy.scope():
+        dense = [keras.layers.Dense(2, kernel_initializer="ones") for _ in range(2)]
+        model = keras.Sequential([keras.Input((2,)), *dense])
+        model.compile(Langevin(0.0), "mse")
+    model.fit(X, X, batch_size=12, verbose=0)
+    model.evaluate(X, X, verbose=0)  # Compares the ranks.
+    return [layer.kernel.numpy().tolist() for layer in dense]
+
+
+class Seeded(Langevin):
+    def update_step(self, gradient, variable, learning_rate):
+        self.assign_sub(variable, keras.random.normal(variable.shape, seed=self.seeds))
+
+
+def seeded():
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+        optimizer = Seeded(0.0)
+        optimizer.seeds = keras.random.SeedGenerator(3)
+        model.compile(optimizer, "mse")
+    try:
+        model.fit(X, X, batch_size=12, verbose=0)
+    except NotImplementedError as error:
+        return str(error)
+    return ""
+
+
+def float8():
+    with strategy.scope():
+        dense = [keras.layers.Dense(4), keras.layers.Dense(2)]
+        model = keras.Sequential([keras.Input((2,)), *dense])
+        model.quantize("float8")
+        model.compile("adam", "mse")
+    model.fit(X, X, batch_size=9, epochs=2, verbose=0)
+    model.evaluate(X, X, verbose=0)
+    return dense[0].inputs_amax_history.numpy()[:6].tolist()
+
+
+report["noisy weights"] = noisy_weights()
+report["seeded"] = seeded() if SIZE > 1 else ""
+report["float8"] = float8()
 
 with open(f"{sys.argv[1]}.{RANK}", "w") as file:
     json.dump(report, file)

@@ -104,7 +104,7 @@ def test_a_missing_folder_of_residuals_is_one_that_was_removed(tmp_path, monkeyp
     )
     monkeypatch.setattr(residual_files, "_compressing_job", lambda _: job)
     monkeypatch.setattr(residual_files, "_step", lambda _: 20)
-    monkeypatch.setattr(residual_files, "_numbers_of", lambda _: [])
+    monkeypatch.setattr(residual_files, "_numbers_of", lambda _: [7])
     folder = tmp_path / "removed"
     calls = []
 

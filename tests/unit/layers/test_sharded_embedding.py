@@ -219,3 +219,31 @@ def test_an_error_elsewhere_in_a_step_ends_a_lookup_that_has_not_begun():
         timeout=120,
     )
     assert ended.returncode == 0, ended.stderr[-2000:]
+
+
+@pytest.mark.parametrize("clip", [{}, {"gradient_accumulation_steps": 2, "clipnorm": 0.1}])
+def test_functions_may_run_eagerly(clip):
+    def train():
+        with tfdear.DearStrategy().scope():
+            layer = tfdear.layers.ShardedEmbedding(ROWS, COLUMNS, embeddings_initializer="ones")
+            model = keras.Sequential(
+                [
+                    keras.Input((2,), dtype="int32"),
+                    layer,
+                    keras.layers.Flatten(),
+                    keras.layers.Dense(1, kernel_initializer="ones"),
+                ]
+            )
+            model.compile(keras.optimizers.Adam(0.1, **clip), "mse")
+        ids = np.array([[1, 2], [3, 3], [0, 19], [5, 2]])
+        model.fit(ids, np.zeros((4, 1)), batch_size=2, epochs=2, shuffle=False, verbose=0)
+        return layer.get_weights()[0]
+
+    expected = train()
+    tf.config.run_functions_eagerly(True)
+    try:
+        found = train()
+    finally:
+        tf.config.run_functions_eagerly(False)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert (expected[1] != 1).all()

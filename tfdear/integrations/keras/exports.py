@@ -26,6 +26,7 @@ from tfdear.integrations.keras import shared_paths
 SEAMS = seams.Seams()
 
 _MARK = ".tfdear_export"  # In an export: the job, and which of its exports to this folder it is.
+_ATTEMPTS = 5
 _LOCK_SECONDS = 10.0
 _PAUSE_SECONDS = 0.01
 
@@ -48,8 +49,15 @@ def _export_and_rename(
     _exports[key] += 1
     (own / _MARK).write_text(f"{strategy._job.number} {_exports[key]}")
     with _alone_in(target.parent):
-        if _number(target, strategy._job.number) < _exports[key]:
-            _replace(target, own)
+        for attempt in range(_ATTEMPTS):
+            if _number(target, strategy._job.number) >= _exports[key]:
+                break
+            try:
+                _replace(target, own)
+                break
+            except OSError:  # Another rank was faster, on a file system that cannot lock.
+                if attempt == _ATTEMPTS - 1:
+                    raise
     shutil.rmtree(own, ignore_errors=True)
     return result
 

@@ -1,7 +1,7 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """Optimizers: reduction of gradients, loss scaling, accumulation."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import keras
@@ -155,6 +155,32 @@ def _accumulate_all_gradients(
     ]
     with examples.ignored(), losses.weighted_gradients():
         return original(optimizer, grads, trainable_variables)
+
+
+@SEAMS.wrap(_keras_private.OVERWRITE_WITH_GRADIENTS)
+def _overwrite_with_largest(
+    original: seams.Original,
+    optimizer: _Optimizer,
+    grads: Sequence[Gradient | None],
+    trainable_variables: Sequence[keras.Variable],
+) -> object:
+    # What Keras writes over such variables are no gradients: histories of the largest values that
+    # a layer in float8 has had, and scales. Of all rows they are the largest of the ranks'.
+    if loss_contract.current_losses() is not None:
+        gather = tf.distribute.get_replica_context().all_gather
+        grads = [
+            _largest(gather, gradient)
+            if gradient is not None and getattr(variable, "overwrite_with_gradient", False)
+            else gradient
+            for gradient, variable in zip(grads, trainable_variables, strict=True)
+        ]
+    return original(optimizer, grads, trainable_variables)
+
+
+def _largest(gather: Callable[..., tf.Tensor], value: tf.Tensor) -> tf.Tensor:
+    # None of them is negative; a rank without rows has nothing to say.
+    of_ranks = gather(value[tf.newaxis], axis=0)
+    return tf.reduce_max(tf.concat([of_ranks, tf.zeros_like(value)[tf.newaxis]], 0), 0)
 
 
 def _scaled(gradient: Gradient, weight: tf.Tensor | None) -> Gradient:

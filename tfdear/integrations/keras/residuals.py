@@ -31,15 +31,15 @@ _KEPT = 2
 
 def write(model: keras.Model, target: str | os.PathLike[str]) -> None:
     """Writes this rank's file for a checkpoint that is about to appear at `target`."""
-    job = _compressing_job(model)
-    if job is None:
+    job, numbers = _compressing_job(model), _numbers_of(model)
+    if job is None or not numbers:
         return
     job.engine.synchronize(job.options.timeout)
     step = _step(model)
     path = _path(job, target, step)
     own = path + ".new"
     header = {"format": _FORMAT, "step": step, "rank": job.rank, "world_size": job.world_size}
-    state = job.engine.save_compression(_numbers_of(model))
+    state = job.engine.save_compression(numbers)
     try:
         # Records have checksums.
         with tf.io.TFRecordWriter(own) as writer:
@@ -59,11 +59,10 @@ def write(model: keras.Model, target: str | os.PathLike[str]) -> None:
 
 def read(model: keras.Model, source: str | os.PathLike[str]) -> None:
     """Restores what was held back when the checkpoint at `source`, just loaded, was written."""
-    job = _compressing_job(model)
-    if job is None:
+    job, numbers = _compressing_job(model), _numbers_of(model)
+    if job is None or not numbers:
         return
     job.engine.synchronize(job.options.timeout)
-    numbers = _numbers_of(model)
     problem = ""
     try:
         state = _read(job, _path(job, source, _step(model)))
