@@ -123,6 +123,15 @@ CompressionState::CompressionState(std::vector<TensorSpec> tensors, Plan plan,
   }
 }
 
+Range CompressionState::PartOf(int bucket, size_t slot) const {
+  const Range held = shard(bucket);
+  const size_t offset = buckets_[bucket].offsets[slot];
+  const int64_t count = std::max<int64_t>(tensors_[buckets_[bucket].tensors[slot]].count, 0);
+  const size_t begin = std::clamp(offset, held.begin, held.end);
+  const size_t end = std::clamp(offset + static_cast<size_t>(count), held.begin, held.end);
+  return {begin - held.begin, end - held.begin};
+}
+
 void CompressionState::AddHeldBack(const Bucket& bucket, int members, float* data,
                                    const std::vector<int>& tensors) const {
   for (size_t b = 0; b < buckets_.size(); ++b) {
@@ -134,13 +143,11 @@ void CompressionState::AddHeldBack(const Bucket& bucket, int members, float* dat
       const int there = tensors.empty() ? tensor : tensors[tensor];
       const auto found = std::find(bucket.tensors.begin(), bucket.tensors.end(), there);
       if (found == bucket.tensors.end()) continue;
-      // The part of the tensor that this rank's shard had.
       const size_t offset = buckets_[b].offsets[slot];
-      const size_t begin = std::max(offset, held.begin);
-      const size_t end = std::min(offset + static_cast<size_t>(tensors_[tensor].count), held.end);
+      const Range part = PartOf(static_cast<int>(b), slot);
       float* const target = data + bucket.offsets[found - bucket.tensors.begin()];
-      for (size_t i = begin; i < end; ++i) {
-        target[i - offset] += exchange.HeldBack(i - held.begin, members);
+      for (size_t i = part.begin; i < part.end; ++i) {
+        target[held.begin + i - offset] += exchange.HeldBack(i, members);
       }
     }
   }
@@ -149,14 +156,8 @@ void CompressionState::AddHeldBack(const Bucket& bucket, int members, float* dat
 std::vector<Range> CompressionState::LeftOut(int bucket, const std::vector<int>& tensors) const {
   std::vector<Range> ranges;
   if (tensors.empty()) return ranges;
-  const Range held = shard(bucket);
   for (size_t slot = 0; slot < buckets_[bucket].tensors.size(); ++slot) {
-    const int tensor = buckets_[bucket].tensors[slot];
-    if (tensors[tensor] >= 0) continue;
-    const size_t offset = buckets_[bucket].offsets[slot];
-    const size_t begin = std::max(offset, held.begin);
-    const size_t end = std::min(offset + static_cast<size_t>(tensors_[tensor].count), held.end);
-    if (begin < end) ranges.push_back({begin - held.begin, end - held.begin});
+    if (tensors[buckets_[bucket].tensors[slot]] < 0) ranges.push_back(PartOf(bucket, slot));
   }
   return ranges;
 }

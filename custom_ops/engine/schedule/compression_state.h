@@ -74,6 +74,8 @@ class CompressionState {
   }
 
  private:
+  // The elements of a bucket's shard that are the tensor's in this slot.
+  Range PartOf(int bucket, size_t slot) const;
   // The elements of a bucket's shard that belong to tensors which are none there.
   std::vector<Range> LeftOut(int bucket, const std::vector<int>& tensors) const;
 
