@@ -87,10 +87,11 @@ def are_in(value: tf.Tensor, own_reads: Set[tf.Operation] = frozenset()) -> bool
     return False
 
 
-def draws(graph: tf.Graph) -> bool:
-    """Whether something in a graph, or in what it calls, draws random numbers."""
+def draws(graph: tf.Graph, own_reads: Set[tf.Operation] = frozenset()) -> bool:
+    """Whether something in a graph, or in what it calls, is drawn at random or one of these."""
     return any(
-        each.type in _DRAWN_BY_RANK or _draws(each, frozenset()) for each in graph.get_operations()
+        each in own_reads or each.type in _DRAWN_BY_RANK or _draws(each, own_reads)
+        for each in graph.get_operations()
     )
 
 
@@ -110,14 +111,9 @@ def _graphs(operation: tf.Operation, names: Sequence[str]) -> list[tf.Graph | No
 
 
 def _draws(operation: tf.Operation, own_reads: Set[tf.Operation]) -> bool:
-    """Whether something is this rank's own in what an operation calls, whatever comes of it."""
     names = _LOOPS.get(operation.type) or _CALLS.get(operation.type, ((), 0))[0]
-    return any(
-        each in own_reads or each.type in _DRAWN_BY_RANK or _draws(each, own_reads)
-        for graph in _graphs(operation, names)
-        if graph is not None
-        for each in graph.get_operations()
-    )
+    graphs = _graphs(operation, names)
+    return any(graph is not None and draws(graph, own_reads) for graph in graphs)
 
 
 def _called_by(operation: tf.Operation, around: _Call | None) -> list[_Call]:
