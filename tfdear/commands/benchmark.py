@@ -115,7 +115,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     overlap = _add(kinds, benchmark_runs.overlap, "training of a real model")
     overlap.add_argument(
         "--model",
-        choices=("resnet-50", "densenet-201", "vgg-16", "bert-base"),
+        choices=("resnet-50", "densenet-201", "vgg-16", "bert-base", "bert-small"),
         default="resnet-50",
         help="default: resnet-50, on 64 x 64 images",
     )

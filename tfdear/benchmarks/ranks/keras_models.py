@@ -13,16 +13,14 @@ FIRST_STEPS = 2
 _CLASSES = 10
 _VOCABULARY = 30522
 _SEQUENCE = 32
-_WIDTH = 768
-_HEADS = 12
-_INNER = 3072
-_BLOCKS = 12
+# Blocks, width and heads.
+_BERT = {"bert-base": (12, 768, 12), "bert-small": (4, 512, 8)}
 
 
 def build(name: str, wrap_optimizer=lambda optimizer: optimizer) -> keras.Model:
-    """A compiled model: "resnet-50", "densenet-201", "vgg-16" or "bert-base"."""
-    if name == "bert-base":
-        model = _bert_base()
+    """A compiled model: "resnet-50", "densenet-201", "vgg-16", "bert-base" or "bert-small"."""
+    if name in _BERT:
+        model = _bert(*_BERT[name])
     else:
         maker = {
             "resnet-50": keras.applications.ResNet50,
@@ -40,17 +38,17 @@ def build(name: str, wrap_optimizer=lambda optimizer: optimizer) -> keras.Model:
     return model
 
 
-def _bert_base() -> keras.Model:
-    """BERT-Base's word embedding, twelve blocks and pooler, with one output per example."""
+def _bert(blocks: int, width: int, heads: int) -> keras.Model:
+    """BERT's word embedding, blocks and pooler, with one output per example."""
     layers = keras.layers
     tokens = keras.Input([_SEQUENCE], dtype="int32")
-    value = layers.LayerNormalization()(layers.Embedding(_VOCABULARY, _WIDTH)(tokens))
-    for _ in range(_BLOCKS):
-        attended = layers.MultiHeadAttention(_HEADS, _WIDTH // _HEADS)(value, value)
+    value = layers.LayerNormalization()(layers.Embedding(_VOCABULARY, width)(tokens))
+    for _ in range(blocks):
+        attended = layers.MultiHeadAttention(heads, width // heads)(value, value)
         value = layers.LayerNormalization()(layers.add([value, attended]))
-        inner = layers.Dense(_INNER, activation="gelu")(value)
-        value = layers.LayerNormalization()(layers.add([value, layers.Dense(_WIDTH)(inner)]))
-    pooled = layers.Dense(_WIDTH, activation="tanh")(value[:, 0])
+        inner = layers.Dense(4 * width, activation="gelu")(value)
+        value = layers.LayerNormalization()(layers.add([value, layers.Dense(width)(inner)]))
+    pooled = layers.Dense(width, activation="tanh")(value[:, 0])
     return keras.Model(tokens, layers.Dense(_CLASSES)(pooled))
 
 
@@ -58,7 +56,7 @@ def data(name: str, batch_size: int, seed: int = 0):
     """One batch of inputs and labels."""
     random = np.random.RandomState(seed)
     labels = random.randint(0, _CLASSES, batch_size)
-    if name == "bert-base":
+    if name in _BERT:
         return random.randint(0, _VOCABULARY, [batch_size, _SEQUENCE]).astype("int32"), labels
     shape = [batch_size, _IMAGE_SIZE, _IMAGE_SIZE, 3]
     return random.rand(*shape).astype("float32"), labels

@@ -110,19 +110,19 @@ def replay(counts: list, forward: list, backward: list, repeats: int) -> dict:
     return {"device": times[2:], "wall": wall[2:]}
 
 
-class _BertBase(torch.nn.Module):
-    """BERT-Base's word embedding, twelve blocks and pooler, with one output per example."""
+class _Bert(torch.nn.Module):
+    """BERT's word embedding, blocks and pooler, with one output per example."""
 
-    def __init__(self):
+    def __init__(self, blocks: int, width: int, heads: int):
         super().__init__()
-        self.embedding = torch.nn.Embedding(30522, 768)
-        self.normalization = torch.nn.LayerNorm(768)
+        self.embedding = torch.nn.Embedding(30522, width)
+        self.normalization = torch.nn.LayerNorm(width)
         block = torch.nn.TransformerEncoderLayer(
-            768, 12, 3072, dropout=0.0, activation="gelu", batch_first=True
+            width, heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True
         )
-        self.encoder = torch.nn.TransformerEncoder(block, 12, enable_nested_tensor=False)
-        self.pooler = torch.nn.Linear(768, 768)
-        self.output = torch.nn.Linear(768, 10)
+        self.encoder = torch.nn.TransformerEncoder(block, blocks, enable_nested_tensor=False)
+        self.pooler = torch.nn.Linear(width, width)
+        self.output = torch.nn.Linear(width, 10)
 
     def forward(self, tokens):
         value = self.encoder(self.normalization(self.embedding(tokens)))
@@ -150,9 +150,10 @@ def build(model: str, batch_size: int) -> int:
         "resnet-50": lambda: torchvision.models.resnet50(num_classes=10),
         "densenet-201": lambda: torchvision.models.densenet201(num_classes=10),
         "vgg-16": _vgg_16,
-        "bert-base": _BertBase,
+        "bert-base": lambda: _Bert(12, 768, 12),
+        "bert-small": lambda: _Bert(4, 512, 8),
     }
-    if model == "bert-base":
+    if model.startswith("bert"):
         inputs = torch.randint(0, 30522, [batch_size, 32])
     else:
         inputs = torch.rand(batch_size, 3, 64, 64)
