@@ -109,7 +109,10 @@ def test_a_finished_model_keeps_its_weights_when_it_is_divided(train, world_size
         assert set(found["classes"].tolist()) == {"ShardedEmbedding"}
         assert found["again"] == 0
         np.testing.assert_array_equal(found["before"], found["after"])
-        np.testing.assert_array_equal(found["before"], reference["divided"]["before"])
+        # Some processors round products of few rows otherwise than those of many.
+        np.testing.assert_allclose(
+            found["before"], reference["divided"]["before"], rtol=1e-6, atol=1e-9
+        )
         np.testing.assert_allclose(
             found["history/loss"], reference["divided"]["history/loss"], rtol=1e-6
         )
