@@ -3,6 +3,7 @@
 
 import time
 
+import bert_shapes  # type: ignore[import-not-found]
 import keras
 import numpy as np
 import tensorflow as tf
@@ -11,16 +12,12 @@ _IMAGE_SIZE = 64
 # Steps of every turn that are not measured.
 FIRST_STEPS = 2
 _CLASSES = 10
-_VOCABULARY = 30522
-_SEQUENCE = 32
-# Blocks, width and heads.
-_BERT = {"bert-base": (12, 768, 12), "bert-small": (4, 512, 8)}
 
 
 def build(name: str, wrap_optimizer=lambda optimizer: optimizer) -> keras.Model:
     """A compiled model: "resnet-50", "densenet-201", "vgg-16", "bert-base" or "bert-small"."""
-    if name in _BERT:
-        model = _bert(*_BERT[name])
+    if name in bert_shapes.MODELS:
+        model = _bert(*bert_shapes.MODELS[name])
     else:
         maker = {
             "resnet-50": keras.applications.ResNet50,
@@ -41,8 +38,8 @@ def build(name: str, wrap_optimizer=lambda optimizer: optimizer) -> keras.Model:
 def _bert(blocks: int, width: int, heads: int) -> keras.Model:
     """BERT's word embedding, blocks and pooler, with one output per example."""
     layers = keras.layers
-    tokens = keras.Input([_SEQUENCE], dtype="int32")
-    value = layers.LayerNormalization()(layers.Embedding(_VOCABULARY, width)(tokens))
+    tokens = keras.Input([bert_shapes.SEQUENCE], dtype="int32")
+    value = layers.LayerNormalization()(layers.Embedding(bert_shapes.VOCABULARY, width)(tokens))
     for _ in range(blocks):
         attended = layers.MultiHeadAttention(heads, width // heads)(value, value)
         value = layers.LayerNormalization()(layers.add([value, attended]))
@@ -56,8 +53,10 @@ def data(name: str, batch_size: int, seed: int = 0):
     """One batch of inputs and labels."""
     random = np.random.RandomState(seed)
     labels = random.randint(0, _CLASSES, batch_size)
-    if name in _BERT:
-        return random.randint(0, _VOCABULARY, [batch_size, _SEQUENCE]).astype("int32"), labels
+    if name in bert_shapes.MODELS:
+        return random.randint(0, bert_shapes.VOCABULARY, [batch_size, bert_shapes.SEQUENCE]).astype(
+            "int32"
+        ), labels
     shape = [batch_size, _IMAGE_SIZE, _IMAGE_SIZE, 3]
     return random.rand(*shape).astype("float32"), labels
 

@@ -1,11 +1,14 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
 """A rank that uses PyTorch with its Gloo backend."""
 
+import collections.abc
 import datetime
+import functools
 import os
 import socket
 import time
 
+import bert_shapes  # type: ignore[import-not-found]
 import sleeping  # type: ignore[import-not-found]
 import torch
 import torch.distributed
@@ -115,7 +118,7 @@ class _Bert(torch.nn.Module):
 
     def __init__(self, blocks: int, width: int, heads: int):
         super().__init__()
-        self.embedding = torch.nn.Embedding(30522, width)
+        self.embedding = torch.nn.Embedding(bert_shapes.VOCABULARY, width)
         self.normalization = torch.nn.LayerNorm(width)
         block = torch.nn.TransformerEncoderLayer(
             width, heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True
@@ -146,15 +149,14 @@ def build(model: str, batch_size: int) -> int:
     """Makes a model to train. Returns the bytes of its gradients."""
     import torchvision
 
-    makers = {
+    makers: dict[str, collections.abc.Callable] = {
         "resnet-50": lambda: torchvision.models.resnet50(num_classes=10),
         "densenet-201": lambda: torchvision.models.densenet201(num_classes=10),
         "vgg-16": _vgg_16,
-        "bert-base": lambda: _Bert(12, 768, 12),
-        "bert-small": lambda: _Bert(4, 512, 8),
+        **{name: functools.partial(_Bert, *sizes) for name, sizes in bert_shapes.MODELS.items()},
     }
-    if model.startswith("bert"):
-        inputs = torch.randint(0, 30522, [batch_size, 32])
+    if model in bert_shapes.MODELS:
+        inputs = torch.randint(0, bert_shapes.VOCABULARY, [batch_size, bert_shapes.SEQUENCE])
     else:
         inputs = torch.rand(batch_size, 3, 64, 64)
     labels = torch.randint(0, 10, [batch_size])
