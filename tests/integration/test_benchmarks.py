@@ -394,6 +394,7 @@ def test_embeddings_replay(tmp_path, methods):
     assert "tokens/s, simulated" in printed
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_embeddings_train(tmp_path):
     printed, numbers = benchmark(
@@ -411,6 +412,7 @@ def test_embeddings_train(tmp_path):
     assert all(row["median"] > 0 and row["memory"] > 0 for row in rows.values())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_data(tmp_path):

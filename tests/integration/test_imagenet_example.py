@@ -19,7 +19,7 @@ import tensorflow as tf
 import tfdear
 from tfdear.benchmarks import lab as netlab
 
-pytestmark = [pytest.mark.integration, pytest.mark.multi_process]
+pytestmark = [pytest.mark.integration, pytest.mark.multi_process, pytest.mark.newest_only]
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 IMAGENET = ROOT / "examples" / "imagenet"
@@ -335,7 +335,6 @@ def test_packed_images_are_made_smaller(made, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.newest_only
 @pytest.mark.parametrize(
     "more",
     [(), ("--ema", "0.9"), ("--save-every", "3")],
@@ -363,7 +362,6 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(made, tmp_path, mor
 
 
 @pytest.mark.long
-@pytest.mark.newest_only
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(os.geteuid() != 0, reason="making network namespaces needs root")
 def test_gradients_are_sparse_and_then_dense(tmp_path):
@@ -383,7 +381,6 @@ def test_gradients_are_sparse_and_then_dense(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.newest_only
 @pytest.mark.timeout(1300)
 def test_the_whole_recipe_learns():
     """The one command, with all of its defaults."""

@@ -84,6 +84,7 @@ def test_the_wheel_holds_the_package_and_the_libraries_for_one_tensorflow(wheel)
     assert not [line for line in always if "matplotlib" in line or "psutil" in line]
 
 
+@pytest.mark.long
 def test_it_trains_in_a_fresh_environment(programs, tmp_path):
     listing = [programs / "python", "-m", "pip", "list", "--format=json"]
     installed = {entry["name"] for entry in json.loads(run(*listing)[1])}

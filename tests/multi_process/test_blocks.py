@@ -82,8 +82,8 @@ def block_of_buckets(report, plan):
 
 
 SCHEDULES = [
-    *("dear", "bytescheduler"),
-    *(pytest.param(schedule, marks=pytest.mark.long) for schedule in ("wfbp", "sequential")),
+    "dear",
+    *(pytest.param(s, marks=pytest.mark.long) for s in ("wfbp", "sequential", "bytescheduler")),
 ]
 
 
@@ -154,6 +154,7 @@ def test_blocks_in_two_levels(train, schedule):
         check_buckets(report)
 
 
+@pytest.mark.long
 def test_compressed_blocks(train):
     options = {"nodes": 2, "compression": COMPRESSION}
     reports, others = train("Blocks()", **options), train("Planned(Blocks())", "wfbp", **options)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from ranks import Ranks
 
-pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 _JOB = str(pathlib.Path(__file__).parent / "jobs" / "compressed_training_job.py")
 LONG = pytest.mark.long
@@ -79,8 +79,9 @@ def is_sorted(order, ready):
     return all(ready[a] < ready[b] + 0.01 for a, b in zip(order, order[1:], strict=False))
 
 
-@pytest.mark.newest_only
-@pytest.mark.parametrize("model", ["first layer first", "last layer first"])
+@pytest.mark.parametrize(
+    "model", [pytest.param("first layer first", marks=LONG), "last layer first"]
+)
 def test_phases_run_where_they_belong(tmp_path, model):
     # Collectives take a while, and no forward pass waits for an epoch to begin.
     variables = {"TFDEAR_MAX_DELAY_MS": "5", "CASE_ONE_EPOCH": "1", **DEFAULT_PLANNER}
@@ -154,7 +155,6 @@ def test_phases_run_where_they_belong(tmp_path, model):
         )
 
 
-@pytest.mark.newest_only
 @pytest.mark.parametrize(
     "schedule", [pytest.param(s, marks=LONG) for s in ("wfbp", "sequential")] + ["bytescheduler"]
 )
@@ -169,16 +169,16 @@ def planned(tmp_path_factory):
     return reports
 
 
-@pytest.mark.newest_only
+@LONG
 @pytest.mark.parametrize(
     "variable, value",
-    [("TFDEAR_MAX_DELAY_MS", "10"), pytest.param("TFDEAR_BARRIER", "1", marks=LONG)],
+    [("TFDEAR_MAX_DELAY_MS", "10"), ("TFDEAR_BARRIER", "1")],
 )
 def test_neither_delays_nor_a_barrier_change_a_bit(tmp_path, planned, variable, value):
     check_same(run(tmp_path, **{variable: value}, **DEFAULT_PLANNER), planned)
 
 
-@pytest.mark.newest_only
+@LONG
 def test_density_one_is_dense(tmp_path):
     dense = run(tmp_path / "dense", compression="None")
     full = run(tmp_path / "full", compression="MSTopK(1.0, dense_below=0)")
@@ -186,7 +186,7 @@ def test_density_one_is_dense(tmp_path):
     np.testing.assert_allclose(weights(full[0]), weights(dense[0]), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.newest_only
+@LONG
 def test_momentum_of_the_optimizer_is_corrected(tmp_path):
     options = "0.05, dense_below=0, warm_up_steps=0"
     optimizers = "keras.optimizers.SGD(0.05, momentum=0.5)", "keras.optimizers.SGD(0.05)"
@@ -206,8 +206,8 @@ def test_momentum_of_the_optimizer_is_corrected(tmp_path):
     assert np.abs(weights(found[0]) - weights(uncorrected[0])).max() > 1e-3
 
 
-@pytest.mark.newest_only
-@pytest.mark.parametrize("optimizer", [pytest.param("LARS", marks=LONG), "LAMB"])
+@LONG
+@pytest.mark.parametrize("optimizer", ["LARS", "LAMB"])
 def test_parallel_norms_are_of_the_compressed_sum(tmp_path, optimizer):
     parallel, alone = (
         run(
@@ -227,7 +227,6 @@ def test_parallel_norms_are_of_the_compressed_sum(tmp_path, optimizer):
 
 
 # With momentum there is one residual more to keep.
-@pytest.mark.newest_only
 @pytest.mark.parametrize(
     "options",
     [
@@ -246,7 +245,6 @@ def test_crash_and_resume_is_the_uninterrupted_run(tmp_path, options, uninterrup
     assert not (tmp_path / "job" / "backup").exists()
 
 
-@pytest.mark.newest_only
 def test_weights_in_files_and_a_missing_residual(tmp_path, uninterrupted):
     run(tmp_path, "save")
     reports = run(tmp_path, "load")
@@ -263,7 +261,6 @@ def test_weights_in_files_and_a_missing_residual(tmp_path, uninterrupted):
         assert "rank 2: there is no file" in report["warnings"][0]
 
 
-@pytest.mark.newest_only
 @LONG
 def test_weights_in_files_of_another_file_system(tmp_path, uninterrupted):
     run(tmp_path, "save", CASE_PREFIX="file://")
@@ -274,7 +271,7 @@ def test_weights_in_files_of_another_file_system(tmp_path, uninterrupted):
         assert not report["warnings"].size
 
 
-@pytest.mark.newest_only
+@LONG
 def test_custom_loop_with_a_checkpoint(tmp_path):
     reference = run(tmp_path, "loop")
     run(tmp_path, "checkpoint")

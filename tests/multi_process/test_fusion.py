@@ -99,6 +99,7 @@ def test_schedules_with_changing_plans(train, schedule):
             np.testing.assert_array_equal(value, expected)
 
 
+@pytest.mark.long
 def test_trees_with_changing_plans(train):
     reference = train(3, "fixed", optimizer="sgd")
     reports = train(3, "rotation", collective="tree", optimizer="sgd")

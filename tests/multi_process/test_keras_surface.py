@@ -6,7 +6,6 @@ import itertools
 import case_reports
 import numpy as np
 import pytest
-from world_sizes import THREE, TWO
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 
@@ -42,7 +41,7 @@ def reference(tmp_path_factory):
     return case_reports.run_job("surface_job.py", None, tmp_path_factory.mktemp("plain"))[0]
 
 
-@pytest.fixture(scope="module", params=[TWO, THREE])
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.long)])
 def directory_and_reports(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(f"ranks_{request.param}")
     return directory, case_reports.run_job("surface_job.py", request.param, directory, timeout=400)

@@ -6,9 +6,8 @@ import functools
 import case_reports
 import numpy as np
 import pytest
-from world_sizes import THREE, TWO
 
-pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 CASES = (
     "mean_8",
@@ -42,7 +41,7 @@ CASES = (
     "eager_loop",
     "loop_of_parts",
 )
-SEVERAL = (TWO, THREE)
+SEVERAL = (3, pytest.param(2, marks=pytest.mark.long))
 WORLD_SIZES = (pytest.param(1, marks=pytest.mark.long), *SEVERAL)
 # A step that scales by itself logs its share of the loss, as under TensorFlow's strategies.
 LOGS_ITS_SHARE = ("self_scaled", "self_scaled_beside_a_function", "average_loss", "on_batch")

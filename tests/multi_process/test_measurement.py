@@ -16,7 +16,7 @@ from trace_format import check_trace  # noqa: E402
 from tfdear.measure import timeline
 from tfdear.planning.trace import Trace
 
-pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 _JOB = pathlib.Path(__file__).parent / "jobs" / "measurement_job.py"
 _STEPS = 30

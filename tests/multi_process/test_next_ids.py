@@ -8,7 +8,7 @@ import pathlib
 import pytest
 import ranks as ranks_module
 
-pytestmark = pytest.mark.multi_process
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only]
 
 _JOB = pathlib.Path(__file__).parent / "jobs/next_ids_job.py"
 # Lookups of a table in a row, without an evaluation: of each the next but for the last.

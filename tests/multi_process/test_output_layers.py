@@ -12,7 +12,7 @@ import ranks
 pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 HAS_REVERSIBLE = hasattr(keras.layers, "ReversibleEmbedding")
-SEVERAL = [3, *(pytest.param(size, marks=pytest.mark.long) for size in (2, 4))]
+SEVERAL = [2, *(pytest.param(size, marks=pytest.mark.long) for size in (3, 4))]
 WORLD_SIZES = [1, *SEVERAL]  # One rank is the reference.
 
 

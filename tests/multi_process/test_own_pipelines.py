@@ -7,7 +7,6 @@ import case_reports
 import numpy as np
 import pytest
 from ranks import Ranks, run_ranks
-from world_sizes import THREE, TWO
 
 sys.path.insert(0, str(case_reports._JOBS))
 import recorded_steps as job  # noqa: E402
@@ -19,12 +18,7 @@ FILES = np.arange(1, 134)
 
 @pytest.fixture(
     scope="module",
-    params=(
-        pytest.param(1, marks=pytest.mark.long),
-        TWO,
-        THREE,
-        pytest.param(4, marks=pytest.mark.long),
-    ),
+    params=(2, *(pytest.param(size, marks=pytest.mark.long) for size in (1, 3, 4))),
 )
 def reports(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(f"ranks_{request.param}")

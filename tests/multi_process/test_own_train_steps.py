@@ -5,7 +5,6 @@ import functools
 
 import case_reports
 import pytest
-from world_sizes import THREE, TWO
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 
@@ -42,7 +41,9 @@ def train(tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.long), TWO, THREE])
+@pytest.mark.parametrize(
+    "world_size", [2, *(pytest.param(size, marks=pytest.mark.long) for size in (1, 3))]
+)
 def test_one_process_is_the_reference(train, reference, world_size, case):
     reports = train(world_size)
     assert set(reports[0]) == set(reference) == set(CASES)

@@ -73,11 +73,7 @@ def check_shared(reports, case):
 # Three ranks divide nothing evenly.
 @pytest.mark.parametrize(
     "world_size",
-    [
-        1,
-        pytest.param(3, marks=pytest.mark.newest_only),
-        *(pytest.param(size, marks=LONG) for size in (2, 4)),
-    ],
+    [3, *(pytest.param(size, marks=LONG) for size in (1, 2, 4))],
 )
 def test_steps_against_numpy(world_size, tmp_path):
     reports = case_reports.run_job(
@@ -91,11 +87,8 @@ def test_steps_against_numpy(world_size, tmp_path):
 
 @pytest.mark.parametrize(
     "schedule",
-    # The others travel as these do, or in parts of what a torus does.
-    [
-        pytest.param(name, marks=() if name in ("bytescheduler", "torus2d", "delays") else LONG)
-        for name in SCHEDULES
-    ],
+    # The others travel in parts of what a torus does.
+    [pytest.param(name, marks=() if name == "torus2d" else LONG) for name in SCHEDULES],
 )
 def test_schedules(schedule, tmp_path):
     names = ("lars", "lamb")
@@ -122,7 +115,7 @@ def test_schedules(schedule, tmp_path):
 @pytest.mark.parametrize(
     "world_size, optimizer, fits",
     [
-        pytest.param(2, "lars", FITS, id="2-lars"),
+        pytest.param(2, "lars", FITS, marks=LONG, id="2-lars"),
         pytest.param(3, "lamb", SOME_FITS, marks=LONG, id="3-lamb-some"),
         pytest.param(3, "lamb", FITS, marks=LONG, id="3-lamb"),
         pytest.param(2, "lamb", FITS, marks=LONG, id="2-lamb"),

@@ -6,9 +6,8 @@ import importlib.metadata
 
 import case_reports
 import pytest
-from world_sizes import THREE, TWO
 
-pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 OPTIMIZERS = (
     "sgd",
@@ -66,11 +65,11 @@ def train(tmp_path_factory):
     [
         pytest.param(size, case, names, marks=marks, id=f"{size}-{case}")
         for size, names, marks in (
-            (1, WHOLE, ()),
-            (3, CASES, THREE.marks),
+            (3, CASES, ()),
+            (1, WHOLE, pytest.mark.long),
             (1, OPTIMIZERS, pytest.mark.long),
-            (2, CASES, TWO.marks),
-            (4, CASES, (pytest.mark.long, pytest.mark.newest_only)),
+            (2, CASES, pytest.mark.long),
+            (4, CASES, pytest.mark.long),
         )
         for case in names
     ],

@@ -4,12 +4,11 @@
 import case_reports
 import numpy as np
 import pytest
-from world_sizes import THREE, TWO
 
-pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module", params=(TWO, THREE))
+@pytest.fixture(scope="module", params=(2, pytest.param(3, marks=pytest.mark.long)))
 def reports(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(f"ranks_{request.param}")
     return case_reports.run_job("pipeline_job.py", request.param, directory, timeout=240)

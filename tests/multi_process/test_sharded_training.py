@@ -6,7 +6,6 @@ import functools
 import case_reports
 import pytest
 import sharded_edges_job as job
-from world_sizes import THREE, TWO
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
 
@@ -15,6 +14,7 @@ _TOLERANCE = 1e-5
 CASES = tuple(name for name in job.CASES if not name.endswith("_whole"))
 # With one rank there is little to go wrong, with four only the division of tables differs.
 FEW = ("few_columns", "few_rows", "no_ids", "accumulation_by_row", "constraint", "clipnorm")
+OTHERS = tuple(name for name in CASES if name not in FEW)
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +41,12 @@ def train(tmp_path_factory):
     [
         pytest.param(size, case, names, marks=marks, id=f"{size}-{case}")
         for size, names, marks in (
-            (3, CASES, THREE.marks),
-            (2, FEW, TWO.marks),
+            (2, FEW, ()),
+            (2, OTHERS, pytest.mark.newest_only),
             (1, FEW, pytest.mark.long),
-            (1, tuple(case for case in CASES if case not in FEW), pytest.mark.long),
-            (4, FEW, (pytest.mark.long, pytest.mark.newest_only)),
+            (1, OTHERS, pytest.mark.long),
+            (3, CASES, pytest.mark.long),
+            (4, FEW, pytest.mark.long),
         )
         for case in names
     ],

@@ -25,7 +25,7 @@ def reference(tmp_path_factory):
 
 
 @pytest.fixture(
-    scope="module", params=[*(pytest.param(size, marks=pytest.mark.long) for size in (1, 2)), 3]
+    scope="module", params=[2, *(pytest.param(size, marks=pytest.mark.long) for size in (1, 3))]
 )
 def reports(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(f"ranks_{request.param}")
