@@ -31,12 +31,13 @@ def tfdear_shared_library(name, deps, **kwargs):
         **kwargs
     )
 
-def tfdear_cc_tests(deps, shards = {}, tags = []):
+def tfdear_cc_tests(deps, shards = {}, one_thread = [], tags = []):
     """One googletest binary for each X_test.cc of a folder, named after it.
 
     Args:
       deps: Libraries under test, and helpers.
       shards: Sources whose cases run in several processes at once, and in how many.
+      one_thread: Sources whose cases start no thread: there are no races to look for.
       tags: Of all of them.
     """
     for source in native.glob(["*_test.cc"]):
@@ -51,7 +52,7 @@ def tfdear_cc_tests(deps, shards = {}, tags = []):
             local_defines = ["_GLIBCXX_ASSERTIONS"],
             linkopts = ["-pthread"],
             linkstatic = True,
-            tags = tags,
+            tags = tags + (["one_thread"] if source in one_thread else []),
             deps = deps + ["@googletest"],
         )
 

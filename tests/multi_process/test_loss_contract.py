@@ -41,7 +41,7 @@ CASES = (
     "eager_loop",
     "loop_of_parts",
 )
-SEVERAL = (3, pytest.param(2, marks=pytest.mark.long))
+SEVERAL = (2, pytest.param(3, marks=pytest.mark.long))
 WORLD_SIZES = (pytest.param(1, marks=pytest.mark.long), *SEVERAL)
 # A step that scales by itself logs its share of the loss, as under TensorFlow's strategies.
 LOGS_ITS_SHARE = ("self_scaled", "self_scaled_beside_a_function", "average_loss", "on_batch")
