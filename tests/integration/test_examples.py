@@ -110,6 +110,8 @@ def test_digits_under_tf_config(start):
     assert "Epoch" not in other and "workers" not in other
 
 
+# docs/compression.md trains with sparse sums, too.
+@pytest.mark.long
 def test_sparse_digits(start, tmp_path):
     flags = ("-m", "tfdear", "run", "-n", "4", "--nodes", "2", SPARSE_DIGITS, "--epochs", "5")
     text = output_of(start(*flags))

@@ -9,7 +9,6 @@ import re
 import pytest
 import ranks
 
-# With the oldest versions, too.
 pytestmark = [pytest.mark.integration, pytest.mark.multi_process]
 
 NLP = pathlib.Path(__file__).resolve().parents[2] / "examples" / "nlp"
@@ -39,15 +38,12 @@ def value(text: str, row: str) -> float:
     return float(number)
 
 
-# The oldest Keras: what the others take of it is in these two.
+# With the oldest versions one for each change, all of them before a release.
 @pytest.mark.parametrize(
     "script",
     [
-        pytest.param(
-            script,
-            marks=() if script in ("gnmt.py", "bert_pretraining.py") else pytest.mark.newest_only,
-        )
-        for script in EXAMPLES
+        pytest.param(s, marks=() if s == "bert_pretraining.py" else pytest.mark.newest_only)
+        for s in EXAMPLES
     ],
 )
 def test_five_steps(script):

@@ -245,6 +245,7 @@ def test_crash_and_resume_is_the_uninterrupted_run(tmp_path, options, uninterrup
     assert not (tmp_path / "job" / "backup").exists()
 
 
+@LONG
 def test_weights_in_files_and_a_missing_residual(tmp_path, uninterrupted):
     run(tmp_path, "save")
     reports = run(tmp_path, "load")

@@ -13,6 +13,7 @@ from ranks import Ranks
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.multi_process,
+    pytest.mark.newest_only,
     pytest.mark.slow,
     pytest.mark.skipif(
         os.geteuid() != 0, reason="putting a thread first on its core (SCHED_FIFO) needs root"

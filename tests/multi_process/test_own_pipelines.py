@@ -11,7 +11,7 @@ from ranks import Ranks, run_ranks
 sys.path.insert(0, str(case_reports._JOBS))
 import recorded_steps as job  # noqa: E402
 
-pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 FILES = np.arange(1, 134)
 
@@ -337,7 +337,6 @@ DIFFERENT = """
         pytest.param("0,4", 0, "0", None, marks=pytest.mark.long),
     ],
 )
-@pytest.mark.newest_only
 def test_a_pipeline_that_differs_is_caught_in_its_first_batch_of_an_epoch(
     at, steps, check, trained
 ):
@@ -373,7 +372,6 @@ LOST = """
 """
 
 
-@pytest.mark.newest_only
 @pytest.mark.parametrize(
     ("end", "words"), (("kill", "was killed or crashed"), ("error", "the disk is gone"))
 )
