@@ -69,7 +69,7 @@ def test_one_process_sees_every_example_once(alone):
     [
         (2, 1, "1MB", "sharded"),
         pytest.param(3, 1, "9KB", "sharded", marks=pytest.mark.newest_only),
-        pytest.param(4, 2, "1MB", "sharded", marks=pytest.mark.newest_only),
+        pytest.param(4, 2, "1MB", "sharded", marks=pytest.mark.long),
         pytest.param(3, 3, "3KB", "sharded", marks=pytest.mark.newest_only),
         pytest.param(4, 2, "1MB", "replicated", marks=pytest.mark.newest_only),
         pytest.param(3, 3, "0", "replicated", marks=pytest.mark.long),

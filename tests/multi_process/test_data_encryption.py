@@ -11,7 +11,7 @@ import sys
 import pytest
 from ranks import run_ranks
 
-pytestmark = pytest.mark.multi_process
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only]
 
 # Rank 1 reaches rank 0 through a relay, which keeps what passes.
 _JOB = """
@@ -114,10 +114,14 @@ def test_all_ranks_encrypt_or_none_does():
 @pytest.mark.parametrize(
     ("library", "why"),
     [
-        (None, "libgnutls.so.30: file too short"),
-        (_ctypes.__file__, "undefined symbol: gnutls_init"),
+        pytest.param(None, "libgnutls.so.30: file too short", id="none"),
+        pytest.param(
+            _ctypes.__file__,
+            "undefined symbol: gnutls_init",
+            marks=pytest.mark.long,
+            id="another",
+        ),
     ],
-    ids=["none", "another"],
 )
 def test_a_machine_without_the_library_says_so(tmp_path, library, why):
     # Where the loader looks first, and no further.

@@ -88,7 +88,7 @@ def test_any_plan_gives_the_same_bits(train, world_size):
 
 
 @pytest.mark.parametrize(
-    "schedule", ["bytescheduler", pytest.param("wfbp", marks=pytest.mark.long)]
+    "schedule", [pytest.param(s, marks=pytest.mark.long) for s in ("bytescheduler", "wfbp")]
 )
 def test_schedules_with_changing_plans(train, schedule):
     reference = train(2, "fixed")

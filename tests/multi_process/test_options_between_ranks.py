@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from ranks import Ranks, run_ranks
 
-pytestmark = pytest.mark.multi_process
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only]
 
 _JOB = """
 import json

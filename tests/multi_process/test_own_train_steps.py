@@ -6,7 +6,7 @@ import functools
 import case_reports
 import pytest
 
-pytestmark = [pytest.mark.multi_process, pytest.mark.slow]
+pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.slow]
 
 CASES = (
     "adversaries",

@@ -14,7 +14,13 @@ _TOLERANCE = 1e-5
 CASES = tuple(name for name in job.CASES if not name.endswith("_whole"))
 # With one rank there is little to go wrong, with four only the division of tables differs.
 FEW = ("few_columns", "few_rows", "no_ids", "accumulation_by_row", "constraint", "clipnorm")
-OTHERS = tuple(name for name in CASES if name not in FEW)
+# What these show others show as well, but for the two at once.
+VARIANTS = (
+    *(name for name in CASES if name.startswith("accumulation_") and name not in FEW),
+    *("clipvalue", "constraint_average", "float16", "global_clipnorm", "one_row_by_row"),
+    *("of_a_branch_by_row", "of_a_branch_plain", "of_a_function_plain"),
+)
+OTHERS = tuple(name for name in CASES if name not in FEW + VARIANTS)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +50,8 @@ def train(tmp_path_factory):
             (2, FEW, ()),
             (2, OTHERS, pytest.mark.newest_only),
             (1, FEW, pytest.mark.long),
-            (1, OTHERS, pytest.mark.long),
+            (1, OTHERS + VARIANTS, pytest.mark.long),
+            (2, VARIANTS, pytest.mark.long),
             (3, CASES, pytest.mark.long),
             (4, FEW, pytest.mark.long),
         )
