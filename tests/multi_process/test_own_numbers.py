@@ -10,6 +10,7 @@ import pytest
 from ranks import run_ranks
 
 pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.timeout(300)]
+THREE = pytest.param(3, marks=pytest.mark.long)
 
 _JOB = pathlib.Path(__file__).parent / "jobs" / "own_numbers_job.py"
 _X = np.random.RandomState(3).randn(24, 2).astype("float32")
@@ -28,7 +29,7 @@ def reports_of(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", [2, THREE])
 def test_all_ranks_log_and_hold_the_same(reports_of, world_size):
     first, *others = reports_of(world_size)
     for other in others:
@@ -42,26 +43,26 @@ def test_logs_of_noise_are_means_of_the_ranks(reports_of):
         assert len(set(values)) == 2
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("world_size", [1, 2, THREE])
 def test_a_moving_average_is_logged_as_that_of_all(reports_of, world_size):
     (logs,) = [report["moving"] for report in reports_of(world_size)[:1]]
     np.testing.assert_allclose(logs["before"], [1.0])
     np.testing.assert_allclose(logs["after"], [0.5 + _X.mean()], rtol=1e-5)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("world_size", [1, 2, THREE])
 def test_numbers_of_python_are_logged_as_means(reports_of, world_size):
     for values in reports_of(world_size)[0]["floats"].values():
         np.testing.assert_allclose(values, [_X.mean()], rtol=1e-5)
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", [2, THREE])
 def test_variables_with_the_aggregation_mean_are_averaged(reports_of, world_size):
     expected = (world_size + 1) / 2
     assert reports_of(world_size)[0]["averaged"] == {"trainable": expected, "weight": expected}
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("world_size", [1, 2, THREE])
 def test_metrics_in_a_branch_that_some_ranks_take(reports_of, world_size):
     # Rank 0 has the rows 5 and 0, which it counts twice more; the others have zeros.
     rows = 2 * world_size + 4
@@ -80,7 +81,7 @@ def test_metrics_in_a_branch_that_some_ranks_take(reports_of, world_size):
 
 
 @pytest.mark.parametrize("clip", ["clipnorm", "global_clipnorm", "clipvalue"])
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", [2, THREE])
 def test_accumulated_gradients_are_clipped_as_others(reports_of, world_size, clip):
     found, expected = (np.array(reports_of(size)[0][clip]) for size in (world_size, 1))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
@@ -98,7 +99,7 @@ def test_an_update_that_draws_by_a_generator_of_its_own_is_refused(reports_of):
     assert "shared_seeds=True" in reports_of(2)[0]["seeded"]
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", [2, THREE])
 def test_histories_of_float8_are_those_of_all_rows(reports_of, world_size):
     found, expected = (reports_of(size)[0]["float8"] for size in (world_size, 1))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
