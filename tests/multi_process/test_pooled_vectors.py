@@ -45,7 +45,10 @@ def _expected(kind, value_bytes, mask_zero, bags_of_ranks, widths, rank):
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("world_size", "schedule"),
-    [(2, "2d"), (3, "2d"), pytest.param(3, "none", marks=pytest.mark.long)],
+    [
+        (3, "2d"),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in ((2, "2d"), (3, "none"))),
+    ],
 )
 def test_bits_are_those_of_single_vectors_and_bytes_those_of_bags(world_size, schedule, tmp_path):
     environment = {"TFDEAR_EMBEDDING_SCHEDULE": schedule, "TFDEAR_MAX_DELAY_MS": "2"}
