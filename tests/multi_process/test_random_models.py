@@ -20,7 +20,7 @@ PLANNERS = ("FixedSize(200)", "FixedSize", "NoFusion", "SingleBucket", "FixedCou
 SCHEDULES = ("dear", "barrier", "wfbp", "sequential", "bytescheduler")
 # World size, schedule, planner and the numbers of the models.
 FEW = (
-    (2, "dear", "FixedSize(200)", range(3)),
+    (2, "dear", "FixedSize(200)", range(6)),
     (3, "bytescheduler", "NoFusion", range(3)),
 )
 MODELS_PER_JOB = 25

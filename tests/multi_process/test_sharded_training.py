@@ -14,7 +14,7 @@ _TOLERANCE = 1e-5
 CASES = tuple(name for name in job.CASES if not name.endswith("_whole"))
 # With one rank there is little to go wrong, with four only the division of tables differs.
 FEW = ("few_columns", "few_rows", "no_ids", "accumulation_by_row", "constraint", "clipnorm")
-# What these show others show as well, but for the two at once.
+# Combinations of what other cases show one by one, and the same with other limits or types.
 VARIANTS = (
     *(name for name in CASES if name.startswith("accumulation_") and name not in FEW),
     *("clipvalue", "constraint_average", "float16", "global_clipnorm", "one_row_by_row"),
