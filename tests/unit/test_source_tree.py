@@ -3,6 +3,7 @@
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -253,3 +254,21 @@ def test_files_in_cc_are_short():
     long = {name: lines for name, lines in lengths.items() if lines > _LONGEST}
     assert long.keys() == _LONGER_CC.keys(), long
     assert sorted(lengths.values())[len(lengths) // 2] <= 150
+
+
+def test_cc_tests_that_are_not_looked_through_for_races_start_no_thread():
+    folder = _ROOT.parent / "tests" / "cc"
+    sources = [
+        build.parent / name
+        for build in folder.rglob("BUILD")
+        for names in re.findall(r"one_thread = \[(.*?)\]", build.read_text(), re.DOTALL)
+        for name in re.findall(r'"(\w+\.cc)"', names)
+    ]
+    assert sources
+    # Helpers whose ranks are threads, classes of the engine that have some, and threads by hand.
+    starts = re.compile(
+        r"\bRun(Threads|Ranks|Groups|Engines)|Engine::|ProcessGroup|LonelyGroup"
+        r"|Example(Server|Client)|[Tt]hread|async"
+    )
+    for source in sources:
+        assert not starts.search(source.read_text()), source
