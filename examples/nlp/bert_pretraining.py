@@ -48,7 +48,7 @@ class Shapes:
 
 
 SHAPES = {
-    "default": Shapes(None, 64, 128, 512, 4, 2, 0.0, 32, 300, 2e-3),
+    "default": Shapes(None, 64, 128, 512, 4, 2, 0.0, 32, 110, 3e-3),
     "paper": Shapes(30_522, 384, 768, 3072, 12, 12, 0.1, 32, 100, 1e-4),
 }
 
@@ -118,19 +118,19 @@ def main() -> None:
     steps = args.steps or shapes.steps
     with strategy.scope():
         model = make_model(shapes, text.pieces.number)
+        # Guesses by frequency, as training would learn first.
+        bias = model.get_layer("guesses")
+        bias.set_weights([unigram.log_frequencies(maker.ids, bias.weights[0].shape[0])])
         schedule = keras.optimizers.schedules.CosineDecay(
             0.0, steps, warmup_target=shapes.learning_rate, warmup_steps=min(100, steps // 4)
         )
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        per_piece = keras.metrics.SparseCategoricalCrossentropy("per_piece", from_logits=True)
-        model.compile(
-            optimizer=keras.optimizers.Adam(schedule, clipnorm=1.0),
-            loss={"guesses": loss, "follows": loss},
-            weighted_metrics={"guesses": per_piece, "follows": "accuracy"},
-        )
+        losses = {"guesses": loss, "follows": loss}
+        model.compile(keras.optimizers.Adam(schedule, clipnorm=1.0), losses)
     seconds = recipe.train(strategy, model, training, steps, args.curve)
-    results = model.evaluate(held_out, return_dict=True, verbose=0)
-    loss, accuracy = results["guesses_per_piece"], results["follows_accuracy"]
+    metrics = {"guesses": recipe.token_loss, "follows": keras.metrics.SparseCategoricalAccuracy}
+    results = recipe.measure(strategy, model, held_out, metrics)
+    loss, accuracy = results["guesses_token_loss"], results["follows_sparse_categorical_accuracy"]
     guessed = measured.guessed[measured.guessed != PADDING]
     entropy = unigram.cross_entropy(maker.ids, guessed, text.pieces.number)
     errors = (accuracy - 0.5) / math.sqrt(0.25 / len(measured))

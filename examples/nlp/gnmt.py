@@ -41,7 +41,7 @@ class Shapes:
 
 
 SHAPES = {
-    "default": Shapes(8_000, None, 128, 3, 0.0, 64, 200, 6e-3),
+    "default": Shapes(8_000, None, 128, 3, 0.0, 64, 90, 6e-3),
     "paper": Shapes(32_000, 32_320, 1024, 4, 0.2, 128, 100, 1e-3),
 }
 

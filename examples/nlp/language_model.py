@@ -41,7 +41,7 @@ class Shapes:
 
 
 SHAPES = {
-    "default": Shapes(50_000, None, 128, 256, 1024, 128, 500, 3e-3),
+    "default": Shapes(50_000, None, 128, 256, 1024, 128, 300, 3e-3),
     "paper": Shapes(793_471, 793_471, 512, 2048, 8192, 128, 100, 1e-3),
 }
 

@@ -85,19 +85,28 @@ def train(
     return seconds
 
 
-def mean_loss(strategy: tfdear.DearStrategy, model: keras.Model, batches: tf.data.Dataset) -> float:
-    """Returns the cross-entropy per token, in nats, of a model that yields logits.
+def token_loss() -> keras.metrics.Metric:
+    """Returns the cross-entropy per token, in nats, of logits, for `measure`."""
+    # A metric, because it divides by the sum of the weights; a loss by the number of labels.
+    return keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name="token_loss")
+
+
+def measure(
+    strategy: tfdear.DearStrategy, model: keras.Model, batches: tf.data.Dataset, metrics
+) -> dict[str, float]:
+    """Returns metrics of a trained model, by name; in training they would take time in each step.
 
     Args:
         strategy: the model's.
         model: its layers; it is compiled anew.
         batches: (inputs, labels), or (inputs, labels, weights) where some are only padding.
+        metrics: what makes one for each output, in the structure of the outputs.
     """
     with strategy.scope():
-        # A metric, because it divides by the sum of the weights; a loss by the number of labels.
-        loss = keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name="token_loss")
-        model.compile(loss=_no_loss, weighted_metrics=[loss])
-    return model.evaluate(batches, return_dict=True, verbose=0)["token_loss"]
+        losses = tf.nest.map_structure(lambda _: _no_loss, metrics)
+        made = tf.nest.map_structure(lambda make: make(), metrics)
+        model.compile(loss=losses, weighted_metrics=made)
+    return model.evaluate(batches, return_dict=True, verbose=0)
 
 
 def _no_loss(labels, logits):

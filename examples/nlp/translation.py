@@ -69,7 +69,8 @@ def main(
         "pairs": f"{len(text.training)}, and {len(text.held_out)} held out",
         "training": f"{steps} steps of {pairs(16)} pairs of up to 16 pieces, {seconds:.0f} s",
     }
-    rows |= compare(text, recipe.mean_loss(strategy, model, held_out))
+    results = recipe.measure(strategy, model, held_out, [recipe.token_loss])
+    rows |= compare(text, results["token_loss"])
     if args.translate:
         rows |= measure_bleu(strategy, model, text, args.translate)
     recipe.print_summary(strategy, rows)
