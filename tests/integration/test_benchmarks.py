@@ -67,6 +67,7 @@ def test_collectives(tmp_path):
     assert numbers["limit_bytes_per_second"] == pytest.approx(0.956 * 25e6, rel=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_collectives_on_one_node(tmp_path):
     printed, numbers = benchmark(
@@ -79,6 +80,7 @@ def test_collectives_on_one_node(tmp_path):
     assert "times as fast as tfdear, without shared memory" in printed
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_replay(tmp_path, trace_file):
     printed, numbers = benchmark(

@@ -64,7 +64,9 @@ def test_a_good_installation_passes_every_check(tmp_path):
             assert re.search(rf"ok +rank {rank} {check} +[\d.]+ ms", output), (rank, check)
 
 
-@pytest.fixture(params=["for another TensorFlow", "not built"])
+@pytest.fixture(
+    params=["for another TensorFlow", pytest.param("not built", marks=pytest.mark.long)]
+)
 def without_library(broken, request):
     """A package whose library cannot be used, and what is said about it."""
     libraries = broken / "_libraries"

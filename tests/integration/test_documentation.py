@@ -29,8 +29,14 @@ MOST_NOT_RUN = 27
 FOREIGN = {"build/top_k_standalone_test", "kubectl", "mpirun", "pip", "sbatch", "sudo", "torchrun"}
 HARMLESS = {"ls", "wait"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-# Their commands are in benchmarks.md, too, and in test_nlp_examples.py.
-RUN_ELSEWHERE = ("docs/nlp.md", "docs/two-machines.md")
+# What their commands do has tests of its own. The options of all commands are checked.
+RUN_ELSEWHERE = tuple(
+    f"docs/{name}.md"
+    for name in (
+        *("benchmarks", "compression", "configuration", "measurement", "nlp", "security"),
+        *("simulator", "two-machines"),
+    )
+)
 
 
 def every_block() -> list[documentation.Block]:

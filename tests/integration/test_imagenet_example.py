@@ -207,6 +207,7 @@ def is_same(batches, others):
     )
 
 
+@pytest.mark.long
 def test_formats_give_the_same_batches(made, tmp_path):
     """Folders, TFRecords of them and folders of these: the same files, in the same order."""
     run("pack.py", made, tmp_path / "records", "--to", "tfrecords", "--shards", 3)

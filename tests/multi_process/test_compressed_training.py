@@ -155,9 +155,8 @@ def test_phases_run_where_they_belong(tmp_path, model):
         )
 
 
-@pytest.mark.parametrize(
-    "schedule", [pytest.param(s, marks=LONG) for s in ("wfbp", "sequential")] + ["bytescheduler"]
-)
+@LONG
+@pytest.mark.parametrize("schedule", ["wfbp", "sequential", "bytescheduler"])
 def test_no_schedule_changes_a_bit(tmp_path, uninterrupted, schedule):
     check_same(run(tmp_path, TFDEAR_SCHEDULE=schedule), uninterrupted)
 
@@ -279,6 +278,7 @@ def test_custom_loop_with_a_checkpoint(tmp_path):
     check_same(run(tmp_path, "restore"), reference)
 
 
+@LONG
 def test_switching_at_epochs(tmp_path, uninterrupted):
     same = run(tmp_path / "same", CASE_SCHEDULE="{0: 0.05}")
     check_same(same, uninterrupted)

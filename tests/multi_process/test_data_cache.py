@@ -71,7 +71,7 @@ def test_one_process_sees_every_example_once(alone):
         pytest.param(3, 1, "9KB", "sharded", marks=pytest.mark.newest_only),
         pytest.param(4, 2, "1MB", "sharded", marks=pytest.mark.long),
         pytest.param(3, 3, "3KB", "sharded", marks=pytest.mark.newest_only),
-        pytest.param(4, 2, "1MB", "replicated", marks=pytest.mark.newest_only),
+        pytest.param(4, 2, "1MB", "replicated", marks=pytest.mark.long),
         pytest.param(3, 3, "0", "replicated", marks=pytest.mark.long),
         pytest.param(4, 4, "1MB", "sharded", marks=pytest.mark.long),
         pytest.param(4, 1, "1MB", "sharded", marks=pytest.mark.long),

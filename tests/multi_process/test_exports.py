@@ -11,8 +11,10 @@ pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.ti
 _JOB = pathlib.Path(__file__).parent / "jobs" / "export_job.py"
 
 
-def test_an_export_is_there_and_whole_at_any_time(tmp_path):
-    for code, output in run_ranks(3, _JOB, {}, timeout=150, arguments=(str(tmp_path),)):
+@pytest.mark.parametrize("exports", [5, pytest.param(40, marks=pytest.mark.long)])
+def test_an_export_is_there_and_whole_at_any_time(tmp_path, exports):
+    arguments = (str(tmp_path), str(exports))
+    for code, output in run_ranks(3, _JOB, {}, timeout=180, arguments=arguments):
         assert code == 0, output[-4000:]
         assert "read what was exported" in output
     assert [path.name for path in tmp_path.iterdir()] == ["exported"]

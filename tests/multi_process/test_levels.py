@@ -66,7 +66,7 @@ def steps_of(report):
         ((0, 0, 1, 1), "hierarchical", "dear"),
         pytest.param((0, 0, 1, 1), "hierarchical", "wfbp", marks=LONG),
         pytest.param((0, 0, 1, 1), "hierarchical", "bytescheduler", marks=LONG),
-        ((0, 1, 1, 0), "hierarchical", "dear"),
+        pytest.param((0, 1, 1, 0), "hierarchical", "dear", marks=LONG),
         ((0, 0, 1, 1), "torus2d", "dear"),
         pytest.param((0, 0, 0, 0), "torus2d", "dear", marks=LONG),
         pytest.param((0, 1), "hierarchical", "dear", marks=LONG),

@@ -85,10 +85,10 @@ def test_steps_against_numpy(world_size, tmp_path):
             check_shared(reports, case)
 
 
+@LONG
 @pytest.mark.parametrize(
     "schedule",
-    # The others travel in parts of what a torus does.
-    [pytest.param(name, marks=() if name == "torus2d" else LONG) for name in SCHEDULES],
+    SCHEDULES,
 )
 def test_schedules(schedule, tmp_path):
     names = ("lars", "lamb")

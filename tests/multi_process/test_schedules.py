@@ -45,7 +45,7 @@ def run(tmp_path_factory):
     return run_once
 
 
-# "1 KiB" is wfbp, too; three ranks have "1 byte" below.
+# "1 KiB" is wfbp, too.
 @pytest.mark.parametrize(
     "setting",
     ["1 KiB"]
@@ -61,13 +61,14 @@ def test_two_ranks_get_the_same_bits(run, setting):
         case_reports.check_identical(reports[0], reference[0], case)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "world_size, setting, other",
     [
         (3, "1 byte", "1 GiB"),
-        pytest.param(4, "dear", "1 KiB", marks=pytest.mark.long),
-        pytest.param(4, "dear", "sequential", marks=pytest.mark.long),
-        pytest.param(4, "dear", "wfbp", marks=pytest.mark.long),
+        (4, "dear", "1 KiB"),
+        (4, "dear", "sequential"),
+        (4, "dear", "wfbp"),
     ],
 )
 def test_more_ranks_get_the_same_bits(run, world_size, setting, other):

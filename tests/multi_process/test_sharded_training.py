@@ -24,17 +24,15 @@ OTHERS = tuple(name for name in CASES if name not in FEW + VARIANTS)
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("whole")
-    return case_reports.run_job("sharded_edges_job.py", None, directory)[0]
-
-
-@pytest.fixture(scope="module")
 def train(tmp_path_factory):
+    """Trains some cases once with a number of ranks, or without a strategy."""
+
     @functools.cache
     def train_once(world_size, names):
         directory = tmp_path_factory.mktemp(f"sharded_{world_size}")
         cases = [name for name in job.CASES if name.removesuffix("_whole") in names]
+        if world_size is None:
+            cases = [name for name in names if name not in job.OF_EACH_RANK]
         return case_reports.run_job(
             "sharded_edges_job.py", world_size, directory, cases=",".join(cases), timeout=540
         )
@@ -58,22 +56,21 @@ def train(tmp_path_factory):
         for case in names
     ],
 )
-def test_as_whole_tables(train, reference, world_size, case, names):
-    check(train(world_size, names), reference, case)
+def test_as_whole_tables(train, world_size, case, names):
+    check(train(world_size, names), train(None, names)[0], case)
 
 
 @pytest.mark.newest_only
-def test_reads_wait_for_the_last_sums_of_gradients(reference, tmp_path):
+def test_reads_wait_for_the_last_sums_of_gradients(train, tmp_path):
     # After the last step a change is in flight that writes the sums and not the table.
     case, delay = "accumulation_unfinished", {"TFDEAR_MAX_DELAY_MS": "300"}
     reports = case_reports.run_job("sharded_edges_job.py", 2, tmp_path, cases=case, env=delay)
-    check(reports, reference, case)
+    check(reports, train(None, (case,))[0], case)
 
 
 def check(reports, reference, case):
-    expected = reference[case]
-    if case in job.OF_EACH_RANK:
-        expected = reports[0][f"{case}_whole"]
+    of_each = case in job.OF_EACH_RANK
+    expected = reports[0][f"{case}_whole"] if of_each else reference[case]
     if case == "chief_reads":
         reports = reports[:1]
     case_reports.check_ranks_equal(reports, case)

@@ -132,7 +132,8 @@ def test_what_travels_last_waits_for_the_dense_sums_of_the_forward_pass(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "optimizer", ["sgd", pytest.param("lion", marks=pytest.mark.long), "rmsprop"]
+    "optimizer",
+    ["sgd", *(pytest.param(name, marks=pytest.mark.long) for name in ("lion", "rmsprop"))],
 )
 def test_other_optimizers_and_loops_in_a_graph(tmp_path, optimizer):
     env = {"CASE_OPTIMIZER": optimizer, "CASE_STEPS_PER_EXECUTION": "4"}

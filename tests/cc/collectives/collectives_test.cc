@@ -115,24 +115,27 @@ TEST_P(CollectivesTest, AllGatherCollectsShards) {
 }
 
 TEST_P(CollectivesTest, ReduceSumsOnTheRoot) {
-  for (int root = 0; root < size(); ++root) {
-    ForAll([&](CollectiveBackend* backend, DataType type, size_t count, uint64_t sequence) {
-      auto data = Input(type, count, backend->rank());
-      TFDEAR_EXPECT_OK(
-          backend->Reduce(data.data(), count, type, root, Signature("x"), 2 * sequence));
+  ForAll([&](CollectiveBackend* backend, DataType type, size_t count, uint64_t sequence) {
+    const auto input = Input(type, count, backend->rank());
+    const auto total = Total(type, count);
+    uint64_t next = 2 * size() * sequence;
+    for (int root = 0; root < size(); ++root) {
+      auto data = input;
+      TFDEAR_EXPECT_OK(backend->Reduce(data.data(), count, type, root, Signature("x"), next++));
       if (backend->rank() == root) {
-        EXPECT_EQ(data, Total(type, count));
+        EXPECT_EQ(data, total) << "root " << root;
       }
-      TFDEAR_EXPECT_OK(
-          backend->Broadcast(data.data(), data.size(), root, Signature("x"), 2 * sequence + 1));
-      EXPECT_EQ(data, Total(type, count)) << "the other half";
-    });
-  }
+      TFDEAR_EXPECT_OK(backend->Broadcast(data.data(), data.size(), root, Signature("x"), next++));
+      EXPECT_EQ(data, total) << "the other half of root " << root;
+    }
+  });
 }
 
 TEST_P(CollectivesTest, HalvesMayBeCutIntoDifferentChunks) {
   ForAll([&](CollectiveBackend* backend, DataType type, size_t count, uint64_t sequence) {
-    auto data = Input(type, count, backend->rank());
+    const auto input = Input(type, count, backend->rank());
+    const auto total = Total(type, count);
+    auto data = input;
     uint64_t next = 10 * sequence;
     for (int chunk : {1, 0}) {
       TFDEAR_EXPECT_OK(backend->ReduceScatter(data.data(), ShardsOf(count, size(), chunk, 2), type,
@@ -142,13 +145,13 @@ TEST_P(CollectivesTest, HalvesMayBeCutIntoDifferentChunks) {
       TFDEAR_EXPECT_OK(backend->AllGather(data.data(), ShardsOf(count, size(), chunk, 3), type,
                                           Signature("x"), next++));
     }
-    EXPECT_EQ(data, Total(type, count));
-    data = Input(type, count, backend->rank());
+    EXPECT_EQ(data, total);
+    data = input;
     for (int chunk : {3, 1, 0, 2}) {
       TFDEAR_EXPECT_OK(backend->AllReduce(data.data(), ShardsOf(count, size(), chunk, 4), type,
                                           Signature("x"), next++));
     }
-    EXPECT_EQ(data, Total(type, count));
+    EXPECT_EQ(data, total);
   });
 }
 
@@ -234,12 +237,11 @@ TEST_P(CollectivesTest, BroadcastFromEveryRoot) {
     uint64_t sequence = 0;
     for (int root = 0; root < size(); ++root) {
       for (size_t bytes : kCounts) {
-        std::vector<char> data(bytes * 8);
         std::vector<char> expected(bytes * 8);
-        for (size_t i = 0; i < data.size(); ++i) {
+        for (size_t i = 0; i < expected.size(); ++i) {
           expected[i] = static_cast<char>(i * 31 + root);
-          data[i] = backend->rank() == root ? expected[i] : '?';
         }
+        auto data = backend->rank() == root ? expected : std::vector<char>(bytes * 8, '?');
         TFDEAR_EXPECT_OK(
             backend->Broadcast(data.data(), data.size(), root, Signature("x"), sequence++));
         EXPECT_EQ(data, expected) << "root " << root << " bytes " << data.size();
@@ -478,6 +480,10 @@ std::vector<uint64_t> BytesOfConnections() {
 
 TEST(TcpBackend, SeveralConnectionsShareTheBytesAndChangeNoBit) {
   constexpr size_t kCount = 1000003;
+  std::vector<std::vector<float>> inputs(4, std::vector<float>(kCount));
+  for (size_t rank = 0; rank < inputs.size(); ++rank) {
+    for (size_t i = 0; i < kCount; ++i) inputs[rank][i] = 1.0f / (1 + i + rank);
+  }
   for (int size : {2, 3, 4}) {
     for (int direct_ranks : {0, 8}) {
       std::vector<float> expected;
@@ -495,8 +501,7 @@ TEST(TcpBackend, SeveralConnectionsShareTheBytesAndChangeNoBit) {
           return Status();
         };
         RunRanksOver(make, size, [&](std::unique_ptr<CollectiveBackend> backend) {
-          std::vector<float> data(kCount);
-          for (size_t i = 0; i < kCount; ++i) data[i] = 1.0f / (1 + i + backend->rank());
+          std::vector<float> data = inputs[backend->rank()];
           TFDEAR_EXPECT_OK(
               backend->AllReduce(data.data(), kCount, DataType::kFloat32, Signature("x"), 0));
           TFDEAR_EXPECT_OK(backend->Barrier(Signature("x"), 1));

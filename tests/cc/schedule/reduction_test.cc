@@ -796,11 +796,11 @@ TEST(ReductionLayout, SignaturesTellBucketsApart) {
 TEST(Reduction, CopiesOnSeveralThreadsAreThoseOfOne) {
   WorkerThreads workers(3);
   for (DataType type : {DataType::kFloat32, DataType::kBFloat16, DataType::kFloat64}) {
+    // Indivisible, and with a gap behind it.
+    const TensorSpec large = Dense(2'500'003, type);
+    const std::vector<char> input = InputOf(large, 0, 0);
     for (double weight : {0.0, 0.5, 1.0}) {
-      // Indivisible, and with a gap behind it.
-      const TensorSpec large = Dense(2'500'003, type);
       tfdear::RunEngines(1, [&](EngineRank* rank) {
-        const std::vector<char> input = InputOf(large, 0, 0);
         std::vector<std::vector<char>> sums;
         for (const ParallelFor& parallel_for : {ParallelFor(), workers.parallel_for()}) {
           const auto layout = Make({large, Dense(3, type)}, kHuge, Schedule::kDear);

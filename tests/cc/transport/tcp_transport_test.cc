@@ -67,12 +67,14 @@ TEST(TcpTransport, MessagesArriveInTheOrderInWhichTheyAreAskedFor) {
     RunThreads(2, [&](int rank) {
       const auto transport = Transport(rank, 2, std::move(sockets[rank]));
       std::mt19937 draw(7);
+      std::vector<size_t> order(std::size(kSizes));
+      std::iota(order.begin(), order.end(), 0);
+      std::vector<std::vector<char>> data;
+      for (size_t i : order) data.push_back(Bytes(kSizes[i], i));
       for (int round = 0; round < 20; ++round) {
         const auto channel = transport->Open("test", Signature("x"), round, 0);
-        std::vector<size_t> order(std::size(kSizes));
         std::iota(order.begin(), order.end(), 0);
-        std::vector<std::vector<char>> data, targets;
-        for (size_t i : order) data.push_back(Bytes(kSizes[i], i));
+        std::vector<std::vector<char>> targets;
         for (size_t i : order) {
           targets.emplace_back(kSizes[i]);
           channel->Send(1 - rank, i, data[i].data(), kSizes[i]);

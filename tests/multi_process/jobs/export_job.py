@@ -1,5 +1,5 @@
 # Copyright 2026 The tfdear Authors. SPDX-License-Identifier: Apache-2.0
-"""All ranks export to one folder again and again, and read it at once: export_job.py DIRECTORY."""
+"""All ranks export to one folder many times, and read it at once: export_job.py DIRECTORY TIMES."""
 
 import pathlib
 import sys
@@ -18,7 +18,7 @@ with strategy.scope():
     layers = [keras.layers.Dense(4), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)]
     model = keras.Sequential([keras.Input((4,)), *layers])
     model.compile("adam", "mse")
-for _ in range(25):
+for _ in range(int(sys.argv[2])):
     model.fit(X, X, verbose=0)
     model.export(FOLDER, verbose=False)
     loaded = tf.saved_model.load(FOLDER)

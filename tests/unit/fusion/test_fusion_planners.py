@@ -83,10 +83,9 @@ def check_planned(schedule, instances):
         assert seconds(schedule, planned, trace, costs) == pytest.approx(best, rel=1e-9)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("schedule", schedules.SCHEDULES)
 def test_planned_equals_exhaustive_search(schedule):
-    check_planned(schedule, 100)
+    check_planned(schedule, 25)
 
 
 @pytest.mark.long
