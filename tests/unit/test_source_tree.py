@@ -45,6 +45,7 @@ _MAY_IMPORT = {
         "engine",
         "fusion",
         "job",
+        "launch",
         "measure",
         "planning",
         "rendezvous",

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfdear.benchmarks.lab import Lab
+from tfdear.launch.plan import LARGE_PAGES
 
 _PROGRAM = pathlib.Path(__file__).parent / "ranks" / "main.py"
 _PACKAGE_PARENT = str(pathlib.Path(__file__).parents[2])
@@ -176,7 +177,8 @@ class Group:
 
 
 def _environment(python: str, more: Mapping[str, str]) -> dict[str, str]:
-    variables = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN_VARIABLES)}
+    own = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN_VARIABLES)}
+    variables = {**LARGE_PAGES, **own}
     variables.update(
         CUDA_VISIBLE_DEVICES="",
         OMP_NUM_THREADS="1",

@@ -37,9 +37,9 @@ examples:
 
 Every rank gets TFDEAR_RANK, TFDEAR_WORLD_SIZE, TFDEAR_LOCAL_RANK, TFDEAR_LOCAL_SIZE,
 TFDEAR_NODE_RANK and TFDEAR_COORDINATOR. OMP_NUM_THREADS, TF_NUM_INTRAOP_THREADS and
-TF_NUM_INTEROP_THREADS share the cores among the ranks, TF_CPP_MIN_LOG_LEVEL is 1 on rank 0 and 2 on
-the others; what is set already is kept. What TensorFlow says at every start is shown for rank 0
-alone; log files have all of it.
+TF_NUM_INTEROP_THREADS share the cores among the ranks, GLIBC_TUNABLES asks for large pages of
+memory, TF_CPP_MIN_LOG_LEVEL is 1 on rank 0 and 2 on the others; what is set already is kept. What
+TensorFlow says at every start is shown for rank 0 alone; log files have all of it.
 """
 
 

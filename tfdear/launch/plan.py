@@ -28,6 +28,10 @@ _THREAD_VARIABLES = {
     "TF_NUM_INTEROP_THREADS": 2,
 }
 
+# Tensors come and go in every step, and the kernel clears and maps what large ones take page by
+# page: 512 times less often with pages of 2 MiB. The C library reads this when a process starts.
+LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+
 
 class LaunchError(ValueError):
     """Nothing was started, because the request is invalid; the message says what to do."""
@@ -87,9 +91,10 @@ class LaunchPlan:
     ) -> dict[str, str]:
         """The environment variables of one rank, from those of the launcher.
 
-        What those set for threads and for TensorFlow's log is kept. All ranks share the `cores`.
+        What those set for threads, memory and TensorFlow's log is kept. All ranks share the
+        `cores`.
         """
-        result = dict(environ)
+        result = {**LARGE_PAGES, **environ}
         result.pop("TF_CONFIG", None)
         if not any(result.get(name) for name in secret.VARIABLES):
             result[secret.TEXT_VARIABLE] = self.job_secret

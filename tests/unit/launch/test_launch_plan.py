@@ -40,6 +40,12 @@ def test_cores_are_shared():
     assert variables["TF_NUM_INTEROP_THREADS"] == "2"
 
 
+def test_memory_comes_in_large_pages_unless_the_user_says_how():
+    assert environment(0, num_ranks=1)["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+    given = {"GLIBC_TUNABLES": "glibc.malloc.check=1"}
+    assert environment(0, environ=given, num_ranks=2)["GLIBC_TUNABLES"] == "glibc.malloc.check=1"
+
+
 def test_one_rank_has_all_cores():
     assert "OMP_NUM_THREADS" not in environment(0, num_ranks=1)
 
