@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.multi_process, pytest.mark.newest_only, pytest.mark.ti
 _JOB = pathlib.Path(__file__).parent / "jobs" / "export_job.py"
 
 
-@pytest.mark.parametrize("exports", [5, pytest.param(40, marks=pytest.mark.long)])
+@pytest.mark.parametrize("exports", [5, pytest.param(25, marks=pytest.mark.long)])
 def test_an_export_is_there_and_whole_at_any_time(tmp_path, exports):
     arguments = (str(tmp_path), str(exports))
     for code, output in run_ranks(3, _JOB, {}, timeout=180, arguments=arguments):

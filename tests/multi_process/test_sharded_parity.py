@@ -39,9 +39,14 @@ _DIFFERENT = (
 )
 _OTHERS = tuple(name for name in job.OPTIMIZERS if name not in _DIFFERENT)
 _OF_PLAIN = ("nesterov", "amsgrad", "nadam_decay", "adagrad", "rmsprop_centered", "ftrl", "lion")
-CASES = {2: _DIFFERENT}
+# Jobs: a number of ranks, and the optimizers that they train with.
+CASES = ((2, _DIFFERENT),)
 # What `make test-long` adds; a step takes the longer the more ranks share a core.
-MORE = {1: tuple(job.OPTIMIZERS), 2: _OTHERS, 3: tuple(job.OPTIMIZERS), 4: _DIFFERENT}
+MORE = (
+    *((size, names) for size in (1, 3) for names in (_DIFFERENT, _OTHERS)),
+    (2, _OTHERS),
+    (4, _DIFFERENT),
+)
 _FEW_OF_PLAIN = ("nesterov", "amsgrad", "rmsprop_centered", "ftrl")
 _MORE_OF_PLAIN = tuple(name for name in _OF_PLAIN if name not in _FEW_OF_PLAIN)
 
@@ -85,7 +90,7 @@ def check(reports, expected, name, tables):
     [
         pytest.param(size, name, names, marks=marks, id=f"{size}-{name}")
         for cases, marks in ((CASES, ()), (MORE, pytest.mark.long))
-        for size, names in cases.items()
+        for size, names in cases
         for name in names
     ],
 )
