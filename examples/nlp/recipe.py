@@ -100,7 +100,7 @@ def measure(
         strategy: the model's.
         model: its layers; it is compiled anew.
         batches: (inputs, labels), or (inputs, labels, weights) where some are only padding.
-        metrics: what makes one for each output, in the structure of the outputs.
+        metrics: functions that return one for each output, in the structure of the outputs.
     """
     with strategy.scope():
         losses = tf.nest.map_structure(lambda _: _no_loss, metrics)
