@@ -12,7 +12,7 @@ pytestmark = [
     pytest.mark.multi_process,
     pytest.mark.newest_only,
     pytest.mark.slow,
-    pytest.mark.timeout(2000),
+    pytest.mark.timeout(2000),  # Two jobs of 900 at most.
 ]
 
 _TOLERANCE = 1e-6  # Of the largest element.
@@ -47,7 +47,7 @@ MORE = (
     (2, _OTHERS),
     (4, _DIFFERENT),
 )
-# Of each of them 24 tables are trained, which takes long.
+# Those of a job in which each of them trains 24 tables.
 _GROUPS = tuple(
     tuple(job.OPTIMIZERS)[first : first + 4] for first in range(0, len(job.OPTIMIZERS), 4)
 )
